@@ -1,0 +1,11 @@
+"""Attention mechanisms: one file each, found here by being in this folder."""
+
+import importlib
+import pkgutil
+
+from .base import ATTENTIONS, Attention, AttentionConfig, get_attention, register_attention
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["ATTENTIONS", "Attention", "AttentionConfig", "get_attention", "register_attention"]

@@ -1,0 +1,26 @@
+"""Softmax attention of the Transformer (Vaswani et al. 2017, arXiv 1706.03762, eq. 1): the twin to compare with.
+
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
+Cost a layer: O(B n d^2 + B n^2 d) time; memory O(B n d) where PyTorch has a fused kernel for the device.
+"""
+
+from torch import Tensor
+
+from .base import Attention, AttentionConfig, register_attention
+
+
+@register_attention("softmax")
+class SoftmaxAttention(Attention):
+    """Every position attends to every other: softmax(Q K^T / sqrt(d_h)) V."""
+
+    @classmethod
+    def build_layers(cls, config: AttentionConfig) -> list[Attention]:
+        return [
+            cls(config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+            for _ in range(config.encoder_layers)
+        ]
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        visible = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
+        queries, keys, values = (self.split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        return self.softmax_attention(queries, keys, values, visible)

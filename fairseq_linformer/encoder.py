@@ -1,0 +1,162 @@
+"""The sentence encoder: embeddings, layers of attention and feed-forward network.
+
+Dimensions: B batch, n sequence length, d embedding. Inside, tensors are (B, n, d); what leaves ``forward`` has
+fairseq's layout (n, B, d). Parameters have the names of fairseq's ``TransformerEncoder``, so checkpoints carry over.
+"""
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.distributed import fsdp_wrap
+from fairseq.models import FairseqEncoder
+from fairseq.modules import LayerDropModuleList, PositionalEmbedding
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from torch import Tensor, nn
+
+from .attention import Attention, get_attention
+from .config import ResolvedConfig
+
+
+class LocalConvolution(nn.Module):
+    """Depthwise convolution over the sequence, (B, n, d) -> (B, n, d), with zeros beyond both ends.
+
+    Padded positions count as beyond the end, so padding is invisible. Costs B n d w for width w. Nyströmformer
+    (arXiv 2102.03902) puts one of width 33 beside its attention, on the values.
+    """
+
+    def __init__(self, embed_dim: int, width: int):
+        super().__init__()
+        self.conv = nn.Conv1d(embed_dim, embed_dim, width, padding=width // 2, groups=embed_dim)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        if padding_mask is not None:
+            x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution wants (B, d, n)
+
+
+class EncoderLayer(nn.Module):
+    """One block: x + attention(x), then x + feed-forward(x), each with dropout and with layer norm after it.
+
+    With ``encoder_normalize_before`` the norm stands before (pre-norm). ``local_conv`` adds a convolution of the
+    attention's input to the attention's output.
+    """
+
+    def __init__(self, config: ResolvedConfig, attention: Attention):
+        super().__init__()
+        embed_dim = config.encoder_embed_dim
+        self.normalize_before = config.encoder_normalize_before
+        self.self_attn = attention
+        self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
+        self.self_attn_layer_norm = nn.LayerNorm(embed_dim)
+        self.fc1 = nn.Linear(embed_dim, config.encoder_ffn_embed_dim)
+        self.fc2 = nn.Linear(config.encoder_ffn_embed_dim, embed_dim)
+        self.final_layer_norm = nn.LayerNorm(embed_dim)
+        self.activation_fn = utils.get_activation_fn(config.activation_fn)
+        self.dropout = nn.Dropout(config.dropout)
+        self.activation_dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d)."""
+        if self.normalize_before:
+            x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask))
+            return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
+        x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask)))
+        return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
+
+    def _mix_positions(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        mixed = self.self_attn(x, padding_mask)
+        return mixed if self.local_conv is None else mixed + self.local_conv(x, padding_mask)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(x))))
+
+
+class SentenceEncoder(FairseqEncoder):
+    """Token ids to features, by way of learned positions and ``encoder_layers`` layers.
+
+    Args:
+        config: resolved and validated.
+        dictionary: the task's; its padding symbol marks padded positions, which stand on the right.
+        embed_tokens: (V, d) token embedding, shared with the LM head unless untied.
+    """
+
+    def __init__(self, config: ResolvedConfig, dictionary: Dictionary, embed_tokens: nn.Embedding):
+        super().__init__(dictionary)
+        self.padding_idx = dictionary.pad()
+        self.max_source_positions = config.max_positions
+        self.embed_tokens = embed_tokens
+        self.embed_positions = PositionalEmbedding(
+            config.max_positions, config.encoder_embed_dim, self.padding_idx, learned=True
+        )
+        self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
+        self.dropout = nn.Dropout(config.dropout)
+        attentions = get_attention(config.attention).build_layers(config)
+        layers = [self._wrap(EncoderLayer(config, attention), config) for attention in attentions]
+        layerdrop = config.encoder_layerdrop
+        self.layers = LayerDropModuleList(layerdrop, layers) if layerdrop > 0 else nn.ModuleList(layers)
+        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
+
+    @staticmethod
+    def _wrap(layer: EncoderLayer, config: ResolvedConfig) -> nn.Module:
+        """Activation checkpointing and FSDP around a layer, where asked for."""
+        if config.checkpoint_activations:
+            layer = checkpoint_wrapper(layer, offload_to_cpu=config.offload_activations)
+        if config.attention == "linformer" and config.sharing == "layerwise":
+            return layer  # FSDP cannot split a matrix that several layers own: the model as a whole is wrapped
+        return fsdp_wrap(layer, min_num_params=0 if config.checkpoint_activations else config.min_params_to_wrap)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+    ) -> dict[str, list[Tensor]]:
+        """Encodes a batch.
+
+        Args:
+            src_tokens: (B, n) token ids, padded on the right.
+            src_lengths: unused; fairseq's batches carry it.
+            return_all_hiddens: also return the input of the first layer and the output of each.
+            token_embeddings: (B, n, d) to use instead of the tokens' own embeddings.
+
+        Returns:
+            ``encoder_out`` [(n, B, d)], ``encoder_padding_mask`` [(B, n)] and ``encoder_states``, a list of (n, B, d).
+
+        Raises:
+            ValueError: n is beyond ``max_positions``.
+        """
+        length = src_tokens.size(1)
+        if length > self.max_source_positions:
+            raise ValueError(f"a sequence of {length} tokens is longer than max_positions={self.max_source_positions}")
+        padding_mask = src_tokens.eq(self.padding_idx)
+        x = self._embed(src_tokens, token_embeddings)
+        # On a GPU the question "is there any padding?" would stop the host; on the CPU it is free and saves work.
+        mask = None if padding_mask.device.type == "cpu" and not _any(padding_mask) else padding_mask
+        states = [x]
+        for layer in self.layers:
+            x = layer(x, mask)
+            states.append(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x.transpose(0, 1)],
+            "encoder_padding_mask": [padding_mask],
+            "encoder_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else [],
+        }
+
+    def _embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> Tensor:
+        tokens = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
+        x = tokens + self.embed_positions(src_tokens)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout(x)
+
+    def max_positions(self) -> int:
+        """Longest sequence, in tokens."""
+        return self.max_source_positions
+
+
+def _any(mask: Tensor) -> bool:
+    """Whether any element is set; always True while PyTorch compiles, which cannot branch on data."""
+    return torch.compiler.is_compiling() or bool(mask.any())

@@ -1,0 +1,27 @@
+"""Installs the plugin beside fairseq; `make install` does it all (README, "Install")."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="fairseq-linformer",
+    version="0.1.0",
+    description="Linformer encoders for RoBERTa-style pretraining and fine-tuning with fairseq",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=find_packages(include=["fairseq_linformer", "fairseq_linformer.*"]),
+    install_requires=[
+        "torch>=2.6",  # before it, torch.load can run code even with weights_only (CVE-2025-32434)
+        "fairseq-fixed==0.12.3.1",
+        "hydra-core>=1.3,<1.4",
+        "omegaconf>=2.3,<2.4",
+        "sentencepiece",
+        "tensorboard",
+        "matplotlib",
+        "tqdm",
+        "scikit-learn",
+        "scipy",
+    ],
+    extras_require={"dev": ["pytest", "ruff", "mypy"]},
+)

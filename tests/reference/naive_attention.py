@@ -1,0 +1,53 @@
+"""Attention as the papers write it: one sequence, one head, one position at a time. Slow and obviously right.
+
+Each function has the name of its mechanism, takes the module (for its weights) and the unpadded rows of one sequence,
+x (n, d), and returns (n, d). Dropout is left out.
+"""
+
+import torch
+from torch import Tensor
+
+from fairseq_linformer.attention.linformer import LinformerAttention
+from fairseq_linformer.attention.softmax import SoftmaxAttention
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(d_h)) v, one query at a time: (n, d_h), (m, d_h), (m, d_h) -> (n, d_h)."""
+    rows = []
+    for query in queries:
+        scores = torch.stack([(query * key).sum() for key in keys]) / queries.shape[1] ** 0.5
+        weights = scores.exp() / scores.exp().sum()
+        rows.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
+    return torch.stack(rows)
+
+
+def heads_of(module: torch.nn.Module, linear: torch.nn.Linear) -> list[tuple[Tensor, Tensor]]:
+    """Weight (d_h, d) and bias (d_h) of each head."""
+    size = module.head_dim
+    return [
+        (linear.weight[i * size : (i + 1) * size], linear.bias[i * size : (i + 1) * size])
+        for i in range(module.num_heads)
+    ]
+
+
+def softmax(module: SoftmaxAttention, x: Tensor) -> Tensor:
+    heads = []
+    for (wq, bq), (wk, bk), (wv, bv) in zip(
+        *(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True
+    ):
+        heads.append(attend(x @ wq.T + bq, x @ wk.T + bk, x @ wv.T + bv))
+    return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
+
+
+def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
+    """Equation 7 of arXiv 2006.04768, with the bias added after the projection along the sequence."""
+    heads = []
+    for i, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
+        zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
+    ):
+        e, f = module.key_projection.weight, module.value_projection.weight
+        e, f = (e[i], f[i]) if e.dim() == 3 else (e, f)
+        compressed_keys = torch.stack([sum(row[p] * x[p] for p in range(len(x))) for row in e])
+        compressed_values = torch.stack([sum(row[p] * x[p] for p in range(len(x))) for row in f])
+        heads.append(attend(x @ wq.T + bq, compressed_keys @ wk.T + bk, compressed_values @ wv.T + bv))
+    return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias

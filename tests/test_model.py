@@ -1,0 +1,172 @@
+"""The model in Python: sizes, lengths, padding, RoBERTa's options, agreement with fairseq's own RoBERTa."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.roberta import RobertaModel
+
+from fairseq_linformer.attention.linformer import SHARINGS
+from fairseq_linformer.model import LinformerRobertaModel
+
+VOCABULARY = 100
+
+
+class Task:
+    """The two things that a model asks of its task."""
+
+    def __init__(self, length=64):
+        self.source_dictionary = Dictionary()
+        for i in range(VOCABULARY - 4):
+            self.source_dictionary.add_symbol(f"w{i}")
+        self.length = length
+
+    def max_positions(self):
+        return self.length
+
+
+def small(**options):
+    sizes = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "encoder_attention_heads": 3}
+    torch.manual_seed(0)
+    return LinformerRobertaModel.build_model(Namespace(**{**sizes, "projected_length": 8, **options}), Task())
+
+
+def tokens(rows=2, length=64):
+    return torch.randint(4, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}] + [
+    {"sharing": sharing} for sharing in SHARINGS
+]
+
+
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_padding_and_neighbours_are_invisible(options):
+    model = small(**options).eval()
+    batch = tokens(3, 50)
+    batch[1, 20:] = model.encoder.dictionary.pad()
+    batch[2, 1:] = model.encoder.dictionary.pad()
+    logits = model(batch)[0]
+    for row, length in ((0, 50), (1, 20), (2, 1)):
+        torch.testing.assert_close(logits[row, :length], model(batch[row : row + 1, :length])[0][0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_every_length_up_to_max_positions_works_and_none_beyond(options):
+    model = small(**options).eval()
+    for length in (1, 2, 7, 63, 64):
+        assert model(tokens(1, length))[0].isfinite().all()
+    with pytest.raises(ValueError, match="a sequence of 65 tokens is longer than max_positions=64"):
+        model(tokens(1, 65))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_half_precision_on_rows_that_are_nearly_all_padding(options, dtype):
+    model = small(**options).to(dtype)
+    batch = tokens(2, 64)
+    batch[0, 1:] = model.encoder.dictionary.pad()
+    loss = model(batch)[0].float().logsumexp(-1).mean()
+    loss.backward()
+    assert loss.isfinite()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def parameters(layers, d, ffn, n, matrices):
+    """The count that the README's formula predicts: matrices of E and F, each k x n."""
+    embeddings = VOCABULARY * d + (n + 2) * d + 2 * d  # tokens, positions (two more rows: fairseq's padding), norm
+    layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 4 * d
+    lm_head = d * d + d + 2 * d + VOCABULARY
+    return embeddings + layers * layer + lm_head + matrices * 128 * n
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "d", "ffn", "heads"),
+    [
+        ("linformer_roberta", 12, 768, 3072, 12),
+        ("linformer_roberta_tiny", 4, 256, 1024, 4),
+        ("linformer_roberta_small", 6, 512, 2048, 8),
+        ("linformer_roberta_base", 12, 768, 3072, 12),
+        ("linformer_roberta_large", 24, 1024, 4096, 16),
+    ],
+)
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_parameter_counts_of_the_architectures(architecture, layers, d, ffn, heads, sharing):
+    assert ARCH_MODEL_REGISTRY[architecture] is LinformerRobertaModel
+    with torch.device("meta"):
+        model = LinformerRobertaModel.build_model.__func__(
+            WithoutInitialisation, Namespace(arch=architecture, sharing=sharing), Task(512)
+        )
+    matrices = {"none": 2 * heads * layers, "headwise": 2 * layers, "key-value": layers, "layerwise": 1}[sharing]
+    assert sum(p.numel() for p in model.parameters()) == parameters(layers, d, ffn, 512, matrices)
+
+
+class WithoutInitialisation(LinformerRobertaModel):
+    """The model on the meta device, where fairseq's initialisation (a copy through the CPU) cannot run."""
+
+    def apply(self, fn):
+        return self
+
+
+def test_softmax_twin_equals_fairseqs_roberta():
+    """The encoder around the attention is fairseq's: the same weights under the same names give the same logits."""
+    for options in ({}, {"encoder_normalize_before": True}, {"layernorm_embedding": False}):
+        ours = small(attention="softmax", **options).eval()
+        sizes = {k: getattr(ours.args, k) for k in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")}
+        theirs = RobertaModel.build_model(
+            Namespace(**sizes, encoder_attention_heads=3, max_positions=64, **options), Task()
+        ).eval()
+        theirs.load_state_dict({**ours.state_dict(), "encoder.sentence_encoder.version": torch.tensor([3.0])})
+        batch = tokens(2, 40)
+        batch[1, 30:] = ours.encoder.dictionary.pad()
+        torch.testing.assert_close(ours(batch)[0][1, :30], theirs(batch)[0][1, :30], atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours(batch)[0][0], theirs(batch)[0][0], atol=1e-5, rtol=0)
+
+
+def test_activation_checkpointing_and_offload_give_the_same_gradients():
+    def gradients(**options):
+        model = small(dropout=0.0, attention_dropout=0.0, **options)
+        model(tokens())[0].logsumexp(-1).mean().backward()
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    plain = gradients()
+    for options in ({"checkpoint_activations": True}, {"checkpoint_activations": True, "offload_activations": True}):
+        for name, gradient in gradients(**options).items():
+            torch.testing.assert_close(gradient, plain[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_layerdrop_skips_layers_in_training_alone():
+    model = small(encoder_layerdrop=0.9, dropout=0.0, attention_dropout=0.0)
+    runs = [model(tokens(1))[0] for _ in range(8)]
+    assert any(not torch.equal(runs[0], other) for other in runs[1:])
+    model.eval()
+    assert torch.equal(model(tokens(1))[0], model(tokens(1))[0])
+
+
+def test_untied_weights_and_pruned_layers():
+    tied, untied = small(), small(untie_weights_roberta=True)
+    assert tied.encoder.lm_head.weight is tied.encoder.sentence_encoder.embed_tokens.weight
+    assert untied.encoder.lm_head.weight is not untied.encoder.sentence_encoder.embed_tokens.weight
+    assert len(small(encoder_layers_to_keep="1").encoder.sentence_encoder.layers) == 1
+
+
+def test_hidden_states_have_fairseqs_layout():
+    model = small().eval()
+    features, extra = model(tokens(2, 10), features_only=True, return_all_hiddens=True)
+    assert features.shape == (2, 10, 24)
+    assert [state.shape for state in extra["inner_states"]] == [(10, 2, 24)] * 3
+
+
+def test_classification_heads_of_a_checkpoint_are_registered_on_demand():
+    model = small()
+    model.register_classification_head("topic", num_classes=5)
+    state = model.state_dict()
+    other = small(load_checkpoint_heads=True)
+    other.load_state_dict(state)
+    batch = tokens(2, 10)
+    torch.testing.assert_close(
+        other.eval()(batch, classification_head_name="topic")[0],
+        model.eval()(batch, classification_head_name="topic")[0],
+    )
