@@ -18,6 +18,7 @@ setup(
         "omegaconf>=2.3,<2.4",
         "sentencepiece",
         "tensorboard",
+        "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
         "matplotlib",
         "tqdm",
         "scikit-learn",

@@ -1,6 +1,9 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and the way they run a command line."""
 
 import os
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,3 +18,58 @@ def real_data() -> Path:
     if not (folder / "books" / "valid.txt.xz").is_file():
         pytest.skip(f"no real data: {folder} holds no books/valid.txt.xz (LINFORMER_DATA names another folder)")
     return folder
+
+
+def run(*command, cwd: Path, status: int = 0) -> str:
+    """What a command line of this environment prints, standard error included; it must end with that status."""
+    program, *arguments = map(str, command)
+    words = [sys.executable, str(ROOT / program)] if program.startswith("scripts/") else [_in_environment(program)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    output = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(words + arguments, check=False, cwd=cwd, env=environment, **output)
+    assert done.returncode == status, f"{program} ended with {done.returncode}:\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+def _in_environment(program: str) -> str:
+    return str(Path(sys.executable).parent / program)
+
+
+def sentences(number: int, seed: int) -> str:
+    """English-like text with something to learn: every subject has its verbs, every tenth line ends a document."""
+    chance = random.Random(seed)
+    verbs = {"dog": ["barks", "runs"], "cat": ["sleeps", "purrs"], "bird": ["sings", "flies"], "fish": ["swims"]}
+    lines = []
+    for i in range(number):
+        subject = chance.choice(sorted(verbs))
+        lines.append(f"the {chance.choice(['old', 'young', 'small'])} {subject} {chance.choice(verbs[subject])} today")
+        if i % 10 == 9:
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """A small corpus, prepared by the script that users type."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "train.txt").write_text(sentences(600, seed=1))
+    (folder / "valid.txt").write_text(sentences(60, seed=2))
+    files = ("--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1)
+    run("scripts/prepare_corpus.py", *files, cwd=folder)
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def classification(corpus, tmp_path_factory) -> Path:
+    """A task that ten updates can learn: SST-2's layout, with the animal of the sentence as its label."""
+    source = tmp_path_factory.mktemp("glue") / "SST-2"
+    source.mkdir()
+    for split, number in (("train", 400), ("dev", 40), ("test", 20)):
+        rows = [line for line in sentences(number, seed=number).splitlines() if line]
+        labelled = [f"{line}\t{int('dog' in line or 'cat' in line)}" for line in rows]
+        table = [f"{i}\t{line}" for i, line in enumerate(rows)] if split == "test" else labelled
+        header = "index\tsentence" if split == "test" else "sentence\tlabel"
+        (source / f"{split}.tsv").write_text("\n".join([header, *table]) + "\n")
+    words = ("--source", source.parent, "--tasks", "SST-2", "--tokenizer", corpus, "--out", "out")
+    run("scripts/prepare_glue.py", *words, cwd=source.parent)
+    return source.parent / "out" / "SST-2"

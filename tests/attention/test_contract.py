@@ -12,7 +12,9 @@ from tests.reference import naive_attention
 N, D = 13, 12
 
 CASES = [("softmax", {"heads": 3})] + [
-    ("linformer", {"heads": heads, "sharing": sharing, "k": k}) for sharing in SHARINGS for heads, k in ((3, 5), (2, 13), (6, 1))
+    ("linformer", {"heads": heads, "sharing": sharing, "k": k})
+    for sharing in SHARINGS
+    for heads, k in ((3, 5), (2, 13), (6, 1))
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 

@@ -1,0 +1,34 @@
+# make install     .venv with everything, from the python3 that is found (PYTHON= chooses another, TORCH= a torch version)
+# make quickstart  from text to a fine-tuned classifier, offline (CORPUS= runs it on your own text)
+# make test        the tests
+# make check       ruff, mypy, then the tests: what CI runs
+
+PYTHON ?= python3
+TORCH ?= 2.13.0
+CORPUS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: install quickstart test check clean
+
+install: $(VENV)/.installed
+
+# The stamp stands for a complete installation: an interrupted one has none and is done again.
+$(VENV)/.installed: setup.py scripts/install.sh
+	bash scripts/install.sh "$(PYTHON)" "$(TORCH)" "$(VENV)"
+	touch $@
+
+quickstart: install
+	$(BIN)/python scripts/quickstart.py $(if $(CORPUS),--corpus $(CORPUS))
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+clean:
+	rm -rf $(VENV) quickstart

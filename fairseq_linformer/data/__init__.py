@@ -1,0 +1,1 @@
+"""Raw text, GLUE and IMDB into fairseq's binary datasets."""

@@ -1,0 +1,257 @@
+"""A subword model together with the fairseq dictionary that numbers its pieces.
+
+fairseq's own route writes pieces as text and looks each one up in the dictionary. Here ids become ids through one
+numpy table, which is what makes the preparation fast; the numbers are the same, so models that are used later through
+fairseq's encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens they were trained on.
+"""
+
+import io
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from fairseq.tokenizer import tokenize_line
+
+# The names that fairseq's from_pretrained looks for beside a checkpoint.
+SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
+ENCODER_FILE = "encoder.json"
+MERGES_FILE = "vocab.bpe"
+DICTIONARY_FILE = "dict.txt"
+
+# Tensor cores take matrix products at full speed when their sizes are multiples of eight; the vocabulary is one.
+SIZE_MULTIPLE = 8
+
+# All characters at which fairseq splits words.
+_WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
+
+# sentencepiece's training leaves out longer lines (in bytes) without a word; this is the most that it accepts.
+_LONGEST_LINE = 2**30
+
+# The GPT-2 encoder remembers every word it ever saw; emptied beyond this many, about 200 MB.
+_REMEMBERED_WORDS = 1_000_000
+
+
+class Tokenizer(ABC):
+    """Turns lines of text into the numbers of `dictionary`.
+
+    `dictionary` starts with fairseq's special symbols <s> <pad> </s> <unk>; the tasks add <mask> after the last piece.
+    """
+
+    def __init__(self, dictionary: Dictionary) -> None:
+        self._dictionary = dictionary
+
+    @property
+    def dictionary(self) -> Dictionary:
+        return self._dictionary
+
+    @abstractmethod
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """The tokens of each line as dictionary ids: int32 of shape (tokens,), without <s> and </s>."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Copies the model's files into `folder` under fairseq's names; the dictionary is not among them."""
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A sentencepiece model of any kind and any layout of control ids.
+
+    Without a dictionary it makes one of the model's pieces, in the model's order. With one, pieces that it lacks
+    become <unk>. Raises ValueError if the file is no sentencepiece model, or the dictionary is not of this model.
+    """
+
+    def __init__(self, model: Path, dictionary: Dictionary | None = None) -> None:
+        if not model.is_file():
+            raise FileNotFoundError(f"{model}: no such sentencepiece model")
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.Load(str(model))
+        except RuntimeError as error:
+            raise ValueError(f"{model}: not a sentencepiece model ({error})") from error
+        pieces = self._pieces()
+        if dictionary is None:
+            dictionary = _dictionary_of(pieces.values())
+        else:
+            _check_belongs(dictionary, pieces.values(), model)
+        super().__init__(dictionary)
+        self._table = np.full(self._processor.GetPieceSize(), dictionary.unk(), dtype=np.int32)
+        for number, piece in pieces.items():
+            self._table[number] = dictionary.index(piece)
+        self._telltales = self._find_telltales(set(pieces.values()))
+
+    def _pieces(self) -> dict[int, str]:
+        """The model's ids of the pieces that stand for themselves.
+
+        Left out: control symbols and unused pieces, which encoding never gives; the unknown piece, whose text is that
+        of the line; pieces that hold white space, which are no word to fairseq; and <mask>, which is the tasks' own.
+        """
+        model = self._processor
+        return {
+            number: piece
+            for number in range(model.GetPieceSize())
+            if not (model.IsControl(number) or model.IsUnused(number) or model.IsUnknown(number))
+            and tokenize_line(piece := model.IdToPiece(number)) == [piece]
+            and piece != "<mask>"
+        }
+
+    def _find_telltales(self, pieces: set[str]) -> list[str]:
+        """What tells, in a line, that the table may not give fairseq's tokens.
+
+        An unknown piece is a stretch of the line itself. fairseq splits or drops it where it holds white space that
+        the model does not know as such (U+0085, mostly), and finds it in a dictionary that holds just that stretch.
+        """
+        model = self._processor
+        spaces = [space for space in _WHITE_SPACE if space in "".join(model.Encode(f"a{space}a", out_type=str))]
+        others = [symbol for symbol in self.dictionary.symbols if symbol not in pieces]
+        return spaces + [symbol for symbol in others if symbol in model.Encode(symbol, out_type=str)]
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        numbered = self._processor.Encode(list(lines), out_type=int, num_threads=1)
+        sizes = np.fromiter(map(len, numbered), dtype=np.int64, count=len(numbered))
+        tokens = self._table[np.fromiter(chain.from_iterable(numbered), dtype=np.int64, count=int(sizes.sum()))]
+        encoded = [tokens[start:end] for start, end in pairwise([0, *np.cumsum(sizes).tolist()])]
+        text = "\n".join(lines)  # to look at each line only where there is a reason
+        if telltales := [telltale for telltale in self._telltales if telltale in text]:
+            for row, line in enumerate(lines):
+                if any(telltale in line for telltale in telltales):
+                    encoded[row] = self._encode_by_text(line)
+        return encoded
+
+    def _encode_by_text(self, line: str) -> np.ndarray:
+        """fairseq's own route, about twenty times as slow."""
+        pieces = " ".join(self._processor.Encode(line, out_type=str))
+        return self.dictionary.encode_line(pieces, append_eos=False, add_if_not_exist=False).numpy()
+
+    def save(self, folder: Path) -> None:
+        shutil.copyfile(self._model, folder / SENTENCEPIECE_FILE)
+
+
+class GPT2Tokenizer(Tokenizer):
+    """GPT-2's byte-level BPE by fairseq's encoder; its dictionary holds the encoder's numbers, written as text."""
+
+    def __init__(self, encoder_json: Path, vocab_bpe: Path, dictionary: Dictionary | None = None) -> None:
+        for path in (encoder_json, vocab_bpe):
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: no such file; GPT-2's BPE needs {ENCODER_FILE} and {MERGES_FILE}")
+        self._files = {ENCODER_FILE: encoder_json, MERGES_FILE: vocab_bpe}
+        try:
+            self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
+        except ValueError as error:  # broken JSON, or not UTF-8
+            raise ValueError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
+        numbers = sorted(self._encoder.encoder.values())
+        if dictionary is None:
+            dictionary = _dictionary_of(map(str, numbers))
+        else:
+            _check_belongs(dictionary, map(str, numbers), encoder_json)
+        super().__init__(dictionary)
+        self._table = np.full(numbers[-1] + 1, dictionary.unk(), dtype=np.int32)
+        for number in numbers:
+            self._table[number] = dictionary.index(str(number))
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        if len(self._encoder.cache) > _REMEMBERED_WORDS:
+            self._encoder.cache.clear()
+        try:
+            return [self._table[np.array(self._encoder.encode(line), dtype=np.int64)] for line in lines]
+        except KeyError as error:
+            raise ValueError(
+                f"{self._files[ENCODER_FILE]} has no number for the piece {error}: it does not belong to "
+                f"{self._files[MERGES_FILE]}"
+            ) from error
+
+    def save(self, folder: Path) -> None:
+        for name, path in self._files.items():
+            shutil.copyfile(path, folder / name)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a prepared folder: a model under fairseq's name, and dict.txt.
+
+    Raises FileNotFoundError naming what is missing, ValueError for a file that cannot be read.
+    """
+    missing = [] if (folder / DICTIONARY_FILE).is_file() else [DICTIONARY_FILE]
+    is_sentencepiece = (folder / SENTENCEPIECE_FILE).is_file()
+    if not is_sentencepiece and not all((folder / name).is_file() for name in (ENCODER_FILE, MERGES_FILE)):
+        missing.append(f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE})")
+    if missing:
+        raise FileNotFoundError(f"{folder} is no prepared folder: it lacks {' and '.join(missing)}")
+    dictionary = load_dictionary(folder / DICTIONARY_FILE)
+    if is_sentencepiece:
+        return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE, dictionary)
+    return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
+
+
+def load_dictionary(path: Path) -> Dictionary:
+    """fairseq's Dictionary of a dict.txt; ValueError names the file when fairseq cannot read it."""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            return Dictionary.load(stream)
+    except (ValueError, RuntimeError) as error:  # a malformed line or not UTF-8; a word that stands there twice
+        raise ValueError(f"{path}: not a fairseq dictionary ({error})") from error
+
+
+def train_sentencepiece(lines: Iterable[str], model: Path, vocab_size: int, threads: int) -> None:
+    """Trains a unigram model with `vocab_size` pieces, three control symbols included, and writes it to `model`.
+
+    The same lines and the same `threads` give the same model; another number of threads may give slightly other scores,
+    as partial sums are rounded. The rarest 0.05 % of characters become <unk>: on text from the web they are tens of
+    thousands of signs that would crowd out the words. Raises ValueError if the text does not support `vocab_size`.
+    """
+    if vocab_size < 1:
+        raise ValueError(f"vocabulary size {vocab_size}: must be at least 1")
+    trained = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=trained,
+            vocab_size=vocab_size,
+            model_type="unigram",
+            character_coverage=0.9995,
+            byte_fallback=False,
+            max_sentence_length=_LONGEST_LINE,
+            shuffle_input_sentence=False,
+            num_threads=threads,
+            minloglevel=2,  # errors only
+        )
+    except RuntimeError as error:
+        raise ValueError(_training_error(str(error), vocab_size)) from error
+    model.write_bytes(trained.getvalue())
+
+
+def _training_error(message: str, vocab_size: int) -> str:
+    """sentencepiece's message, which names a line of its source, in the words of who asked for the vocabulary."""
+    if largest := re.search(r"Vocabulary size too high.*<= (\d+)", message):
+        return f"vocabulary size {vocab_size}: too large, the text supports at most {largest[1]}"
+    if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return f"vocabulary size {vocab_size}: too small, the characters of the text need at least {smallest[1]}"
+    if "sentences_.empty()" in message:
+        return "no text to train a vocabulary on"
+    return f"vocabulary size {vocab_size}: sentencepiece cannot train ({message})"
+
+
+def _dictionary_of(pieces: Iterable[str]) -> Dictionary:
+    """A dictionary of the pieces, filled up so that its size with the tasks' <mask> is a multiple of SIZE_MULTIPLE."""
+    dictionary = Dictionary()
+    for piece in pieces:
+        dictionary.add_symbol(piece, n=0)
+    for number in range(-(len(dictionary) + 1) % SIZE_MULTIPLE):
+        dictionary.add_symbol(f"madeupword{number:04d}", n=0)
+    return dictionary
+
+
+def _check_belongs(dictionary: Dictionary, pieces: Iterable[str], model: Path) -> None:
+    """A dictionary of another model would turn most of the text into <unk>, without any error."""
+    present = [piece in dictionary for piece in pieces]
+    if 2 * sum(present) < len(present):
+        raise ValueError(
+            f"{model}: the dictionary holds only {sum(present)} of its {len(present)} pieces, so it belongs to another "
+            "model; more than half are needed"
+        )

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes a virtual environment with the plugin and all it needs: install.sh PYTHON TORCH FOLDER (`make install` calls it).
+set -euo pipefail
+python=$1 torch=$2 venv=$3
+
+fail() {
+    echo "install: $*" >&2
+    exit 1
+}
+
+command -v "$python" >/dev/null || fail "there is no $python; name one with PYTHON="
+"$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' ||
+    fail "$("$python" --version 2>&1) is not supported: Python 3.10, 3.11 or 3.12 is needed; name one with PYTHON="
+compiler=${CXX:-c++}
+command -v "$compiler" >/dev/null || fail "there is no C++ compiler ($compiler): fairseq is built from source; install one (Debian: g++)"
+"$python" - <<'PROBE' || fail "Python's headers are missing: fairseq is built from source (Debian: python3-dev)"
+import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").is_file())
+PROBE
+"$python" -m venv "$venv" || fail "$python cannot make a virtual environment (Debian: python3-venv)"
+
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
+# fairseq is built from source and asks for torch while it is: torch comes first, then fairseq without isolation, or pip
+# would download a second torch, the newest with CUDA, for the build alone. Its extensions compile side by side.
+"${pip[@]}" "torch==$torch" numpy cython wheel ninja 'setuptools<81'
+side_by_side=$(mktemp)
+trap 'rm -f "$side_by_side"' EXIT
+printf '[build_ext]\nparallel=%s\n' "$(getconf _NPROCESSORS_ONLN)" >"$side_by_side"
+DIST_EXTRA_CONFIG=$side_by_side CFLAGS=-g0 "${pip[@]}" --no-build-isolation 'fairseq-fixed==0.12.3.1'
+"${pip[@]}" --no-build-isolation --editable '.[dev]'

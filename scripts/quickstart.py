@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""From text to a fine-tuned classifier, offline and in minutes: what `make quickstart` runs.
+
+The text is the documentation that every Python installation carries, or your own:
+
+    python scripts/quickstart.py
+    python scripts/quickstart.py --corpus FILE_OR_FOLDER ...
+
+It pretrains configs/pretrain/tiny_512.yaml, reports masked-LM perplexity before and after, fine-tunes on "which package
+is this docstring from?" beside the same fine-tuning from random weights (own text has no labels: that part is left
+out), fills masks and draws the losses. Every step is an ordinary command; a run that was interrupted goes on.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from fairseq.models.roberta import RobertaHubInterface
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.data.classification import Example, write_classification
+from fairseq_linformer.data.corpus import prepare_corpus
+from fairseq_linformer.data.docstrings import (
+    collect_docstrings,
+    installation_roots,
+    package_examples,
+    split_by_module,
+    write_text,
+)
+from fairseq_linformer.data.reading import find_files, read_chunks
+from fairseq_linformer.data.staging import staged_folder
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
+from fairseq_linformer.running import train
+
+VOCABULARY = 2000
+CHARACTERS = 400  # of each docstring that is classified: what fits into minutes
+VALID_BYTES = 300_000  # of validation text, likewise
+SENTENCES = (
+    "Return a new <mask> with the same values.",
+    "If the file does not exist, an error is <mask>.",
+    "The default <mask> is None.",
+)
+OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "This is the first <mask>.")
+
+
+def write_own_text(files: list[Path], out: Path) -> None:
+    """train.txt and valid.txt from the user's files: of every twenty documents, one validates."""
+    parts = {name: (out / f"{name}.txt").open("w", encoding="utf-8") for name in ("train", "valid")}
+    document = 0
+    for chunk in read_chunks(find_files(files)):
+        for line in chunk.lines:
+            document += not line
+            parts["valid" if document % 20 == 19 else "train"].write(f"{line}\n")
+    for part in parts.values():
+        part.close()
+
+
+def write_docstrings(out: Path) -> None:
+    """train.txt, valid.txt and the labelled examples, from the documentation of this Python installation."""
+    docstrings = list(collect_docstrings(installation_roots()))
+    splits = split_by_module(docstrings)
+    valid, size = [], 0
+    for docstring in splits["valid"]:
+        size += len(docstring.text)
+        valid += [docstring] if size < VALID_BYTES else []
+    for name, part in (("train", splits["train"]), ("valid", valid)):
+        print(f"{name}: {len(part):,} docstrings, {write_text(part, out / f'{name}.txt') / 1e6:.1f} MB")
+    examples = package_examples(docstrings)
+    rows = {split: [(example.text[:CHARACTERS], example.label) for example in part] for split, part in examples.items()}
+    (out / "examples.json").write_text(json.dumps(rows))
+
+
+def pretrain(data: Path, out: Path, updates: int) -> list[dict]:
+    overrides = [f"task.data={data}", f"checkpoint.save_dir={out}"]
+    return train("pretrain/tiny_512", overrides, out / "train.log", updates)
+
+
+def fine_tune(data: Path, checkpoint: Path | None, out: Path, classes: int, seed: int, updates: int) -> list[dict]:
+    """From a checkpoint, or from random weights where it is None."""
+    overrides = [f"task.data={data}", f"checkpoint.save_dir={out}", f"task.num_classes={classes}"]
+    overrides += [f"checkpoint.finetune_from_model={checkpoint or 'null'}", f"common.seed={seed}"]
+    return train("finetune/docstrings", overrides, out / "train.log", updates)
+
+
+def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], updates: int) -> dict[str, list[list[dict]]]:
+    """Fine-tunes the checkpoint and random weights with each seed; prints accuracies; returns the logs."""
+    rows = json.loads((folder / "text" / "examples.json").read_text())
+    splits = {split: [Example(*row) for row in part] for split, part in rows.items()}
+    data = folder / "data-classification"
+    if not data.is_dir():
+        write_classification(data, splits, load_tokenizer(folder / "data"))
+    labels = Counter(example.label for example in splits["valid"])
+    logs: dict[str, list[list[dict]]] = {"pretrained": [], "random weights": []}
+    for seed in seeds:
+        for name, start in (("pretrained", checkpoint), ("random weights", None)):
+            out = folder / f"fine-tuned-{name.replace(' ', '-')}-{seed}"
+            logs[name].append(fine_tune(data, start, out, len(labels), seed, updates))
+    print(f"\nwhich of {len(labels)} packages is a docstring from? ({', '.join(sorted(labels))})")
+    print(f"  majority class  {100 * max(labels.values()) / sum(labels.values()):5.1f} % of {sum(labels.values()):,}")
+    for name, runs in logs.items():
+        accuracies = [[row["valid_accuracy"] for row in run if "valid_accuracy" in row][-1] for run in runs]
+        spread = f" ± {statistics.stdev(accuracies):.1f} over {len(seeds)} seeds" if len(seeds) > 1 else ""
+        print(f"  {name:14}  {statistics.mean(accuracies):5.1f} %{spread}")
+    return logs
+
+
+def report_perplexity(roberta: RobertaHubInterface) -> None:
+    """Masked-LM perplexity of the trained weights, of the same model as it starts, and of the unigram model."""
+    trained, task = roberta.model, roberta.task
+    untrained = task.build_model(roberta.cfg.model)
+    print("\nperplexity on the validation text, at masked tokens")
+    print(f"  before pretraining  {masked_lm_perplexity(untrained, task):8.1f}")
+    print(f"  token frequencies   {unigram_perplexity(task):8.1f}")
+    print(f"  after pretraining   {masked_lm_perplexity(trained, task):8.1f}")
+
+
+def draw_losses(pretraining: list[dict], fine_tuning: dict[str, list[list[dict]]], path: Path) -> None:
+    figure, axes = plt.subplots(1, 2 if fine_tuning else 1, figsize=(10 if fine_tuning else 5.5, 4), squeeze=False)
+    left = axes[0][0]
+    for key, steps, label in (("ppl", "num_updates", "training"), ("valid_ppl", "valid_num_updates", "validation")):
+        points = [(row[steps], row[key]) for row in pretraining if key in row and steps in row]
+        left.plot(*zip(*points, strict=True), marker="o" if label == "validation" else None, label=label)
+    left.set(xlabel="updates", ylabel="masked-LM perplexity", yscale="log", title="pretraining")
+    left.legend()
+    for color, (name, runs) in zip(("C0", "C1"), fine_tuning.items(), strict=False):
+        for i, run in enumerate(runs):
+            points = [(row["num_updates"], row["loss"]) for row in run if "loss" in row]
+            axes[0][1].plot(*zip(*points, strict=True), color=color, label=name if i == 0 else None)
+        axes[0][1].set(xlabel="updates", ylabel="training loss (bits)", title="fine-tuning")
+        axes[0][1].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def quickstart(corpus: list[Path], out: Path, updates: int, fine_tuning_updates: int, seeds: list[int]) -> None:
+    out = out.absolute()
+    text, data, pretrained = out / "text", out / "data", out / "pretrained"
+    if not text.is_dir():
+        print("collecting text", flush=True)
+        with staged_folder(text, "source.json") as (folder, source):
+            write_own_text(corpus, folder) if corpus else write_docstrings(folder)
+            json.dump({"corpus": [str(file) for file in corpus] or "docstrings"}, source)
+    if not data.is_dir():
+        prepare_corpus([text / "train.txt"], [text / "valid.txt"], data, vocab_size=VOCABULARY)
+    log = pretrain(data, pretrained, updates)
+    checkpoint = pretrained / "checkpoint_best.pt"
+    roberta = LinformerRobertaModel.from_pretrained(str(pretrained), checkpoint.name, str(data))
+    report_perplexity(roberta)
+    fine_tuning = {} if corpus else compare_fine_tuning(out, checkpoint, seeds, fine_tuning_updates)
+    print()
+    for sentence in OWN_SENTENCES if corpus else SENTENCES:
+        fills = ", ".join(
+            f"{fill.strip()} {probability:.2f}" for _, probability, fill in roberta.fill_mask(sentence, 3)
+        )
+        print(f"{sentence}  ->  {fills}")
+    draw_losses(log, fine_tuning, out / "losses.png")
+    print(f"\ntext, data and checkpoints: {out}\nloss curves: {out / 'losses.png'}\nthe next larger step:")
+    print(f"  fairseq-hydra-train --config-dir configs/pretrain --config-name base_512 task.data={data}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", metavar="FILE", nargs="+", type=Path, default=[], help="your own text files")
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("quickstart"), help="default: quickstart")
+    parser.add_argument("--updates", metavar="N", type=int, default=1200, help="of pretraining (default 1200)")
+    parser.add_argument("--fine-tuning-updates", metavar="N", type=int, default=250, help="default 250")
+    parser.add_argument("--seeds", metavar="N", nargs="+", type=int, default=[1], help="of fine-tuning (default 1)")
+    arguments = parser.parse_args()
+    with one_line_errors():
+        quickstart(**vars(arguments))

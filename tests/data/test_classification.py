@@ -1,0 +1,198 @@
+"""What write_classification writes is what fairseq's own SentencePredictionTask reads."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+
+from fairseq_linformer.data import classification
+from fairseq_linformer.data.classification import Example, write_classification
+from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
+
+TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
+VALID = [Example("bad", "negative"), Example("a film", "positive")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    lines = ["a good film that is good", "a bad film that is not good", 'it said "bad" and left']
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=40, minloglevel=2, hard_vocab_limit=False
+    )
+    path = tmp_path_factory.mktemp("tokenizer") / "sentencepiece.bpe.model"
+    path.write_bytes(model.getvalue())
+    return SentencePieceTokenizer(path)
+
+
+def load_task(folder: Path, *splits: str, num_classes: int = 2) -> SentencePredictionTask:
+    config = SentencePredictionConfig(
+        data=str(folder), num_classes=num_classes, init_token=0, separator_token=2, no_shuffle=True
+    )
+    config.regression_target, config.seed = False, 1
+    task = SentencePredictionTask.setup_task(config)
+    for split in splits:
+        task.load_dataset(split)
+    return task
+
+
+def tokens(task: SentencePredictionTask, split: str, row: int) -> list[int]:
+    return task.dataset(split)[row]["net_input.src_tokens"].tolist()
+
+
+def class_names(task: SentencePredictionTask, split: str) -> list[str]:
+    dictionary = task.label_dictionary
+    targets = [int(row["target"]) for row in task.dataset(split)]
+    return [dictionary[target + dictionary.nspecial] for target in targets]
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_fairseq_loads_single_texts(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    write_classification(tmp_path / "out", {"train": TRAIN, "valid": VALID}, tokenizer)
+    task = load_task(tmp_path / "out", "train", "valid")
+    for split, rows in {"train": TRAIN, "valid": VALID}.items():
+        encoded = tokenizer.encode([row.text for row in rows])
+        assert [tokens(task, split, row) for row in range(len(rows))] == [[0, *ids.tolist(), 2] for ids in encoded]
+        assert class_names(task, split) == [row.label for row in rows]
+    assert not (tmp_path / "out" / "input1").exists()
+
+
+def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = [Example("a", name) for name in ("zebra", "zebra", "standard library", "apple", "zebra")]
+    summary = write_classification(tmp_path / "out", {"train": rows}, tokenizer)
+    assert summary.labels == ("apple", "standard library", "zebra")
+    task = load_task(tmp_path / "out", "train", num_classes=3)
+    assert [int(row["target"]) for row in task.dataset("train")] == [2, 2, 1, 0, 2]
+    assert (tmp_path / "out/label/dict.txt").read_text() == "apple 1\nstandard library 1\nzebra 3\n"
+
+
+def test_fairseq_loads_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = [Example("a film", "no", "bad film"), Example("good", "yes", "that is good")]
+    summary = write_classification(tmp_path / "out", {"train": rows}, tokenizer)
+    task = load_task(tmp_path / "out", "train")
+    first, second = (tokenizer.encode([text])[0].tolist() for text in ("good", "that is good"))
+    assert tokens(task, "train", 1) == [0, *first, 2, 2, *second, 2]
+    assert summary.splits["train"].tokens == sum(len(tokens(task, "train", row)) for row in (0, 1))
+
+
+def test_counts_are_of_what_the_model_sees(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    splits = {"train": TRAIN, "valid": VALID}
+    lengths = [len(ids) + 2 for ids in tokenizer.encode([row.text for row in TRAIN])]
+    counts = write_classification(tmp_path / "out", splits, tokenizer, long_length=max(lengths) - 1).splits["train"]
+    assert (counts.examples, counts.tokens, counts.long) == (3, sum(lengths), lengths.count(max(lengths)))
+    counts = write_classification(tmp_path / "again", splits, tokenizer, long_length=max(lengths)).splits["train"]
+    assert counts.long == 0
+
+
+def test_batches_leave_no_seam(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Example("good " * (1 + row % 5), f"label {row % 2}") for row in range(23)]
+    write_classification(tmp_path / "whole", {"train": iter(rows)}, tokenizer)
+    monkeypatch.setattr(classification, "BATCH", 4)
+    write_classification(tmp_path / "pieces", {"train": iter(rows)}, tokenizer)
+    assert files_below(tmp_path / "whole") == files_below(tmp_path / "pieces")
+    with pytest.raises(ValueError, match="split train, row 24: the text is empty"):
+        write_classification(tmp_path / "bad", {"train": [*rows, Example(" ", "label 0")]}, tokenizer)
+    with pytest.raises(ValueError, match="split train, row 24: no piece is left"):
+        write_classification(tmp_path / "bad", {"train": [*rows, Example("\u200b", "label 0")]}, tokenizer)
+
+
+def test_the_folder_alone_encodes_another_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    write_classification(tmp_path / "out", {"train": TRAIN}, tokenizer)
+    found = load_tokenizer(tmp_path / "out")
+    assert found.encode(["a good film"])[0].tolist() == tokenizer.encode(["a good film"])[0].tolist()
+    assert Dictionary.load(str(tmp_path / "out/input0/dict.txt")).symbols == tokenizer.dictionary.symbols
+
+
+class Recorder(Tokenizer):
+    """Keeps the lines that it is given: sentencepiece would hide white space, byte-level BPE would not."""
+
+    def __init__(self) -> None:
+        super().__init__(Dictionary())
+        self.lines: list[str] = []
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        self.lines.extend(lines)
+        return [np.array([3], dtype=np.int32) for _ in lines]
+
+    def save(self, folder: Path) -> None:
+        pass
+
+
+@pytest.mark.parametrize("text", ["good\tfilm", "good\nfilm", " good\r\nfilm ", "good\rfilm\n", "good\u2028film"])
+def test_line_ends_and_tabs_are_white_space(tmp_path: Path, text: str) -> None:
+    recorder = Recorder()
+    write_classification(tmp_path / "out", {"train": [Example(text, "x"), Example("two  spaces", "x")]}, recorder)
+    assert recorder.lines == ["good film", "two  spaces"]
+
+
+def test_train_names_the_labels_wherever_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    write_classification(tmp_path / "out", {"valid": VALID, "train": TRAIN}, tokenizer)
+    assert class_names(load_task(tmp_path / "out", "valid"), "valid") == ["negative", "positive"]
+
+
+def test_a_test_split_needs_no_labels(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    write_classification(tmp_path / "out", {"test": [Example("good", None)], "train": TRAIN}, tokenizer)
+    task = load_task(tmp_path / "out", "train", "test")
+    assert len(tokens(task, "test", 0)) > 2
+    assert "target" not in task.dataset("test")[0]
+    labelled = {"train": TRAIN, "test": [Example("good", "positive")]}
+    write_classification(tmp_path / "labelled", labelled, tokenizer)
+    assert class_names(load_task(tmp_path / "labelled", "test"), "test") == ["positive"]
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ({"valid": VALID}, "the splits are valid, but a split named train"),
+        ({"train": []}, "split train holds no example"),
+        ({"train": TRAIN, "valid": []}, "split valid holds no example"),
+        ({"train": [*TRAIN, Example(" \n\t", "positive")]}, r"split train, row 4: the text is empty: ' \\n\\t'"),
+        ({"train": [*TRAIN, Example("a", None)]}, "split train, row 4: the label is missing"),
+        ({"train": TRAIN, "valid": [Example("a", None)]}, "split valid, row 1: the label is missing"),
+        ({"train": TRAIN, "test": [Example("a", None), Example("a", "negative")]}, "split test, row 1: the label is"),
+        (
+            {"train": TRAIN, "valid": [*VALID, Example("a", "neutral")]},
+            "split valid, row 3: label 'neutral' is not one of train's: negative, positive",
+        ),
+        ({"train": [*TRAIN, Example("a", "positive", "b")]}, "split train, row 4: a pair, but all must be single"),
+        ({"train": [Example("a", "x", "b"), Example("a", "x")]}, "split train, row 2: a single text, but all must be"),
+        ({"train": [Example("a", "x", "")]}, "split train, row 1: the text is empty"),
+        ({"train": [Example("a", "two\nlines")]}, "label 'two"),
+        ({"train": [Example("a", "<mask>")]}, "label '<mask>'"),
+        ({"train": [Example("a", "x ")]}, "label 'x '"),
+        ({"train": [Example("a", "")]}, "label ''"),
+        ({"train": [Example("a", "x"), Example("\u200b", "x")]}, "split train, row 2: no piece is left of the text"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(
+    tmp_path: Path, tokenizer: Tokenizer, splits: dict[str, list[Example]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_classification(tmp_path / "out", splits, tokenizer)
+    assert list(tmp_path.iterdir()) == []  # neither the folder nor a part of it
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("keep")
+    with pytest.raises(ValueError, match="nothing was changed"):
+        write_classification(tmp_path / "out", {"train": TRAIN}, tokenizer)
+    assert files_below(tmp_path) == {"out/precious": b"keep"}
+
+
+def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    left = tmp_path / "out.partial"
+    (left / "label").mkdir(parents=True)
+    (left / "label" / "old.bin").write_text("stale")
+    (left / classification.SUMMARY_FILE).touch()
+    write_classification(tmp_path / "out", {"train": TRAIN}, tokenizer)
+    assert not left.exists()
+    assert not (tmp_path / "out/label/old.bin").exists()

@@ -1,0 +1,63 @@
+"""The streaming writer against fairseq's own builder."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
+
+from fairseq_linformer.data import indexed
+from fairseq_linformer.data.indexed import IndexedWriter
+
+
+def fairseq_writes(prefix: Path, items: list[np.ndarray], vocab_size: int) -> None:
+    builder = make_builder(f"{prefix}.bin", "mmap", vocab_size)
+    for item in items:
+        builder.add_item(torch.from_numpy(item))
+    builder.finalize(f"{prefix}.idx")
+
+
+def same_files(first: Path, second: Path) -> bool:
+    return all(Path(f"{first}{end}").read_bytes() == Path(f"{second}{end}").read_bytes() for end in (".bin", ".idx"))
+
+
+@pytest.mark.parametrize("vocab_size", [100, 65_499, 65_500, 250_000])
+def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vocab_size: int) -> None:
+    """Both widths of ids, at their border; the offsets run on over the chunks in which the index is written."""
+    monkeypatch.setattr(indexed, "_INDEX_CHUNK", 7)
+    random = np.random.default_rng(0)
+    items = [random.integers(0, vocab_size, size=size, dtype=np.int32) for size in random.integers(0, 9, size=40)]
+    with IndexedWriter(tmp_path / "ours", vocab_size) as writer:
+        for item in items[:5]:
+            writer.write_item(item)
+        for some in (items[5:6], items[6:33], items[33:]):
+            writer.write(np.concatenate(some), np.array([item.size for item in some]))
+    fairseq_writes(tmp_path / "theirs", items, vocab_size)
+    assert same_files(tmp_path / "ours", tmp_path / "theirs")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours.bin", "ours.idx", "theirs.bin", "theirs.idx"]
+    read = MMapIndexedDataset(str(tmp_path / "ours"))
+    assert [read[row].tolist() for row in range(len(read))] == [item.tolist() for item in items]
+
+
+def test_no_items_at_all(tmp_path: Path) -> None:
+    with IndexedWriter(tmp_path / "ours", 10):
+        pass
+    fairseq_writes(tmp_path / "theirs", [], 10)
+    assert same_files(tmp_path / "ours", tmp_path / "theirs")
+
+
+def test_an_error_leaves_no_index(tmp_path: Path) -> None:
+    """Without an index fairseq finds no dataset, so a half-written one cannot be trained on."""
+    with pytest.raises(RuntimeError, match="disk"), IndexedWriter(tmp_path / "ours", 10) as writer:
+        writer.write_item(np.array([1, 2]))
+        raise RuntimeError("disk")
+    assert not MMapIndexedDataset.exists(str(tmp_path / "ours"))
+
+
+def test_ids_that_would_wrap_round_are_refused(tmp_path: Path) -> None:
+    with IndexedWriter(tmp_path / "ours", 1000) as writer:
+        with pytest.raises(ValueError, match=r"ids from 3 to 65539: must lie in 0\.\.999"):
+            writer.write_item(np.array([3, 65_539]))
+        with pytest.raises(ValueError, match="sizes add up to 3, but there are 2 ids"):
+            writer.write(np.array([3, 4]), np.array([3]))

@@ -1,0 +1,191 @@
+"""Ids are those of fairseq's own route: encoder, pieces as text, dictionary."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+
+from fairseq_linformer.data.tokenizer import (
+    GPT2Tokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    load_tokenizer,
+    train_sentencepiece,
+)
+
+RANDOM = np.random.default_rng(0)
+WORDS = [
+    "".join(RANDOM.choice(["ba", "the", "lim", "Or", "et", "ú", "mu", "is"], size=size)) for size in [2, 3, 4] * 99
+]
+TEXT = [" ".join(RANDOM.choice(WORDS, size=9)) + ", twice." for _ in range(400)]
+# What breaks tokenizers: unknown signs alone, in runs and beside words; white space that sentencepiece keeps (U+0085,
+# U+0000) or not; text that looks like special symbols; nothing.
+AWKWARD = [
+    "the 漢字 bathe 漢 limis漢字",
+    "the lim\x85et \x85 mu",
+    "\x85",
+    "a\u00a0b\u2028c\u3000d\x1ce\tf\x00g",
+    "<s> </s> <pad> <unk> <mask> madeupword0000 ⁇",
+    "",
+    "   ",
+    "\ufb01ne \uff21\uff22 \u00e9 e\u0301 \u200b \ufeff",
+    "x" * 5000,
+]
+
+
+def fairseq_ids(encode: Callable[[str], str], dictionary: Dictionary, line: str) -> list[int]:
+    return dictionary.encode_line(encode(line), append_eos=False, add_if_not_exist=False).tolist()
+
+
+def assert_same_as_fairseq(tokenizer: Tokenizer, encode: Callable[[str], str], lines: list[str]) -> None:
+    encoded = tokenizer.encode(lines)
+    assert [ids.tolist() for ids in encoded] == [fairseq_ids(encode, tokenizer.dictionary, line) for line in lines]
+    assert all(ids.dtype == np.int32 for ids in encoded)
+
+
+def spm_encode(model: Path) -> Callable[[str], str]:
+    return SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(model))).encode
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "spm.model"
+    train_sentencepiece(TEXT, path, vocab_size=90, threads=1)
+    return path
+
+
+LAYOUTS: dict[str, dict[str, object]] = {
+    "default": {},
+    "fairseq's order": {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3},
+    "no control symbols, unknown last": {"bos_id": -1, "eos_id": -1, "unk_id": 89},
+    "BPE with bytes": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 330},
+    "own symbols": {"user_defined_symbols": ["<mask>", "the lim", "<ent>"], "control_symbols": ["<ctl>"]},
+    "no normalisation": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sentencepiece_ids_are_those_of_fairseq(tmp_path: Path, layout: str) -> None:
+    options = {"vocab_size": 90, **LAYOUTS[layout]}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*TEXT, "non\u00a0breaking\u00a0space"] * 3),
+        model_prefix=str(tmp_path / "spm"),
+        minloglevel=2,
+        **options,
+    )
+    path = tmp_path / "spm.model"
+    tokenizer = SentencePieceTokenizer(path)
+    assert_same_as_fairseq(tokenizer, spm_encode(path), TEXT[:50] + AWKWARD)
+    assert "<mask>" not in tokenizer.dictionary  # the tasks add it
+
+
+def test_given_dictionary_decides_the_ids(tmp_path: Path, model: Path) -> None:
+    """A dictionary in another order, with symbols of its own, without some pieces."""
+    pieces = SentencePieceTokenizer(model).dictionary.symbols[4:]
+    (tmp_path / "dict.txt").write_text("".join(f"{piece} 5\n" for piece in ["漢字", *pieces[::-1][:-9], "<extra>"]))
+    dictionary = Dictionary.load(str(tmp_path / "dict.txt"))
+    tokenizer = SentencePieceTokenizer(model, dictionary)
+    assert_same_as_fairseq(tokenizer, spm_encode(model), TEXT[:50] + AWKWARD)
+    assert tokenizer.encode(["the 漢字"])[0][-1] == dictionary.index("漢字") != dictionary.unk()
+
+
+def test_dictionary_of_another_model_is_refused(model: Path) -> None:
+    dictionary = Dictionary()
+    for number in range(200):
+        dictionary.add_symbol(f"piece{number}")
+    with pytest.raises(ValueError, match=r"spm\.model: the dictionary holds only 0 of its 87 pieces"):
+        SentencePieceTokenizer(model, dictionary)
+
+
+def test_dictionary_has_the_pieces_in_order_and_a_size_that_suits_gpus(model: Path) -> None:
+    dictionary = SentencePieceTokenizer(model).dictionary
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    assert dictionary.symbols[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert dictionary.symbols[4:91] == [processor.IdToPiece(number) for number in range(3, 90)]
+    assert (len(dictionary) + 1) % 8 == 0 and len(dictionary) - 91 < 8
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
+def test_saved_tokenizer_comes_back(tmp_path: Path, model: Path, kind: str) -> None:
+    tokenizer = SentencePieceTokenizer(model) if kind == "sentencepiece" else GPT2Tokenizer(*gpt2_files(tmp_path))
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError, match=r"prepared is no prepared folder: it lacks dict\.txt and sentencep"):
+        load_tokenizer(folder)
+    tokenizer.save(folder)
+    with pytest.raises(FileNotFoundError, match=r"it lacks dict\.txt$"):
+        load_tokenizer(folder)
+    tokenizer.dictionary.save(str(folder / "dict.txt"))
+    loaded = load_tokenizer(folder)
+    assert loaded.dictionary.symbols == tokenizer.dictionary.symbols
+    assert [ids.tolist() for ids in loaded.encode(TEXT)] == [ids.tolist() for ids in tokenizer.encode(TEXT)]
+
+
+def gpt2_files(folder: Path) -> tuple[Path, Path]:
+    """A BPE of all bytes and three merges, its numbers in no order."""
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
+    pieces = [*bytes_to_unicode().values(), *("".join(pair) for pair in merges)]
+    numbers = np.random.default_rng(0).permutation(len(pieces)).tolist()
+    (folder / "encoder.json").write_text(json.dumps(dict(zip(pieces, numbers, strict=True))))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges), ""]
+    (folder / "vocab.bpe").write_text("\n".join(lines), encoding="utf-8")
+    return folder / "encoder.json", folder / "vocab.bpe"
+
+
+def test_gpt2_ids_are_those_of_fairseq(tmp_path: Path) -> None:
+    encoder, merges = gpt2_files(tmp_path)
+    theirs = GPT2BPE(GPT2BPEConfig(gpt2_encoder_json=str(encoder), gpt2_vocab_bpe=str(merges)))
+    assert_same_as_fairseq(GPT2Tokenizer(encoder, merges), theirs.encode, TEXT[:20] + AWKWARD)
+    dictionary = Dictionary()
+    for number in range(0, 259, 1)[::-1]:
+        if number != 7:
+            dictionary.add_symbol(str(number))
+    assert_same_as_fairseq(GPT2Tokenizer(encoder, merges, dictionary), theirs.encode, TEXT[:20] + AWKWARD)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, model: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("{")
+    with pytest.raises(ValueError, match="broken: not a sentencepiece model"):
+        SentencePieceTokenizer(broken)
+    with pytest.raises(FileNotFoundError, match="absent: no such sentencepiece model"):
+        SentencePieceTokenizer(tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"broken, .*broken: not a GPT-2 BPE"):
+        GPT2Tokenizer(broken, broken)
+    with pytest.raises(FileNotFoundError, match="absent: no such file"):
+        GPT2Tokenizer(broken, tmp_path / "absent")
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model.read_bytes())
+    for content in ("no count here\n", "a 1\na 2\n"):
+        (tmp_path / "dict.txt").write_text(content)
+        with pytest.raises(ValueError, match=r"dict\.txt: not a fairseq dictionary"):
+            load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "message"),
+    [
+        (50_000, r"vocabulary size 50000: too large, the text supports at most \d+"),
+        (10, r"vocabulary size 10: too small, the characters of the text need at least \d+"),
+        (-1, "vocabulary size -1: must be at least 1"),
+    ],
+)
+def test_vocabulary_that_the_text_does_not_support(tmp_path: Path, vocab_size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_sentencepiece(TEXT, tmp_path / "spm.model", vocab_size, threads=1)
+    with pytest.raises(ValueError, match="no text"):
+        train_sentencepiece([], tmp_path / "spm.model", 100, threads=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_long_lines_are_trained_on(tmp_path: Path) -> None:
+    """sentencepiece leaves out lines of more than 4192 bytes unless told otherwise."""
+    train_sentencepiece([*TEXT, "wyvern " * 5000], tmp_path / "spm.model", 90, threads=1)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    assert processor.Encode("wyvern", out_type=str) == ["▁wyvern"]

@@ -1,0 +1,90 @@
+"""Every YAML composes as fairseq-hydra-train composes it, means what it says and can be overridden."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+from fairseq.dataclass.initialize import hydra_init
+from hydra import compose, initialize_config_module
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from fairseq_linformer.config import LinformerRobertaConfig, resolve_config
+from tests.conftest import ROOT
+
+PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
+FINETUNE = sorted(path.stem for path in (ROOT / "configs/finetune").glob("*.yaml") if path.stem != "shared")
+MODELS = sorted(path.stem for path in (ROOT / "configs/model").glob("*_*.yaml"))
+
+
+class CommandLineFolder(SearchPathPlugin):
+    """Does for compose() what --config-dir does for fairseq-hydra-train."""
+
+    folder = ""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.folder:
+            search_path.append("command-line", f"file://{self.folder}")
+
+
+Plugins.instance().register(CommandLineFolder)
+
+
+def composed(folder, name, *overrides):
+    hydra_init(name)
+    CommandLineFolder.folder = str(ROOT / "configs" / folder)
+    GlobalHydra.instance().clear()
+    with initialize_config_module("fairseq.config", version_base="1.1", job_name=name):
+        cfg = compose(name, overrides=[*overrides, f"hydra.job.config_name={name}"], return_hydra_config=True)
+    CommandLineFolder.folder = ""
+    HydraConfig.instance().set_config(cfg)
+    return OmegaConf.create({str(key): value for key, value in OmegaConf.to_container(cfg).items() if key != "hydra"})
+
+
+@pytest.mark.parametrize("name", PRETRAIN)
+def test_pretraining(name):
+    cfg = composed("pretrain", name, "task.data=DATA")
+    OmegaConf.resolve(cfg)
+    size, length = name.split("_")
+    config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
+    assert config.max_positions == cfg.task.tokens_per_sample == int(length)
+    assert config._name is None and cfg.model._name == f"linformer_roberta_{size}"
+    assert cfg.task._name == cfg.criterion._name == "masked_lm"
+    assert cfg.optimizer._name == "adam" and cfg.lr_scheduler._name == "polynomial_decay"
+    assert cfg.checkpoint.save_dir == f"runs/{name}"
+    assert (Path(cfg.common.user_dir) / "config.py").is_file()
+    if size != "tiny":
+        tokens = 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] * cfg.task.tokens_per_sample
+        assert tokens == 2**20, "the header's batch arithmetic"
+
+
+@pytest.mark.parametrize("name", FINETUNE)
+@pytest.mark.parametrize("model", MODELS)
+def test_fine_tuning_of_every_model(name, model):
+    overrides = ["task.data=DATA", "checkpoint.finetune_from_model=CHECKPOINT", f"model={model}"]
+    cfg = composed("finetune", name, *overrides)
+    OmegaConf.resolve(cfg)
+    assert cfg.task.max_positions == resolve_config(cfg.model, cfg.task.max_positions).max_positions
+    assert cfg.task._name == cfg.criterion._name == "sentence_prediction"
+    assert cfg.task.num_classes >= 2
+    assert 0 < cfg.lr_scheduler.warmup_updates < cfg.optimization.max_update
+
+
+def test_options_file_lists_every_option_at_its_default():
+    """Hydra can override on the command line what a YAML names: an option missing there needs an odd plus sign."""
+    options = yaml.safe_load((ROOT / "configs/model/options.yaml").read_text())
+    defaults = {field.name: field.default for field in fields(LinformerRobertaConfig)}
+    assert options == {**defaults, "_name": "linformer_roberta"}
+
+
+def test_any_option_is_overridden_on_the_command_line():
+    overrides = ["task.data=D", "model.attention=softmax", "model.sharing=none", "model.dropout=0.3"]
+    cfg = composed("pretrain", "tiny_512", *overrides, "task.mask_prob=0.3", "optimizer.weight_decay=0")
+    config = resolve_config(cfg.model, 512)
+    assert (config.attention, config.sharing, config.dropout) == ("softmax", "none", 0.3)
+    assert (cfg.task.mask_prob, cfg.optimizer.weight_decay) == (0.3, 0)

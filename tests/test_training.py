@@ -1,0 +1,199 @@
+"""The real command lines: fairseq-train, fairseq-hydra-train, fairseq-validate, Python; resume; bad checkpoints."""
+
+import math
+import pickle
+import re
+import shutil
+
+import pytest
+import torch
+
+from fairseq_linformer import LinformerRobertaModel
+from tests.conftest import ROOT, run
+
+SIZES = {
+    "encoder_layers": 2,
+    "encoder_embed_dim": 32,
+    "encoder_ffn_embed_dim": 64,
+    "encoder_attention_heads": 2,
+    "projected_length": 8,
+    "local_conv": 3,
+    "max_positions": 32,
+}
+HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
+
+
+def with_flags(data, save_dir, updates, *more):
+    """fairseq-train with the settings that ``with_hydra`` takes from configs/pretrain/tiny_512.yaml."""
+    options = {**SIZES, "sharing": "layerwise", "dropout": 0.1, "attention_dropout": 0.1, "weight_decay": 0.01}
+    options |= {"lr": 0.002, "warmup_updates": 2, "total_num_update": 6, "max_update": updates, "seed": 1}
+    options |= {"tokens_per_sample": 32, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0}
+    options |= {"task": "masked_lm", "criterion": "masked_lm", "optimizer": "adam", "lr_scheduler": "polynomial_decay"}
+    options |= {"adam_betas": "(0.9,0.98)", "adam_eps": 1e-6, "clip_norm": 0.0, "save_interval_updates": 3}
+    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    arch = ["--arch", "linformer_roberta_tiny", "--encoder-normalize-before", "--required-batch-size-multiple", 1]
+    return [
+        "fairseq-train",
+        data,
+        "--user-dir",
+        ROOT / "fairseq_linformer",
+        *arch,
+        *flags,
+        "--cpu",
+        "--save-dir",
+        save_dir,
+        *more,
+    ]
+
+
+def with_hydra(data, save_dir, updates, *more):
+    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+    schedule = [f"optimization.max_update={updates}", "optimization.lr=[0.002]", "optimization.clip_norm=0.0"]
+    schedule += ["lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=6"]
+    rest = ["model.dropout=0.1", "model.attention_dropout=0.1", "dataset.batch_size=4", "dataset.num_workers=0"]
+    paths = [f"task.data={data}", f"checkpoint.save_dir={save_dir}", "checkpoint.save_interval_updates=3"]
+    return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
+
+
+def parameters(folder, name="checkpoint_last.pt"):
+    return torch.load(folder / name, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """A run of six updates by each command line, in a folder where relative paths mean what is typed."""
+    folder = tmp_path_factory.mktemp("runs")
+    shutil.copytree(corpus, folder / "data")
+    run(*with_flags("data", "flags", 6), cwd=folder)
+    run(*with_hydra("data", "hydra", 6), cwd=folder)
+    return folder
+
+
+def assert_same_training(a, b):
+    assert a["model"].keys() == b["model"].keys()
+    assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
+    moments = (state["last_optimizer_state"]["state"] for state in (a, b))
+    for one, other in zip(*(list(m.values()) for m in moments), strict=True):
+        assert torch.equal(one["exp_avg_sq"], other["exp_avg_sq"])
+
+
+def test_flags_and_hydra_train_the_same_model(trained):
+    assert_same_training(parameters(trained / "flags"), parameters(trained / "hydra"))
+
+
+@pytest.mark.parametrize("command", [with_flags, with_hydra])
+def test_resumed_run_equals_one_that_never_stopped(trained, command, tmp_path):
+    """To the last bit of every weight and of Adam's second moments, with dropout on, stopped within an epoch."""
+    for updates in (3, 6):
+        output = run(*command(trained / "data", "stopped", updates), cwd=tmp_path)
+    assert "Loaded checkpoint stopped/checkpoint_last.pt (epoch 1 @ 3 updates)" in output
+    straight = trained / ("flags" if command is with_flags else "hydra")
+    assert_same_training(parameters(tmp_path / "stopped"), parameters(straight))
+
+
+def test_validate_and_python_agree(trained):
+    checkpoint = ("--path", "hydra/checkpoint_last.pt", "--user-dir", ROOT / "fairseq_linformer")
+    settings = ("--task", "masked_lm", "--criterion", "masked_lm", "--batch-size", 4, "--cpu")
+    settings += ("--required-batch-size-multiple", 1)  # at its default, 8, fairseq-validate leaves rows out
+    output = run("fairseq-validate", "data", *checkpoint, *settings, cwd=trained)
+    reported = float(re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", output)[-1])
+
+    roberta = LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(trained / "data"))
+    roberta.eval()
+    roberta.task.load_dataset("valid")
+    batches = roberta.task.get_batch_iterator(roberta.task.dataset("valid"), max_sentences=4, epoch=1)
+    loss, count = 0.0, 0
+    for sample in batches.next_epoch_itr(shuffle=False):
+        masked = sample["target"].ne(1)
+        logits, targets = roberta.model(**sample["net_input"])[0][masked], sample["target"][masked]
+        loss += torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
+        count += len(targets)
+    assert reported == pytest.approx(loss / count / math.log(2), abs=1e-3)
+
+
+def test_hub_interface(trained, monkeypatch):
+    """Without naming data or subword model: both are found where the checkpoint was trained."""
+    monkeypatch.chdir(trained)
+    roberta = LinformerRobertaModel.from_pretrained("hydra", "checkpoint_last.pt")
+    roberta.eval()
+    tokens = roberta.encode("the old dog barks today")
+    assert tokens[0] == 0 and tokens[-1] == 2 and 3 not in tokens
+    assert roberta.decode(tokens) == "the old dog barks today"
+    assert roberta.extract_features(tokens).shape == (1, len(tokens), 32)
+    filled = roberta.fill_mask("the old <mask> barks today", topk=3)
+    assert len(filled) == 3 and all(0 < probability < 1 for _, probability, _ in filled)
+    roberta.register_classification_head("topic", num_classes=4)
+    assert roberta.predict("topic", tokens).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ValueError, match=r"tokens exceeds maximum length: 33 > 32"):
+        roberta.extract_features(torch.full((33,), 5))
+
+
+def test_python_says_what_is_missing(trained, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*nothing\.pt"):
+        LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "nothing.pt")
+    shutil.copy(trained / "data/dict.txt", tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path} holds no sentencepiece.bpe.model"):
+        LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(tmp_path))
+
+
+FINETUNE = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "sst_2"]
+
+
+def test_fine_tuning_without_a_checkpoint_stops(classification, tmp_path):
+    """It must not train from scratch in silence, whichever of fairseq's two options names the checkpoint."""
+    command = [*FINETUNE, f"task.data={classification}", "model=tiny_512", "common.cpu=true"]
+    asked = "PRETRAINED.pt (checkpoint.finetune_from_model=FILE names it, null trains from scratch) does not exist"
+    assert asked in run(*command, cwd=tmp_path, status=1)
+    missing = "checkpoint.finetune_from_model=gone.pt"
+    assert "--finetune-from-model gone.pt does not exist" in run(*command, missing, cwd=tmp_path, status=1)
+    output = run(*command, missing, "checkpoint.restore_file=gone.pt", cwd=tmp_path, status=1)
+    assert "--finetune-from-model and --restore-file" in output
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_path):
+    """Learns the task, resumes after an interruption, and the result predicts in Python by the labels' names."""
+    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+    schedule = ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=5", "lr_scheduler.total_num_update=60"]
+    paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
+    command = [*FINETUNE, "model=tiny_512", *sizes, *schedule, *paths, "common.cpu=true", "dataset.num_workers=0"]
+    run(*command, "optimization.max_update=20", cwd=tmp_path)
+    output = run(*command, "optimization.max_update=60", cwd=tmp_path)
+    assert "Loaded checkpoint runs/sst_2/checkpoint_last.pt" in output
+    assert float(re.findall(r"valid on .*? accuracy ([\d.]+)", output)[-1]) > 90
+
+    roberta = LinformerRobertaModel.from_pretrained(str(tmp_path / "runs/sst_2"))
+    roberta.eval()
+    for sentence, label in (("the old dog runs today", "1"), ("the young bird sings today", "0")):
+        number = roberta.predict("sentence_classification_head", roberta.encode(sentence)).argmax().item()
+        labels = roberta.task.label_dictionary
+        assert labels[number + labels.nspecial] == label
+
+
+class Intruder:
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+def test_loading_a_checkpoint_runs_no_code_from_it(trained, tmp_path):
+    mark = tmp_path / "intruded"
+    state = {**parameters(trained / "hydra"), "extra_state": Intruder(mark)}
+    torch.save(state, tmp_path / "checkpoint_last.pt")
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        LinformerRobertaModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(trained / "data"))
+    output = run(*with_hydra(trained / "data", tmp_path, 7), cwd=tmp_path, status=1)
+    assert "Weights only load failed" in output
+    assert not mark.exists()
+
+
+def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_path):
+    output = run(*with_flags(trained / "data", "never", 6, "--projected-length", 33), cwd=tmp_path, status=1)
+    assert "projected_length=33 is not allowed: it must be from 1 to max_positions=32" in output
+    output = run(*with_hydra(trained / "data", "never", 6, "model.sharing=all"), cwd=tmp_path, status=1)
+    assert "Invalid value 'all', expected one of [none, headwise, key-value, layerwise]" in output
+    output = run(*with_hydra(trained / "data", "never", 6, "model.projectedlength=3"), cwd=tmp_path, status=1)
+    assert "model.projectedlength" in output
+    assert not list(tmp_path.rglob("*.pt"))
