@@ -1,12 +1,14 @@
 """Installs the plugin beside fairseq; `make install` does it all (README, "Install")."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="fairseq-linformer",
     version="0.1.0",
     description="Linformer encoders for RoBERTa-style pretraining and fine-tuning with fairseq",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.10",

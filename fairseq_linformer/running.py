@@ -34,28 +34,24 @@ def train(config: str, overrides: Sequence[str], log: Path, updates: int) -> lis
         return rows
     folder, name = config.split("/")
     program = str(Path(sys.executable).with_name("fairseq-hydra-train"))
-    command = [
-        program,
-        "--config-dir",
-        str(CONFIGS / folder),
-        "--config-name",
-        name,
-        "common.log_format=json",
-        *overrides,
-    ]
+    settings = ["common.log_format=json", f"optimization.max_update={updates}", *overrides]
+    command = [program, "--config-dir", str(CONFIGS / folder), "--config-name", name, *settings]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as sink, tqdm(total=updates, unit="update", desc=name, dynamic_ncols=True) as bar:
-        sink.write(" ".join(command) + "\n")
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        process = subprocess.Popen(
+    with (
+        log.open("a") as sink,
+        tqdm(total=updates, unit="update", desc=name, dynamic_ncols=True) as bar,
+        subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-        )
+        ) as process,
+    ):
+        sink.write(" ".join(command) + "\n")
         for line in process.stdout or ():
             sink.write(line)
             for row in _rows([line]):
                 bar.update(int(row.get("num_updates", bar.n)) - bar.n)
                 bar.set_postfix({key: row[key] for key in ("loss", "valid_loss", "valid_accuracy") if key in row})
-    if process.wait() != 0:
+    if process.returncode != 0:
         tail = "\n".join(log.read_text().splitlines()[-15:])
         raise OSError(f"fairseq-hydra-train ended with status {process.returncode}; the end of {log}:\n{tail}")
     return _read(log)

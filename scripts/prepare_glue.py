@@ -8,13 +8,12 @@ encoded as those the model was pretrained on were; nothing is shortened, which i
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.data.classification import write_classification
+from fairseq_linformer.data.classification import fine_tuning_command, write_classification
 from fairseq_linformer.data.glue import TASKS, read_glue
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
@@ -35,11 +34,7 @@ def main(source: Path, tasks: list[str], tokenizer: Path, out: Path) -> None:
     for task in tasks:
         summary = write_classification(out / task, read_glue(source, task), loaded)
         print(task, *summary.lines(), sep="\n")
-        data = shlex.quote(f"task.data={out / task}")
-        print(
-            f"next: fairseq-hydra-train --config-dir configs/finetune --config-name {task.lower().replace('-', '_')} "
-            f"{data} checkpoint.finetune_from_model=CHECKPOINT"
-        )
+        print("next:", fine_tuning_command(task.lower().replace("-", "_"), out / task))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ those the model was pretrained on were; nothing is shortened, which is the train
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.data.classification import write_classification
+from fairseq_linformer.data.classification import fine_tuning_command, write_classification
 from fairseq_linformer.data.imdb import read_imdb
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
@@ -33,10 +32,7 @@ def parse_arguments() -> argparse.Namespace:
 def main(source: Path, tokenizer: Path, out: Path) -> None:
     summary = write_classification(out, read_imdb(source), load_tokenizer(tokenizer))
     print(*summary.lines(), sep="\n")
-    print(
-        "next: fairseq-hydra-train --config-dir configs/finetune --config-name imdb "
-        f"{shlex.quote(f'task.data={out}')} checkpoint.finetune_from_model=CHECKPOINT"
-    )
+    print("next:", fine_tuning_command("imdb", out))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ out), fills masks and draws the losses. Every step is an ordinary command; a run
 
 import argparse
 import json
+import logging
 import statistics
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -43,7 +45,6 @@ from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
 from fairseq_linformer.running import train
 
-VOCABULARY = 2000
 CHARACTERS = 400  # of each docstring that is classified: what fits into minutes
 VALID_BYTES = 300_000  # of validation text, likewise
 SENTENCES = (
@@ -79,6 +80,18 @@ def write_docstrings(out: Path) -> None:
     examples = package_examples(docstrings)
     rows = {split: [(example.text[:CHARACTERS], example.label) for example in part] for split, part in examples.items()}
     (out / "examples.json").write_text(json.dumps(rows))
+
+
+def collect_text(corpus: list[Path], text: Path) -> None:
+    """Makes the folder of texts, unless an earlier run made it from the same source."""
+    source = {"corpus": [str(file.absolute()) for file in corpus]}
+    if not text.is_dir():
+        print("collecting text", flush=True)
+        with staged_folder(text, "source.json") as (folder, mark):
+            write_own_text(corpus, folder) if corpus else write_docstrings(folder)
+            json.dump(source, mark)
+    elif json.loads((text / "source.json").read_text()) != source:
+        raise ValueError(f"{text.parent} holds a run on another text: remove it, or name another folder with --out")
 
 
 def pretrain(data: Path, out: Path, updates: int) -> list[dict]:
@@ -143,16 +156,14 @@ def draw_losses(pretraining: list[dict], fine_tuning: dict[str, list[list[dict]]
     figure.savefig(path, dpi=120)
 
 
-def quickstart(corpus: list[Path], out: Path, updates: int, fine_tuning_updates: int, seeds: list[int]) -> None:
+def quickstart(
+    corpus: list[Path], out: Path, vocab_size: int, updates: int, fine_tuning_updates: int, seeds: list[int]
+) -> None:
     out = out.absolute()
     text, data, pretrained = out / "text", out / "data", out / "pretrained"
-    if not text.is_dir():
-        print("collecting text", flush=True)
-        with staged_folder(text, "source.json") as (folder, source):
-            write_own_text(corpus, folder) if corpus else write_docstrings(folder)
-            json.dump({"corpus": [str(file) for file in corpus] or "docstrings"}, source)
+    collect_text(corpus, text)
     if not data.is_dir():
-        prepare_corpus([text / "train.txt"], [text / "valid.txt"], data, vocab_size=VOCABULARY)
+        prepare_corpus([text / "train.txt"], [text / "valid.txt"], data, vocab_size=vocab_size)
     log = pretrain(data, pretrained, updates)
     checkpoint = pretrained / "checkpoint_best.pt"
     roberta = LinformerRobertaModel.from_pretrained(str(pretrained), checkpoint.name, str(data))
@@ -173,9 +184,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", metavar="FILE", nargs="+", type=Path, default=[], help="your own text files")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("quickstart"), help="default: quickstart")
+    parser.add_argument("--vocab-size", metavar="N", type=int, default=2000, help="pieces (default 2000)")
     parser.add_argument("--updates", metavar="N", type=int, default=1200, help="of pretraining (default 1200)")
     parser.add_argument("--fine-tuning-updates", metavar="N", type=int, default=250, help="default 250")
     parser.add_argument("--seeds", metavar="N", nargs="+", type=int, default=[1], help="of fine-tuning (default 1)")
     arguments = parser.parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to DEBUG, for every library
+    warnings.filterwarnings("ignore", message=".*pin_memory")  # fairseq asks for it on machines without a GPU too
     with one_line_errors():
         quickstart(**vars(arguments))

@@ -59,17 +59,33 @@ def corpus(tmp_path_factory) -> Path:
     return folder / "data"
 
 
-@pytest.fixture(scope="session")
-def classification(corpus, tmp_path_factory) -> Path:
-    """A task that ten updates can learn: SST-2's layout, with the animal of the sentence as its label."""
-    source = tmp_path_factory.mktemp("glue") / "SST-2"
-    source.mkdir()
+def write_sst_2(source: Path) -> None:
+    """A folder in GLUE's layout whose SST-2 ten updates can learn: the animal of the sentence is its label."""
+    folder = source / "SST-2"
+    folder.mkdir(parents=True)
     for split, number in (("train", 400), ("dev", 40), ("test", 20)):
         rows = [line for line in sentences(number, seed=number).splitlines() if line]
         labelled = [f"{line}\t{int('dog' in line or 'cat' in line)}" for line in rows]
         table = [f"{i}\t{line}" for i, line in enumerate(rows)] if split == "test" else labelled
         header = "index\tsentence" if split == "test" else "sentence\tlabel"
-        (source / f"{split}.tsv").write_text("\n".join([header, *table]) + "\n")
-    words = ("--source", source.parent, "--tasks", "SST-2", "--tokenizer", corpus, "--out", "out")
-    run("scripts/prepare_glue.py", *words, cwd=source.parent)
-    return source.parent / "out" / "SST-2"
+        (folder / f"{split}.tsv").write_text("\n".join([header, *table]) + "\n")
+
+
+@pytest.fixture(scope="session")
+def classification(corpus, tmp_path_factory) -> Path:
+    """That task, prepared by the script that users type, with the corpus's vocabulary."""
+    folder = tmp_path_factory.mktemp("task")
+    write_sst_2(folder / "glue")
+    run(
+        "scripts/prepare_glue.py",
+        "--source",
+        "glue",
+        "--tasks",
+        "SST-2",
+        "--tokenizer",
+        corpus,
+        "--out",
+        "o",
+        cwd=folder,
+    )
+    return folder / "o" / "SST-2"

@@ -8,6 +8,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 
+from fairseq_linformer import encoder
 from fairseq_linformer.attention.linformer import SHARINGS
 from fairseq_linformer.model import LinformerRobertaModel
 
@@ -135,6 +136,15 @@ def test_activation_checkpointing_and_offload_give_the_same_gradients():
     for options in ({"checkpoint_activations": True}, {"checkpoint_activations": True, "offload_activations": True}):
         for name, gradient in gradients(**options).items():
             torch.testing.assert_close(gradient, plain[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("sharing", "wrapped"), [("key-value", 2), ("layerwise", 0)])
+def test_fsdp_wraps_layers_that_own_their_parameters(monkeypatch, sharing, wrapped):
+    """A matrix of several layers cannot be sharded with one of them."""
+    seen = []
+    monkeypatch.setattr(encoder, "fsdp_wrap", lambda layer, min_num_params: seen.append(min_num_params) or layer)
+    small(sharing=sharing, min_params_to_wrap=7)
+    assert seen == [7] * wrapped
 
 
 def test_layerdrop_skips_layers_in_training_alone():

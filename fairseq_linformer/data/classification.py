@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import json
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -112,6 +113,15 @@ def write_classification(
         summary = Summary(_label_names(dictionary), counts, long_length)
         json.dump(asdict(summary), summary_file, indent=1)
     return summary
+
+
+def fine_tuning_command(config: str, data: Path) -> str:
+    """What to type next with a folder that was written for a config of configs/finetune."""
+    task_data = shlex.quote(f"task.data={data}")
+    return (
+        f"fairseq-hydra-train --config-dir configs/finetune --config-name {config} model=MODEL "
+        f"{task_data} checkpoint.finetune_from_model=CHECKPOINT"
+    )
 
 
 def _write_texts(

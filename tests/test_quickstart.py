@@ -1,0 +1,31 @@
+"""make quickstart's script, with few updates: from nothing, again, and on the user's own text."""
+
+from tests.conftest import run, sentences
+
+FEW = ("--updates", 2, "--fine-tuning-updates", 2)
+
+
+def test_on_the_documentation_of_this_python(tmp_path):
+    output = run("scripts/quickstart.py", "--out", "q", *FEW, cwd=tmp_path)
+    for said in ("before pretraining", "token frequencies", "after pretraining", "majority class", "pretrained  "):
+        assert said in output
+    assert "random weights" in output and output.count("  ->  ") == 3
+    assert (tmp_path / "q/losses.png").read_bytes().startswith(b"\x89PNG")
+    again = run("scripts/quickstart.py", "--out", "q", *FEW, cwd=tmp_path)
+    results = [text[text.index("before pretraining") :].split("\ntext, data")[0] for text in (output, again)]
+    assert _without_progress(results[0]) == _without_progress(results[1]), "what is done is not done again"
+
+
+def _without_progress(text):
+    return [line for line in text.splitlines() if line.startswith("  ") or "->" in line]
+
+
+def test_on_own_text(tmp_path):
+    (tmp_path / "own.txt").write_text(sentences(3000, seed=3))
+    command = ("scripts/quickstart.py", "--corpus", "own.txt", "--vocab-size", 30, "--updates", 2)
+    output = run(*command, cwd=tmp_path)
+    assert "after pretraining" in output and "majority class" not in output
+    assert (tmp_path / "quickstart/losses.png").is_file()
+    (tmp_path / "other.txt").write_text(sentences(100, seed=4))
+    refused = run("scripts/quickstart.py", "--corpus", "other.txt", *FEW, cwd=tmp_path, status=1)
+    assert "holds a run on another text" in refused and "Traceback" not in refused

@@ -1,0 +1,70 @@
+"""README's own commands, typed in its order in one folder, on a tiny scale."""
+
+import re
+import shlex
+
+import pytest
+
+from tests.conftest import ROOT, run, sentences, write_sst_2
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"<!-- run by tests/test_readme.py -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
+SIZES = {"encoder_layers": 1, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
+
+
+def on_a_tiny_scale(words):
+    """What is added to a command so that it takes seconds; all else is as README has it."""
+    if words[0] == "fairseq-hydra-train":
+        sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+        return [*sizes, "optimization.max_update=2", "lr_scheduler.warmup_updates=1", "dataset.num_workers=0"]
+    if words[0] == "fairseq-train":
+        sizes = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", value)]
+        return [*sizes, "--max-update", 2, "--num-workers", 0]
+    return ["--vocab-size", 30] if words[0] == "scripts/prepare_corpus.py" else []
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with the checkout's folders and the files that README names as the reader's own."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name in ("configs", "fairseq_linformer", "scripts"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "train.txt").write_text(sentences(400, seed=1))
+    (folder / "valid.txt").write_text(sentences(40, seed=2))
+    write_sst_2(folder / "glue")
+    for split in ("train", "test"):
+        for label in ("pos", "neg"):
+            reviews = folder / "aclImdb" / split / label
+            reviews.mkdir(parents=True)
+            for i in range(4):
+                (reviews / f"{i}_7.txt").write_text(f"the old dog barks<br />{label}")
+    return folder
+
+
+def test_readme_has_what_this_file_runs():
+    assert [language for language, _ in BLOCKS] == ["bash", "bash", "bash", "python"]
+
+
+def test_readmes_commands(workplace):
+    for language, block in BLOCKS:
+        if language == "python":
+            run("python", "-c", block, cwd=workplace)
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line)
+            if words[0] == "source":  # .venv/bin/activate: the tests run in it
+                continue
+            words = words[1:] if words[0] == "python" else words
+            run(*words, *on_a_tiny_scale(words), cwd=workplace)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "scripts").glob("*.py")))
+def test_every_script_says_what_it_does(script, tmp_path):
+    assert "usage:" in run(f"scripts/{script}", "--help", cwd=tmp_path)
+
+
+def test_every_option_is_in_readme_or_config_is_named_for_the_rest():
+    table = README.split("## Options")[1].split("Architectures")[0]
+    assert "config.py" in table
+    for option in ("attention", "projected_length", "sharing", "freeze_projection", "local_conv", "max_positions"):
+        assert f"`{option}`" in table
