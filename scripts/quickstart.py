@@ -26,6 +26,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import torch
 from fairseq.models.roberta import RobertaHubInterface
 
 from fairseq_linformer import LinformerRobertaModel
@@ -177,7 +178,10 @@ def quickstart(
         print(f"{sentence}  ->  {fills}")
     draw_losses(log, fine_tuning, out / "losses.png")
     print(f"\ntext, data and checkpoints: {out}\nloss curves: {out / 'losses.png'}\nthe next larger step:")
-    print(f"  fairseq-hydra-train --config-dir configs/pretrain --config-name base_512 task.data={data}")
+    larger = f"base_512 task.data={data} optimization.update_freq=[{64 // max(1, torch.cuda.device_count())}]"
+    longer = f"tiny_512 task.data={data} optimization.max_update=20000 lr_scheduler.warmup_updates=1000"
+    step = larger if torch.cuda.is_available() else longer
+    print(f"  fairseq-hydra-train --config-dir configs/pretrain --config-name {step}")
 
 
 if __name__ == "__main__":

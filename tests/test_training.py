@@ -7,8 +7,11 @@ import shutil
 
 import pytest
 import torch
+from fairseq.data import data_utils
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
 from tests.conftest import ROOT, run
 
 SIZES = {
@@ -99,16 +102,19 @@ def test_validate_and_python_agree(trained):
     reported = float(re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", output)[-1])
 
     roberta = LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(trained / "data"))
-    roberta.eval()
-    roberta.task.load_dataset("valid")
-    batches = roberta.task.get_batch_iterator(roberta.task.dataset("valid"), max_sentences=4, epoch=1)
-    loss, count = 0.0, 0
-    for sample in batches.next_epoch_itr(shuffle=False):
-        masked = sample["target"].ne(1)
-        logits, targets = roberta.model(**sample["net_input"])[0][masked], sample["target"][masked]
-        loss += torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
-        count += len(targets)
-    assert reported == pytest.approx(loss / count / math.log(2), abs=1e-3)
+    perplexity = masked_lm_perplexity(roberta.model, roberta.task, rows=4)
+    assert 2**reported == pytest.approx(perplexity, rel=1e-3)
+
+
+def test_unigram_perplexity_is_that_of_smoothed_frequencies(corpus):
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(corpus), tokens_per_sample=32))
+    train, valid = (
+        [token for item in data_utils.load_indexed_dataset(str(corpus / split)) for token in item.tolist()]
+        for split in ("train", "valid")
+    )
+    size = len(task.source_dictionary)
+    losses = [-math.log((train.count(token) + 1) / (len(train) + size)) for token in valid]
+    assert unigram_perplexity(task) == pytest.approx(math.exp(sum(losses) / len(losses)))
 
 
 def test_hub_interface(trained, monkeypatch):

@@ -69,10 +69,6 @@ class LinformerAttention(Attention):
         super().__init__(embed_dim, num_heads, dropout)
         self.key_projection = key_projection
         self.value_projection = value_projection
-        per_head, k, n = key_projection.weight.dim() == 3, *key_projection.weight.shape[-2:]
-        # With a matrix a head, X cannot be compressed once for all heads: h k n d against n d^2 + k n d for
-        # multiplying by W_k first (k d^2, the rest of the first way, is small beside either).
-        self.project_embedding_first = per_head and num_heads * k * n + k * embed_dim > n * embed_dim + k * n
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
@@ -111,9 +107,12 @@ class LinformerAttention(Attention):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         # A zero row of X adds nothing to E X: this is all that padding needs, for any number of padded positions.
         visible = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
-        if self.key_projection.weight.dim() == 3:
-            keys = self._project_per_head(visible, self.key_projection, self.k_proj)
-            values = self._project_per_head(visible, self.value_projection, self.v_proj)
+        if self.embedding_first(x.size(1)):
+            keys = self._embedding_first(visible, self.key_projection, self.k_proj)
+            values = self._embedding_first(visible, self.value_projection, self.v_proj)
+        elif self.key_projection.weight.dim() == 3:
+            keys = self._sequence_first_per_head(visible, self.key_projection, self.k_proj)
+            values = self._sequence_first_per_head(visible, self.value_projection, self.v_proj)
         else:
             compressed = self.key_projection(visible)  # (B, n, d) -> (B, k, d)
             keys = self.split_heads(self.k_proj(compressed))  # (B, h, k, d_h)
@@ -122,10 +121,25 @@ class LinformerAttention(Attention):
             values = self.split_heads(self.v_proj(compressed))
         return self.softmax_attention(self.split_heads(self.q_proj(x)), keys, values)
 
-    def _project_per_head(self, x: Tensor, projection: SequenceProjection, linear: nn.Linear) -> Tensor:
-        """(B, n, d) -> (B, h, k, d_h) with E_i for head i, in the cheaper of the two orders; the bias comes last."""
+    def embedding_first(self, length: int) -> bool:
+        """Whether E (X W_k^T) takes fewer multiplications than (E X) W_k^T, for n = length, keys and values together.
+
+        It does for sequences shorter than about k, and for a matrix a head, where X is compressed h times.
+        """
+        n, k, d = length, self.key_projection.weight.size(-2), self.embed_dim
+        if self.key_projection.weight.dim() == 3:
+            compressions = 2 * self.num_heads
+        else:
+            compressions = 1 if self.value_projection is self.key_projection else 2
+        return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
+
+    def _embedding_first(self, x: Tensor, projection: SequenceProjection, linear: nn.Linear) -> Tensor:
+        """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
+        bias = linear.bias.view(self.num_heads, 1, self.head_dim)
+        return projection(self.split_heads(F.linear(x, linear.weight))) + bias
+
+    def _sequence_first_per_head(self, x: Tensor, projection: SequenceProjection, linear: nn.Linear) -> Tensor:
+        """(B, n, d) -> (B, h, k, d_h) by (E_i X) W_i^T + b_i for head i."""
         weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))  # (d, d) -> (h, d_h, d)
         bias = linear.bias.view(self.num_heads, 1, self.head_dim)
-        if self.project_embedding_first:
-            return projection(self.split_heads(F.linear(x, linear.weight))) + bias
         return projection(x.unsqueeze(1)) @ weight.transpose(1, 2) + bias  # (B, h, k, d) @ (h, d, d_h)

@@ -103,14 +103,23 @@ def test_linformer_with_identity_projection_is_softmax_attention(sharing):
     torch.testing.assert_close(linformer(x), softmax(x), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("heads", "k"), [(6, 13), (2, 1)])
-def test_both_orders_of_the_per_head_projection_agree(heads, k):
-    attention = build("linformer", heads=heads, k=k)[0].double()
-    assert attention.project_embedding_first == (k == 13)
-    x = torch.randn(2, N, D, dtype=torch.float64)
-    out = attention(x)
-    attention.project_embedding_first = not attention.project_embedding_first
-    torch.testing.assert_close(attention(x), out, atol=1e-12, rtol=0)
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("length", [1, 5, N])
+def test_both_orders_of_projecting_agree(monkeypatch, sharing, length):
+    attention = build("linformer", sharing=sharing)[0].double()
+    x = torch.randn(2, length, D, dtype=torch.float64)
+    outputs = []
+    for answer in (False, True):
+        monkeypatch.setattr(attention, "embedding_first", lambda length, answer=answer: answer)
+        outputs.append(attention(x))
+    torch.testing.assert_close(*outputs, atol=1e-12, rtol=0)
+
+
+def test_the_cheaper_order_is_taken():
+    """The paper's base size, k = 128: keys and values are compressed first, except for short or per-head ones."""
+    shared, per_head = (build("linformer", 12, sharing, 128, n=512, d=768)[0] for sharing in ("layerwise", "none"))
+    assert [shared.embedding_first(length) for length in (20, 512)] == [True, False]
+    assert [per_head.embedding_first(length) for length in (20, 512)] == [True, True]
 
 
 @pytest.mark.parametrize(
