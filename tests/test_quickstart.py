@@ -2,7 +2,7 @@
 
 from tests.conftest import run, sentences
 
-FEW = ("--updates", 2, "--fine-tuning-updates", 2)
+FEW = ("--updates", 2, "--fine-tuning-updates", 2, "--seeds", 1)
 
 
 def test_on_the_documentation_of_this_python(tmp_path):
