@@ -6,9 +6,10 @@ The text is the documentation that every Python installation carries, or your ow
     python scripts/quickstart.py
     python scripts/quickstart.py --corpus FILE_OR_FOLDER ...
 
-It pretrains configs/pretrain/tiny_512.yaml with two layers of d=128, reports masked-LM perplexity before and after, fine-tunes on "which package
-is this docstring from?" beside the same fine-tuning from random weights (own text has no labels: that part is left
-out), fills masks and draws the losses. Every step is an ordinary command; a run that was interrupted goes on.
+It pretrains configs/pretrain/tiny_512.yaml with two layers of d=128, reports masked-LM perplexity before and after,
+fine-tunes on "which package is this docstring from?" beside the same fine-tuning from random weights (own text has no
+labels: that part is left out), fills masks and draws the losses. Every step is an ordinary command; a run that was
+interrupted goes on.
 """
 
 import argparse
@@ -60,15 +61,18 @@ OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "T
 
 
 def write_own_text(files: list[Path], out: Path) -> None:
-    """train.txt and valid.txt from the user's files: of every twenty documents, one validates."""
-    parts = {name: (out / f"{name}.txt").open("w", encoding="utf-8") for name in ("train", "valid")}
-    document = 0
-    for chunk in read_chunks(find_files(files)):
-        for line in chunk.lines:
-            document += not line
-            parts["valid" if document % 20 == 19 else "train"].write(f"{line}\n")
-    for part in parts.values():
-        part.close()
+    """train.txt and valid.txt from the user's files: of every twenty blocks of ten lines, the last one validates."""
+    number = 0
+    with (
+        (out / "train.txt").open("w", encoding="utf-8") as train_file,
+        (out / "valid.txt").open("w", encoding="utf-8") as valid_file,
+    ):
+        for chunk in read_chunks(find_files(files)):
+            for line in chunk.lines:
+                (valid_file if number // 10 % 20 == 19 else train_file).write(f"{line}\n")
+                number += 1
+    if number < 200:
+        raise ValueError(f"{', '.join(map(str, files))}: {number} lines are too few, 200 are needed")
 
 
 def write_docstrings(out: Path) -> None:
