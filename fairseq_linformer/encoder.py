@@ -133,16 +133,17 @@ class SentenceEncoder(FairseqEncoder):
         x = self._embed(src_tokens, token_embeddings)
         # On a GPU the question "is there any padding?" would stop the host; on the CPU it is free and saves work.
         mask = None if padding_mask.device.type == "cpu" and not _any(padding_mask) else padding_mask
-        states = [x]
+        states = [x] if return_all_hiddens else []  # held only on demand: in inference nothing else keeps them alive
         for layer in self.layers:
             x = layer(x, mask)
-            states.append(x)
+            if return_all_hiddens:
+                states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
             "encoder_out": [x.transpose(0, 1)],
             "encoder_padding_mask": [padding_mask],
-            "encoder_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else [],
+            "encoder_states": [state.transpose(0, 1) for state in states],
         }
 
     def _embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> Tensor:
