@@ -15,6 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from .attention import ATTENTIONS
 from .attention.linformer import SHARINGS
+from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
+from .example import translate_flags
 
 BASE = {
     "encoder_layers": 12,
@@ -48,6 +50,8 @@ ARCHITECTURES: dict[str, dict[str, int]] = {
 }
 
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
+PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
+INITIALISATION_CHOICES = ChoiceEnum(list(LinearProjection.INITIALISATIONS))
 SHARING_CHOICES = ChoiceEnum(list(SHARINGS))
 ACTIVATION_CHOICES = ChoiceEnum(utils.get_available_activation_fns())
 
@@ -63,13 +67,27 @@ class LinformerRobertaConfig(FairseqDataclass):
 
     # The attention
     attention: ATTENTION_CHOICES = option("linformer", "attention mechanism of every layer")  # type: ignore[valid-type]
-    projected_length: int = option(128, "k: rows to which Linformer projects keys and values, 1 to max_positions")
-    sharing: SHARING_CHOICES = option("layerwise", "which of Linformer's matrices E and F are one and the same")  # type: ignore[valid-type]
+    projection: PROJECTION_CHOICES = option("linear", "how Linformer projects keys and values along the sequence")  # type: ignore[valid-type]
+    projection_init: Optional[INITIALISATION_CHOICES] = option(  # type: ignore[valid-type]
+        None, "how E and F start (default: segment-mean; johnson-lindenstrauss for projection=random)"
+    )
+    projected_length: Any = option(
+        None, "k, 1 to max_positions: a number, one a layer (256,128,…), or FIRST..LAST layer (default: a quarter of n)"
+    )
+    sharing: Optional[SHARING_CHOICES] = option(  # type: ignore[valid-type]
+        None, "which of E and F are one and the same (default: headwise; key-value for pooling)"
+    )
     freeze_projection: bool = option(False, "do not train E and F")
     local_conv: int = option(
         0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none, as in the paper"
     )
     max_positions: Optional[int] = option(None, "n: longest sequence, E and F's width (default: the task's length)")
+
+    # The same in the words of fairseq's examples/linformer (example.py translates them)
+    compressed: Optional[int] = option(None, "n / k, another way to give projected_length")
+    shared_kv_compressed: Optional[int] = option(None, "1: sharing=key-value; 0: another sharing")
+    shared_layer_kv_compressed: Optional[int] = option(None, "1: sharing=layerwise; 0: another sharing")
+    freeze_compress: Optional[int] = option(None, "1: freeze_projection")
 
     # Sizes
     encoder_layers: Optional[int] = option(None, "number of layers")
@@ -100,6 +118,7 @@ class LinformerRobertaConfig(FairseqDataclass):
 class ResolvedConfig(LinformerRobertaConfig):
     """The options with nothing left open: what a model is built from (``resolve_config`` makes it)."""
 
+    projected_length: list[int] = field(default_factory=list)  # one a layer
     max_positions: int = 0
     encoder_layers: int = 0
     encoder_embed_dim: int = 0
@@ -114,9 +133,8 @@ class ResolvedConfig(LinformerRobertaConfig):
         heads, embed_dim = self.encoder_attention_heads, self.encoder_embed_dim
         _check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
         _check("max_positions", self.max_positions, self.max_positions >= 1, "at least 1")
-        if str(self.attention) == "linformer":
-            n, k = self.max_positions, self.projected_length
-            _check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
+        if self.attention == "linformer":
+            self._validate_projection()
         width = self.local_conv
         _check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
         for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "encoder_layerdrop"):
@@ -124,6 +142,21 @@ class ResolvedConfig(LinformerRobertaConfig):
         if self.offload_activations:
             allowed = "true only together with checkpoint_activations=true"
             _check("offload_activations", True, self.checkpoint_activations, allowed)
+
+    def _validate_projection(self) -> None:
+        kind, n, beside = PROJECTIONS[self.projection], self.max_positions, f"with projection={self.projection}"
+        for k in self.projected_length:
+            _check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
+            divides = not issubclass(kind, WindowProjection) or n % k == 0
+            _check("projected_length", k, divides, f"a divisor of max_positions={n} {beside}")
+        _check("sharing", self.sharing, self.sharing in kind.SHARINGS, f"one of {', '.join(kind.SHARINGS)} {beside}")
+        uniform = self.sharing != "layerwise" or len(set(self.projected_length)) == 1
+        _check("projected_length", self.projected_length, uniform, "one number with sharing=layerwise")
+        starts = kind.INITIALISATIONS or (None,)
+        allowed = f"one of {', '.join(kind.INITIALISATIONS)}" if kind.INITIALISATIONS else "left out"
+        _check("projection_init", self.projection_init, self.projection_init in starts, f"{allowed} {beside}")
+        freezes = kind.TRAINABLE or not self.freeze_projection
+        _check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
 
 
 def _check(name: str, value: object, holds: bool, allowed: str) -> None:
@@ -138,7 +171,7 @@ def apply_architecture(name: str, args: Any) -> None:
             setattr(args, key, value)
 
 
-def resolve_config(cfg: Any, task_length: int) -> ResolvedConfig:
+def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     """The complete, validated configuration of a model.
 
     Args:
@@ -146,7 +179,7 @@ def resolve_config(cfg: Any, task_length: int) -> ResolvedConfig:
         task_length: the task's longest sequence, in tokens; the default of ``max_positions``.
 
     Raises:
-        ValueError: an option is unknown or its value cannot work.
+        ValueError: an option is unknown, is missing or its value cannot work.
     """
     architecture = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
     if isinstance(cfg, Namespace):
@@ -157,14 +190,54 @@ def resolve_config(cfg: Any, task_length: int) -> ResolvedConfig:
     except OmegaConfBaseException as error:
         raise ValueError(f"model: {str(error).splitlines()[0]}") from error
     given = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
-    open_sizes = Namespace(**given)
-    apply_architecture(architecture, open_sizes)
-    config = ResolvedConfig(**{name: value for name, value in vars(open_sizes).items() if name != "_name"})
+    given.pop("_name", None)
+    args = Namespace(**given)
+    apply_architecture(architecture, args)
+    args.max_positions = _longest_sequence(args.max_positions, task_length)
+    complete = {**vars(args), **translate_flags(vars(args))}
+    config = ResolvedConfig(**_fill_in_projection(complete))
     if config.encoder_layers_to_keep:
-        config.encoder_layers = len(config.encoder_layers_to_keep.split(","))
-    if given["max_positions"] is None:
-        config.max_positions = task_length
-    if config.max_positions < task_length:
-        raise ValueError(f"max_positions={config.max_positions} is below the task's longest sequence, {task_length}")
+        kept = [int(layer) for layer in config.encoder_layers_to_keep.split(",")]
+        config.encoder_layers = len(kept)
+        config.projected_length = [config.projected_length[layer] for layer in kept]
     config.validate()
     return config
+
+
+def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
+    if max_positions is None and task_length is None:
+        raise ValueError("max_positions is missing: the task names no longest sequence, so the model must")
+    if max_positions is not None and task_length is not None and max_positions < task_length:
+        raise ValueError(f"max_positions={max_positions} is below the task's longest sequence, {task_length}")
+    return cast(int, task_length if max_positions is None else max_positions)
+
+
+def _fill_in_projection(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with those of the projection complete, as fairseq's examples/linformer has them where left open."""
+    kind = PROJECTIONS[options["projection"]]
+    k = options["projected_length"]
+    if k is None:
+        k = max(1, options["max_positions"] // 4)
+    return {
+        **options,
+        "projected_length": _lengths_by_layer(k, options["encoder_layers"]),
+        "sharing": options["sharing"] or kind.SHARINGS[0],
+        "projection_init": options["projection_init"] or next(iter(kind.INITIALISATIONS), None),
+    }
+
+
+def _lengths_by_layer(value: Any, layers: int) -> list[int]:
+    """k of each layer, from a number, a list of them (in text: 256,128) or FIRST..LAST, evenly spaced between."""
+    text = str(value).strip("[]")
+    try:
+        if ".." in text:
+            first, last = (int(end) for end in text.split(".."))
+            return [round(first + (last - first) * layer / max(1, layers - 1)) for layer in range(layers)]
+        lengths = [int(length) for length in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"projected_length={value} is not allowed: it must be a number, one a layer (256,128,…) or FIRST..LAST"
+        ) from None
+    if len(lengths) not in (1, layers):
+        raise ValueError(f"projected_length={value} is not allowed: it must be one number or {layers}, one a layer")
+    return lengths * layers if len(lengths) == 1 else lengths

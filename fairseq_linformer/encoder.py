@@ -124,12 +124,11 @@ class SentenceEncoder(FairseqEncoder):
             ``encoder_out`` [(n, B, d)], ``encoder_padding_mask`` [(B, n)] and ``encoder_states``, a list of (n, B, d).
 
         Raises:
-            ValueError: n is beyond ``max_positions``.
+            ValueError: n is beyond ``max_positions``, the batch is empty, and on the CPU also where a token id is not
+                in the vocabulary or a row begins with padding: looking at values on a GPU would stop the host.
         """
-        length = src_tokens.size(1)
-        if length > self.max_source_positions:
-            raise ValueError(f"a sequence of {length} tokens is longer than max_positions={self.max_source_positions}")
         padding_mask = src_tokens.eq(self.padding_idx)
+        self._check(src_tokens, padding_mask)
         x = self._embed(src_tokens, token_embeddings)
         # On a GPU the question "is there any padding?" would stop the host; on the CPU it is free and saves work.
         mask = None if padding_mask.device.type == "cpu" and not _any(padding_mask) else padding_mask
@@ -145,6 +144,23 @@ class SentenceEncoder(FairseqEncoder):
             "encoder_padding_mask": [padding_mask],
             "encoder_states": [state.transpose(0, 1) for state in states],
         }
+
+    def _check(self, src_tokens: Tensor, padding_mask: Tensor) -> None:
+        rows, length = src_tokens.shape
+        if length > self.max_source_positions:
+            raise ValueError(f"a sequence of {length} tokens is longer than max_positions={self.max_source_positions}")
+        if rows == 0 or length == 0:
+            raise ValueError(f"the batch is empty: {rows} rows of {length} tokens")
+        if src_tokens.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        smallest, largest = (int(end) for end in src_tokens.aminmax())
+        vocabulary = self.embed_tokens.num_embeddings
+        if smallest < 0 or largest >= vocabulary:
+            unknown = smallest if smallest < 0 else largest
+            raise ValueError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
+        if bool(padding_mask[:, 0].any()):
+            row = int(padding_mask[:, 0].nonzero()[0])
+            raise ValueError(f"row {row} begins with padding: it must hold a token, and padding stands on the right")
 
     def _embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> Tensor:
         tokens = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings

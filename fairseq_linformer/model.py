@@ -5,14 +5,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from fairseq.models import register_model, register_model_architecture
+from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_dict
+from fairseq.dataclass.utils import overwrite_args_by_name
+from fairseq.models import ARCH_MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
 from fairseq.tasks import FairseqTask
-from torch import nn
+from torch import Tensor, nn
 
+from .checkpoint import check_fits, read_checkpoint
 from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, apply_architecture, resolve_config
 from .encoder import SentenceEncoder
+from .example import rename_parameters
 
 
 class LinformerRobertaEncoder(RobertaEncoder):
@@ -45,6 +48,24 @@ class LinformerRobertaModel(RobertaModel):
         config = resolve_config(cfg, task.max_positions())
         return cls(config, LinformerRobertaEncoder(config, task.source_dictionary))
 
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        rename_parameters(state_dict)
+        super().upgrade_state_dict_named(state_dict, name)
+
+    def load_state_dict(
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """Loads the parameters of a checkpoint: ours, of fairseq's ``examples/linformer``, or of its RoBERTa.
+
+        Raises:
+            ValueError: they do not fit this model; the message says what to pass.
+        """
+        self.upgrade_state_dict(state_dict)
+        state_dict = prune_state_dict(state_dict, model_cfg)
+        if strict:
+            check_fits(self, state_dict)
+        return super().load_state_dict(state_dict, strict)
+
     @classmethod
     def from_pretrained(
         cls,
@@ -56,6 +77,8 @@ class LinformerRobertaModel(RobertaModel):
     ) -> RobertaHubInterface:
         """A checkpoint with fairseq's hub interface: encode, decode, extract_features, fill_mask, predict.
 
+        It may be ours, of fairseq's ``examples/linformer``, or of fairseq's RoBERTa: that is ``attention=softmax``.
+
         Args:
             model_name_or_path: folder of the checkpoint.
             checkpoint_file: its name in that folder.
@@ -66,22 +89,22 @@ class LinformerRobertaModel(RobertaModel):
 
         Raises:
             FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
+            ValueError: the checkpoint cannot be read, or an override does not fit it.
         """
         checkpoint = Path(model_name_or_path, checkpoint_file)
-        if not checkpoint.is_file():
-            raise FileNotFoundError(f"there is no checkpoint {checkpoint}")
-        data = Path(data_name_or_path or _data_folder(checkpoint)).absolute()
-        return super().from_pretrained(
-            str(checkpoint.parent), checkpoint.name, str(data), **{**_subword_model(data, bpe), **overrides}
-        )
-
-
-def _data_folder(checkpoint: Path) -> Path:
-    """The folder of the dictionary that belongs to a checkpoint."""
-    if (checkpoint.parent / "dict.txt").is_file():
-        return checkpoint.parent
-    trained_on = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["cfg"]["task"]["data"]
-    return Path(trained_on)
+        state = read_checkpoint(checkpoint)
+        cfg = state["cfg"]
+        registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
+        if not issubclass(registered, RobertaModel):
+            raise ValueError(f"{checkpoint} holds a model of architecture {cfg.model._name}, which is no RoBERTa")
+        if registered is not cls:
+            cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
+        in_folder = (checkpoint.parent / "dict.txt").is_file()
+        data = Path(data_name_or_path or (checkpoint.parent if in_folder else cfg.task.data)).absolute()
+        settings = {"load_checkpoint_heads": True, "data": str(data), **_subword_model(data, bpe), **overrides}
+        overwrite_args_by_name(cfg, settings)
+        models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
+        return RobertaHubInterface(cfg, task, models[0])
 
 
 def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:

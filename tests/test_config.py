@@ -3,8 +3,11 @@
 from argparse import Namespace
 
 import pytest
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
+import fairseq_linformer.model  # noqa: F401 (registers the architectures)
 from fairseq_linformer.config import ARCHITECTURES, resolve_config
 
 
@@ -59,6 +62,75 @@ def test_flags_and_hydra_give_one_configuration(architecture):
     assert from_flags == from_hydra
     assert from_hydra.encoder_layers == 3, "a size that is given wins over the architecture's"
     assert from_hydra.encoder_embed_dim == ARCHITECTURES[architecture].get("encoder_embed_dim", 768)
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths"),
+    [
+        (None, [128, 128, 128]),
+        (96, [96, 96, 96]),
+        ([96, 64, 32], [96, 64, 32]),
+        ("96,64,32", [96, 64, 32]),
+        ("96..32", [96, 64, 32]),
+        ("256..255", [256, 256, 255]),
+    ],
+)
+def test_projected_length_by_layer(given, lengths):
+    config = resolve_config(OmegaConf.create({"encoder_layers": 3, "projected_length": given}), 512)
+    assert config.projected_length == lengths
+
+
+@pytest.mark.parametrize("written", ["96..32", "96,64,32"])
+def test_projected_length_by_layer_as_a_flag(written):
+    words = ["DATA", "--arch", "linformer_roberta_tiny", "--task", "masked_lm", "--criterion", "masked_lm"]
+    words += ["--optimizer", "adam", "--encoder-layers", "3", "--projected-length", written]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    assert resolve_config(convert_namespace_to_omegaconf(args).model, 512).projected_length == [96, 64, 32]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"projected_length": [96, 64]}, r"projected_length=\[96, 64\] is not allowed: it must be one number or 12"),
+        ({"projected_length": "a..b"}, "projected_length=a..b is not allowed: it must be a number, one a layer"),
+        ({"projected_length": 0.5}, "projected_length=0.5 is not allowed"),
+        (
+            {"projected_length": "600..100"},
+            "projected_length=600 is not allowed: it must be from 1 to max_positions=512",
+        ),
+        ({"projected_length": "128..64", "sharing": "layerwise"}, "must be one number with sharing=layerwise"),
+        (
+            {"projection": "mean-pool", "projected_length": 100},
+            "a divisor of max_positions=512 with projection=mean-pool",
+        ),
+        ({"projection": "mean-pool", "sharing": "headwise"}, "one of key-value, layerwise with projection=mean-pool"),
+        ({"projection": "max-pool", "sharing": "none"}, "one of key-value, layerwise with projection=max-pool"),
+        ({"projection": "conv", "sharing": "none"}, "one of headwise, key-value, layerwise with projection=conv"),
+        (
+            {"projection": "conv", "projection_init": "normal"},
+            "projection_init=normal .* left out with projection=conv",
+        ),
+        ({"projection": "random", "projection_init": "segment-mean"}, "one of johnson-lindenstrauss, normal with"),
+        (
+            {"projection": "max-pool", "freeze_projection": True},
+            "freeze_projection=True .* false with projection=max-pool",
+        ),
+        ({"projection": "lstm"}, "lstm.*mean-pool"),
+    ],
+)
+def test_projections_that_cannot_work_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        resolve_config(OmegaConf.create(given), 512)
+
+
+def test_pruning_keeps_each_layers_length():
+    options = {"encoder_layers": 3, "projected_length": "96..32", "encoder_layers_to_keep": "0,2"}
+    assert resolve_config(OmegaConf.create(options), 512).projected_length == [96, 32]
+
+
+def test_a_missing_length_is_named():
+    with pytest.raises(ValueError, match="max_positions is missing"):
+        resolve_config(OmegaConf.create({}), None)
 
 
 def test_max_positions_default_to_the_tasks_length():

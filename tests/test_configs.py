@@ -82,6 +82,13 @@ def test_options_file_lists_every_option_at_its_default():
     assert options == {**defaults, "_name": "linformer_roberta"}
 
 
+@pytest.mark.parametrize("written", ["192..64", "[192,128,64]"])
+def test_a_length_for_each_layer_on_the_command_line(written):
+    overrides = ["task.data=D", "model=base_512", "model.encoder_layers=3", "model.sharing=key-value"]
+    cfg = composed("pretrain", "tiny_512", *overrides, f"model.projected_length={written}")
+    assert resolve_config(cfg.model, 512).projected_length == [192, 128, 64]
+
+
 def test_any_option_is_overridden_on_the_command_line():
     overrides = ["task.data=D", "model.attention=softmax", "model.sharing=none", "model.dropout=0.3"]
     cfg = composed("pretrain", "tiny_512", *overrides, "task.mask_prob=0.3", "optimizer.weight_decay=0")

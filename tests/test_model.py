@@ -4,12 +4,15 @@ from argparse import Namespace
 
 import pytest
 import torch
+import torch._dynamo
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
+from torch._dynamo.testing import CompileCounter
 
 from fairseq_linformer import encoder
 from fairseq_linformer.attention.linformer import SHARINGS
+from fairseq_linformer.attention.projection import PROJECTIONS
 from fairseq_linformer.model import LinformerRobertaModel
 
 VOCABULARY = 100
@@ -38,8 +41,12 @@ def tokens(rows=2, length=64):
     return torch.randint(4, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
-MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}] + [
-    {"sharing": sharing} for sharing in SHARINGS
+MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}]
+MODELS += [{"projected_length": "16..4", "projection": "random"}]
+MODELS += [
+    {"projection": projection, "sharing": sharing}
+    for projection, kind in PROJECTIONS.items()
+    for sharing in kind.SHARINGS
 ]
 
 
@@ -73,6 +80,77 @@ def test_half_precision_on_rows_that_are_nearly_all_padding(options, dtype):
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_autocast_on_rows_that_are_nearly_all_padding(options):
+    model = small(**options, dropout=0.0, attention_dropout=0.0)
+    batch = tokens(2, 64)
+    batch[0, 1:] = model.encoder.dictionary.pad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(batch)[0]
+        logits.float().logsumexp(-1).mean().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    torch.testing.assert_close(logits[1].float(), model(batch)[0][1], atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_compiles_without_graph_breaks_for_all_lengths(options, training):
+    """Once for the first length, once for every other; fullgraph ends the test at the first graph break."""
+    encoder = small(**options, dropout=0.0, attention_dropout=0.0).encoder.sentence_encoder.train(training)
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(encoder, backend=counter, fullgraph=True)
+    for rows, length in ((2, 64), (2, 50), (2, 36), (3, 23), (4, 16)):
+        batch = tokens(rows, length)
+        batch[1, length // 2 + 1 :] = encoder.padding_idx
+        out, expected = (module(batch)["encoder_out"][0] for module in (compiled, encoder))
+        real = batch.ne(encoder.padding_idx).T
+        torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=1e-4)
+    assert counter.frame_count <= 3, "the third for another number of rows"
+
+
+def test_a_compiled_step_has_the_same_gradients():
+    """With PyTorch's own code generator, in training mode."""
+    model = small(dropout=0.0, attention_dropout=0.0, local_conv=3)
+    torch._dynamo.reset()
+    gradients = []
+    for forward in (model, torch.compile(model)):
+        model.zero_grad()
+        forward(tokens(2, 40))[0].logsumexp(-1).mean().backward()
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_exports_with_dynamic_batch_and_length(options):
+    encoder = small(**options).encoder.sentence_encoder.eval()
+    window = 64 // 8  # of pooling and convolution: one window alone would be a graph of its own
+    sizes = {
+        "src_tokens": {0: torch.export.Dim("batch", max=512), 1: torch.export.Dim("length", min=window + 1, max=64)}
+    }
+    exported = torch.export.export(encoder, (tokens(2, 40),), dynamic_shapes=sizes).module()
+    for rows, length in ((1, 64), (3, window + 1), (5, 33)):
+        batch = tokens(rows, length)
+        batch[0, length // 2 + 1 :] = encoder.padding_idx
+        out, expected = (module(batch)["encoder_out"][0] for module in (exported, encoder))
+        real = batch.ne(encoder.padding_idx).T
+        torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=1e-4)
+
+
+def test_batches_that_cannot_be_encoded_are_refused():
+    model, padding = small(), small().encoder.dictionary.pad()
+    for shape in ((0, 5), (3, 0)):
+        with pytest.raises(ValueError, match=f"the batch is empty: {shape[0]} rows of {shape[1]} tokens"):
+            model(torch.zeros(shape, dtype=torch.long))
+    for unknown in (VOCABULARY, -3):
+        with pytest.raises(ValueError, match=f"token id {unknown} is not in the vocabulary: ids are from 0 to 99"):
+            model(torch.tensor([[0, unknown, 5]]))
+    for row in ([padding] * 3, [padding, 7, 8]):
+        with pytest.raises(ValueError, match="row 1 begins with padding"):
+            model(torch.tensor([[5, 6, 7], row]))
 
 
 def parameters(layers, d, ffn, n, matrices):

@@ -20,7 +20,9 @@ class AttentionConfig(Protocol):
     encoder_attention_heads: int
     attention_dropout: float
     max_positions: int
-    projected_length: int
+    projection: str
+    projection_init: str
+    projected_length: list[int]  # one a layer
     sharing: str
     freeze_projection: bool
 

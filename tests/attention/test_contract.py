@@ -7,19 +7,34 @@ import torch
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention, register_attention
 from fairseq_linformer.attention.linformer import SHARINGS
+from fairseq_linformer.attention.projection import NOISE, PROJECTIONS
 from tests.reference import naive_attention
 
-N, D = 13, 12
+N, D = 15, 12
 
 CASES = [("softmax", {"heads": 3})] + [
-    ("linformer", {"heads": heads, "sharing": sharing, "k": k})
-    for sharing in SHARINGS
-    for heads, k in ((3, 5), (2, 13), (6, 1))
+    ("linformer", {"projection": projection, "sharing": sharing, "heads": heads, "k": k})
+    for projection, kind in PROJECTIONS.items()
+    for sharing in kind.SHARINGS
+    for heads, k in ((3, 5), (2, 15), (6, 1))
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
+WINDOWED = ("conv", "mean-pool", "max-pool")
 
 
-def build(name, heads=3, sharing="none", k=5, dropout=0.0, layers=2, frozen=False, n=N, d=D):
+def build(
+    name,
+    heads=3,
+    projection="linear",
+    sharing="none",
+    k=5,
+    dropout=0.0,
+    layers=2,
+    frozen=False,
+    n=N,
+    d=D,
+    initialisation=None,
+):
     """Layers of a mechanism with weights large enough that attention is far from uniform."""
     config = Namespace(
         encoder_layers=layers,
@@ -27,7 +42,9 @@ def build(name, heads=3, sharing="none", k=5, dropout=0.0, layers=2, frozen=Fals
         encoder_attention_heads=heads,
         attention_dropout=dropout,
         max_positions=n,
-        projected_length=k,
+        projection=projection,
+        projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
+        projected_length=[k] * layers,
         sharing=sharing,
         freeze_projection=frozen,
     )
@@ -49,7 +66,7 @@ def test_equals_naive_reference_with_gradients(name, options, length):
     expected = torch.stack([getattr(naive_attention, name)(attention, row) for row in x])
     torch.testing.assert_close(out, expected, atol=1e-9, rtol=0)
 
-    wanted = [x, *attention.parameters()]
+    wanted = [x, *(parameter for parameter in attention.parameters() if parameter.requires_grad)]
     weights = torch.randn_like(out)
     gradients = torch.autograd.grad((out * weights).sum(), wanted)
     expected_gradients = torch.autograd.grad((expected * weights).sum(), wanted)
@@ -68,6 +85,8 @@ def test_padding_is_invisible(name, options, training):
     alone = attention(x[1:, :8])
     padded = attention(x[1:, :11], mask[1:, :11])[:, :8]
     beside = attention(x.masked_fill(mask.unsqueeze(-1), 1e4), mask)[1:, :8]
+    unmasked = attention(x[:1])
+    torch.testing.assert_close(attention(x, mask)[:1], unmasked, atol=1e-5, rtol=0)
     torch.testing.assert_close(padded, alone, atol=1e-5, rtol=0)
     torch.testing.assert_close(beside, alone, atol=1e-5, rtol=0)
 
@@ -117,25 +136,68 @@ def test_both_orders_of_projecting_agree(monkeypatch, sharing, length):
 
 def test_the_cheaper_order_is_taken():
     """The paper's base size, k = 128: keys and values are compressed first, except for short or per-head ones."""
-    shared, per_head = (build("linformer", 12, sharing, 128, n=512, d=768)[0] for sharing in ("layerwise", "none"))
+    sizes = {"heads": 12, "k": 128, "n": 512, "d": 768, "layers": 1}
+    shared, per_head = (build("linformer", sharing=sharing, **sizes)[0] for sharing in ("layerwise", "none"))
     assert [shared.embedding_first(length) for length in (20, 512)] == [True, False]
     assert [per_head.embedding_first(length) for length in (20, 512)] == [True, True]
 
 
 @pytest.mark.parametrize(
-    ("sharing", "matrices"), [("none", 288), ("headwise", 24), ("key-value", 12), ("layerwise", 1)]
+    ("projection", "sharing"), [(name, sharing) for name, kind in PROJECTIONS.items() for sharing in kind.SHARINGS]
 )
-def test_number_of_matrices_is_the_papers(sharing, matrices):
+def test_parameters_are_those_of_the_documents(projection, sharing):
     """Section 4 of the paper, for 12 layers of 12 heads; shared means the same parameter, not an equal one."""
-    layers = build("linformer", heads=12, sharing=sharing, layers=12)
+    layers = build("linformer", heads=12, projection=projection, sharing=sharing, layers=12, k=5)
     parameters = {id(p): p for layer in layers for name, p in layer.named_parameters() if "projection" in name}
-    assert sum(p.numel() for p in parameters.values()) == matrices * 5 * N
+    how_many = {"none": 288, "headwise": 24, "key-value": 12, "layerwise": 1}[sharing]
+    of_one = {"linear": 5 * N, "random": 5 * N, "conv": N // 5 * D}.get(projection, 0)
+    assert sum(p.numel() for p in parameters.values()) == how_many * of_one
 
 
-def test_projection_starts_as_segment_means():
-    projection = build("linformer", sharing="layerwise", k=4, n=8)[0].key_projection
-    means = projection(torch.arange(8.0).view(1, 8, 1)).flatten()
-    torch.testing.assert_close(means, torch.tensor([0.5, 2.5, 4.5, 6.5]), atol=0.1, rtol=0)
+def test_learned_matrices_start_as_asked():
+    def start(initialisation):
+        layer = build("linformer", sharing="layerwise", k=64, n=512, initialisation=initialisation)[0]
+        return layer.key_projection.weight.detach()
+
+    means = torch.kron(torch.eye(64), torch.full((1, 8), 1 / 8))
+    torch.testing.assert_close(start("segment-mean"), means, atol=6 * NOISE, rtol=0)
+    assert not torch.equal(start("segment-mean"), means)
+    for initialisation, deviation in (("normal", 0.02), ("johnson-lindenstrauss", 64**-0.5)):
+        weight = start(initialisation)
+        assert abs(weight.mean()) < 0.05 * deviation
+        assert abs(weight.std() / deviation - 1) < 0.02
+
+
+def test_the_random_projection_is_fixed_and_kept_in_checkpoints():
+    layer = build("linformer", projection="random", sharing="layerwise", k=5)[0]
+    assert not layer.key_projection.weight.requires_grad
+    assert layer.state_dict()["key_projection.weight"].std() > 0.3, "N(0, 1/k) for k = 5"
+
+
+@pytest.mark.parametrize("projection", WINDOWED)
+def test_windows_have_no_longest_length(projection):
+    attention = build("linformer", projection=projection, sharing="key-value", k=5)[0].double()
+    x = torch.randn(1, 4 * N + 1, D, dtype=torch.float64)
+    expected = naive_attention.linformer(attention, x[0])
+    torch.testing.assert_close(attention(x)[0], expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("projection", "sharing"), [(name, sharing) for name, kind in PROJECTIONS.items() for sharing in kind.SHARINGS]
+)
+def test_gradcheck(projection, sharing):
+    """Analytic against numeric gradients in float64, of the input and of every trained parameter, with padding."""
+    attention = build("linformer", projection=projection, sharing=sharing, k=2, n=6, d=6)[0].double()
+    x = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
+    mask = torch.arange(5).expand(2, 5) >= torch.tensor([[5], [3]])
+    names = [name for name, parameter in attention.named_parameters() if parameter.requires_grad]
+    trained = [attention.get_parameter(name).detach().clone().requires_grad_() for name in names]
+
+    def function(x, *values):
+        out = torch.func.functional_call(attention, dict(zip(names, values, strict=True)), (x, mask))
+        return out[0], out[1, :3]  # what stands at padded positions is free
+
+    assert torch.autograd.gradcheck(function, (x, *trained))
 
 
 def test_frozen_projection_is_not_trained():

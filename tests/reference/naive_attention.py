@@ -8,6 +8,14 @@ import torch
 from torch import Tensor
 
 from fairseq_linformer.attention.linformer import LinformerAttention
+from fairseq_linformer.attention.projection import (
+    ConvProjection,
+    LinearProjection,
+    MaxPooling,
+    MeanPooling,
+    Projection,
+    WindowProjection,
+)
 from fairseq_linformer.attention.softmax import SoftmaxAttention
 
 
@@ -39,15 +47,31 @@ def softmax(module: SoftmaxAttention, x: Tensor) -> Tensor:
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
 
 
+def project(projection: Projection, head: int, x: Tensor) -> Tensor:
+    """E x for one head: (n, d) -> (m, d), row by row, each a loop over positions."""
+    if isinstance(projection, LinearProjection):
+        matrix = projection.weight[head] if projection.weight.dim() == 3 else projection.weight
+        return torch.stack([sum(row[p] * x[p] for p in range(len(x))) for row in matrix])
+    assert isinstance(projection, WindowProjection)
+    rows = []
+    for start in range(0, len(x), projection.window):
+        window = list(x[start : start + projection.window])
+        if isinstance(projection, ConvProjection):
+            rows.append(sum(weight * position for weight, position in zip(projection.weight, window, strict=False)))
+        elif isinstance(projection, MeanPooling):
+            rows.append(sum(window) / len(window))
+        else:
+            assert isinstance(projection, MaxPooling)
+            rows.append(torch.stack([max(channel) for channel in zip(*window, strict=True)]))
+    return torch.stack(rows)
+
+
 def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
     """Equation 7 of arXiv 2006.04768, with the bias added after the projection along the sequence."""
     heads = []
     for i, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        e, f = module.key_projection.weight, module.value_projection.weight
-        e, f = (e[i], f[i]) if e.dim() == 3 else (e, f)
-        compressed_keys = torch.stack([sum(row[p] * x[p] for p in range(len(x))) for row in e])
-        compressed_values = torch.stack([sum(row[p] * x[p] for p in range(len(x))) for row in f])
-        heads.append(attend(x @ wq.T + bq, compressed_keys @ wk.T + bk, compressed_values @ wv.T + bv))
+        keys, values = project(module.key_projection, i, x), project(module.value_projection, i, x)
+        heads.append(attend(x @ wq.T + bq, keys @ wk.T + bk, values @ wv.T + bv))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias

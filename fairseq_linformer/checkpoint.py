@@ -1,0 +1,93 @@
+"""Checkpoints: read without running code from them, and refused in words where they do not fit a model."""
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from torch import Tensor, nn
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint of fairseq's, old or new, on the CPU: ``model`` has the parameters, ``cfg`` the configuration.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is no checkpoint, not a whole one, or holds what could run code on loading.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    try:
+        state = load_checkpoint_to_cpu(str(path))
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} is not loaded: it holds more than tensors and plain data, which could run code"
+        ) from error
+    except Exception as error:  # torch raises whatever a broken file makes it stumble over
+        raise ValueError(
+            f"{path} is no whole checkpoint of fairseq's: it may be cut short, or something else"
+        ) from error
+    if state.get("args") is not None:
+        state["cfg"] = convert_namespace_to_omegaconf(state.pop("args"))
+    return state
+
+
+def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Raises ValueError, saying what to pass, where the parameters of a checkpoint are not those of the model."""
+    own = model.state_dict()
+    there, here = _options(state), _options(own)
+    differing = [name for name in there if name in here and there[name] != here[name]]
+    if differing:
+        want, have = (" ".join(f"{name}={options[name]}" for name in differing) for options in (there, here))
+        raise ValueError(f"the checkpoint has {want}, this model has {have}: pass the checkpoint's value")
+    misfits = [name for name in own if name in state and own[name].shape != state[name].shape]
+    misfits += sorted(own.keys() ^ state.keys())
+    if misfits:
+        shown = ", ".join(f"{name} ({_shape(state, name)} there, {_shape(own, name)} here)" for name in misfits[:4])
+        more = f" and {len(misfits) - 4} more" if len(misfits) > 4 else ""
+        raise ValueError(
+            f"the checkpoint is of another model: {shown}{more}. Pass the attention, projection, sharing, local_conv "
+            "and sizes that it was trained with"
+        )
+    _check_shared(model, state)
+
+
+def _options(state: dict[str, Tensor]) -> dict[str, Any]:
+    """The options that can be read off the shapes of a model's parameters."""
+    encoder = "encoder.sentence_encoder."
+    layers = {int(match[1]) for name in state if (match := re.match(rf"{encoder}layers\.(\d+)\.", name))}
+    first = f"{encoder}layers.0."
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    tokens, positions = (shapes.get(f"{encoder}embed_{name}.weight", (0, 0)) for name in ("tokens", "positions"))
+    options: dict[str, Any] = {
+        "vocabulary": tokens[0],
+        "encoder_layers": len(layers),
+        "encoder_embed_dim": tokens[1],
+        "encoder_ffn_embed_dim": shapes.get(f"{first}fc1.weight", (0,))[0],
+        "max_positions": positions[0] - 2,  # fairseq numbers positions from 2: padding's index plus 1
+        "local_conv": shapes.get(f"{first}local_conv.conv.weight", (0,))[-1],
+        "encoder_normalize_before": f"{encoder}layer_norm.weight" in state,
+        "layernorm_embedding": f"{encoder}layernorm_embedding.weight" in state,
+    }
+    projections = [shapes.get(f"{encoder}layers.{layer}.self_attn.key_projection.weight") for layer in sorted(layers)]
+    if any(projections):
+        lengths = [shape[-2] if shape else None for shape in projections]
+        options["projected_length"] = lengths[0] if len(set(lengths)) == 1 else lengths
+    return options
+
+
+def _shape(state: dict[str, Tensor], name: str) -> str:
+    return "x".join(map(str, state[name].shape)) if name in state else "absent"
+
+
+def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """A parameter with several names must have one value: loading would keep the last, in silence."""
+    first_name: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = first_name.setdefault(id(parameter), name)
+        if first != name and not torch.equal(state[first], state[name]):
+            option = "untie_weights_roberta=true" if "lm_head" in name else "the sharing that it was trained with"
+            raise ValueError(f"the checkpoint has two values for {first} and {name}, this model one: pass {option}")

@@ -1,0 +1,129 @@
+"""Checkpoints that do not fit, cannot be read, or come from fairseq's RoBERTa."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.models.roberta import RobertaModel
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoint import read_checkpoint
+from tests.conftest import ROOT, run
+from tests.test_model import Task, small, tokens
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        ({"projected_length": 16}, {}, "has projected_length=16, this model has projected_length=8: pass"),
+        ({"sharing": "key-value", "projected_length": "16,8"}, {}, r"has projected_length=\[16, 8\], this model"),
+        ({"max_positions": 96}, {}, "has max_positions=96, this model has max_positions=64"),
+        ({"local_conv": 3}, {"local_conv": 5}, "has local_conv=3, this model has local_conv=5"),
+        ({"encoder_layers": 3}, {}, "has encoder_layers=3, this model has encoder_layers=2"),
+        ({"encoder_ffn_embed_dim": 24}, {}, "has encoder_ffn_embed_dim=24"),
+        ({"encoder_normalize_before": True}, {}, "has encoder_normalize_before=True"),
+        ({}, {"attention": "softmax"}, r"of another model: .*key_projection.weight \(8x64 there, absent here\)"),
+        ({"sharing": "none"}, {"sharing": "headwise"}, r"of another model: .*\(3x8x64 there, 8x64 here\)"),
+        ({"sharing": "headwise"}, {"sharing": "key-value"}, "two values for .*key_projection.*: pass the sharing"),
+        ({"untie_weights_roberta": True}, {}, "two values for .*embed_tokens.*: pass untie_weights_roberta=true"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_says_what_to_pass(there, here, said):
+    state = small(**there).state_dict()
+    with pytest.raises(ValueError, match=said):
+        small(**here).load_state_dict(state)
+
+
+def test_another_vocabulary_is_named():
+    task = Task()
+    task.source_dictionary.add_symbol("new")
+    bigger = LinformerRobertaModel.build_model(small().args, task)
+    with pytest.raises(ValueError, match="has vocabulary=101, this model has vocabulary=100"):
+        small().load_state_dict(bigger.state_dict())
+
+
+def test_loading_never_initialises_again():
+    """Whatever start the options name, the projections are the checkpoint's."""
+    state = small(projection_init="normal", sharing="headwise").state_dict()
+    other = small(projection_init="segment-mean", sharing="headwise")
+    other.load_state_dict(state)
+    for name, value in other.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+@pytest.fixture(scope="module")
+def checkpoint(corpus, tmp_path_factory):
+    """A RoBERTa of fairseq's own, trained for two updates."""
+    folder = tmp_path_factory.mktemp("roberta")
+    sizes = {"encoder-layers": 2, "encoder-embed-dim": 24, "encoder-ffn-embed-dim": 32, "encoder-attention-heads": 3}
+    options = {**sizes, "tokens-per-sample": 32, "batch-size": 4, "max-update": 2, "lr": 0.01, "num-workers": 0}
+    options |= {"arch": "roberta_base", "task": "masked_lm", "criterion": "masked_lm", "optimizer": "adam"}
+    options |= {"sample-break-mode": "none", "save-dir": "run", "data-buffer-size": 0}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    run("fairseq-train", corpus, *words, "--cpu", "--disable-validation", "--no-epoch-checkpoints", cwd=folder)
+    return folder / "run" / "checkpoint_last.pt"
+
+
+def test_fairseqs_roberta_loads_as_softmax_attention(checkpoint, corpus):
+    ours = LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus)).eval()
+    theirs = RobertaModel.from_pretrained(
+        str(checkpoint.parent),
+        checkpoint.name,
+        str(corpus),
+        bpe="sentencepiece",
+        sentencepiece_model=str(corpus / "sentencepiece.bpe.model"),
+    ).eval()
+    batch = torch.randint(4, 25, (2, 20), generator=torch.Generator().manual_seed(0))
+    batch[1, 11:] = ours.task.source_dictionary.pad()
+    for row, length in ((0, 20), (1, 11)):
+        expected = theirs.model(batch)[0][row, :length]
+        torch.testing.assert_close(ours.model(batch)[0][row, :length], expected, atol=1e-5, rtol=0)
+
+
+def test_roberta_of_2019_had_one_matrix_for_queries_keys_and_values():
+    ours = small(attention="softmax")
+    old = ours.state_dict()
+    for name in [name for name in old if "q_proj" in name]:
+        three = [old.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
+        old[name.replace("q_proj.", "in_proj_")] = torch.cat(three)
+    old = {name.replace("encoder.", "decoder.", 1): value for name, value in old.items()}
+    other = small(attention="softmax", dropout=0.2)
+    other.load_state_dict(old)
+    torch.testing.assert_close(other.eval()(tokens())[0], ours.eval()(tokens())[0])
+
+
+def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*absent.pt"):
+        read_checkpoint(tmp_path / "absent.pt")
+    content = checkpoint.read_bytes()
+    for number, (damaged, said) in enumerate(
+        [
+            (content[: len(content) // 2], "is no whole checkpoint of fairseq's"),
+            (b"", "is no whole checkpoint of fairseq's"),
+            (b"some text", "is no whole checkpoint of fairseq's"),
+        ]
+    ):
+        path = tmp_path / f"{number}.pt"
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=f"{number}.pt {said}"):
+            read_checkpoint(path)
+    torch.save({"weights": torch.zeros(2)}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match=r"other.pt is no whole checkpoint of fairseq's"):
+        read_checkpoint(tmp_path / "other.pt")
+
+
+def test_the_command_line_says_what_does_not_fit(checkpoint, corpus, tmp_path):
+    overrides = [f"task.data={corpus}", f"checkpoint.finetune_from_model={checkpoint}", "checkpoint.save_dir=run"]
+    sizes = ["model.encoder_layers=2", "model.encoder_embed_dim=24", "model.encoder_ffn_embed_dim=32"]
+    sizes += ["model.encoder_attention_heads=3", "model.local_conv=0", "model.encoder_normalize_before=false"]
+    command = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
+    output = run(*command, *overrides, *sizes, "model.attention=softmax", cwd=tmp_path, status=1)
+    assert "has max_positions=32, this model has max_positions=512" in output
+
+
+def test_namespace_of_unknown_architecture_is_no_roberta(checkpoint, corpus, monkeypatch):
+    state = read_checkpoint(checkpoint)
+    state["cfg"].model = Namespace(_name="lstm")
+    monkeypatch.setattr("fairseq_linformer.model.read_checkpoint", lambda path: state)
+    with pytest.raises(ValueError, match="architecture lstm, which is no RoBERTa"):
+        LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus))
