@@ -12,11 +12,16 @@ BIN := $(VENV)/bin
 .PHONY: install quickstart test check clean
 
 install: $(VENV)/.installed
+ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH)))
+	@test "$$(cat $(VENV)/.installed)" = "$(PYTHON) $(TORCH)" || { \
+	    echo "install: $(VENV) was made with $$(cat $(VENV)/.installed), not $(PYTHON) $(TORCH): make clean first" >&2; \
+	    exit 1; }
+endif
 
 # The stamp stands for a complete installation: an interrupted one has none and is done again.
 $(VENV)/.installed: setup.py scripts/install.sh
 	bash scripts/install.sh "$(PYTHON)" "$(TORCH)" "$(VENV)"
-	touch $@
+	echo "$(PYTHON) $(TORCH)" > $@
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py $(if $(CORPUS),--corpus $(CORPUS))

@@ -23,6 +23,7 @@ setup(
         "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
         "matplotlib",
         "tqdm",
+        "pooch",
         "scikit-learn",
         "scipy",
     ],

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor, nn
 
 
@@ -21,17 +20,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
-        state = load_checkpoint_to_cpu(str(path))
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} is not loaded: it holds more than tensors and plain data, which could run code"
-        ) from error
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever a broken file makes it stumble over
+        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+            raise ValueError(f"{path} is not loaded: it holds more than plain data, which could run code") from error
+        raise ValueError(f"{path} is no whole checkpoint: cut short, or something else") from error
+    if not isinstance(content, dict) or "model" not in content or not (content.get("cfg") or content.get("args")):
+        raise ValueError(f"{path} is no checkpoint of fairseq's: it needs a model with its configuration")
+    del content
+    try:
+        state = load_checkpoint_to_cpu(str(path))  # the same file again, made into today's format
+    except Exception as error:
         raise ValueError(
-            f"{path} is no whole checkpoint of fairseq's: it may be cut short, or something else"
+            f"{path}: its configuration is not understood here ({type(error).__name__}: {error})"
         ) from error
-    if state.get("args") is not None:
-        state["cfg"] = convert_namespace_to_omegaconf(state.pop("args"))
+    state["args"] = None  # stands in cfg by now
     return state
 
 
@@ -45,12 +48,17 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
         raise ValueError(f"the checkpoint has {want}, this model has {have}: pass the checkpoint's value")
     misfits = [name for name in own if name in state and own[name].shape != state[name].shape]
     misfits += sorted(own.keys() ^ state.keys())
+    if misfits and all(name.startswith("classification_heads.") for name in misfits):
+        raise ValueError(
+            f"the checkpoint's {misfits[0]} is {_shape(state, misfits[0])}, this model's {_shape(own, misfits[0])}: "
+            "pass load_checkpoint_heads=false for a new classification head"
+        )
     if misfits:
         shown = ", ".join(f"{name} ({_shape(state, name)} there, {_shape(own, name)} here)" for name in misfits[:4])
         more = f" and {len(misfits) - 4} more" if len(misfits) > 4 else ""
         raise ValueError(
-            f"the checkpoint is of another model: {shown}{more}. Pass the attention, projection, sharing, local_conv "
-            "and sizes that it was trained with"
+            f"the checkpoint is of another model: {shown}{more}. Pass the attention, projection, projected_length, "
+            "sharing, local_conv and sizes that it was trained with"
         )
     _check_shared(model, state)
 
@@ -73,8 +81,8 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
         "layernorm_embedding": f"{encoder}layernorm_embedding.weight" in state,
     }
     projections = [shapes.get(f"{encoder}layers.{layer}.self_attn.key_projection.weight") for layer in sorted(layers)]
-    if any(projections):
-        lengths = [shape[-2] if shape else None for shape in projections]
+    lengths = [shape[-2] for shape in projections if shape and shape[-1] == options["max_positions"]]  # (k, n)
+    if lengths:
         options["projected_length"] = lengths[0] if len(set(lengths)) == 1 else lengths
     return options
 

@@ -2,21 +2,16 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
-from argparse import Namespace
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from .attention import ATTENTIONS
 from .attention.linformer import SHARINGS
 from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
-from .example import translate_flags
 
 BASE = {
     "encoder_layers": 12,
@@ -129,37 +124,37 @@ class ResolvedConfig(LinformerRobertaConfig):
     def validate(self) -> None:
         """Raises ValueError naming the option, its value and what is allowed."""
         for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+            check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         heads, embed_dim = self.encoder_attention_heads, self.encoder_embed_dim
-        _check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
-        _check("max_positions", self.max_positions, self.max_positions >= 1, "at least 1")
+        check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
+        check("max_positions", self.max_positions, self.max_positions >= 1, "at least 1")
         if self.attention == "linformer":
             self._validate_projection()
         width = self.local_conv
-        _check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+        check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
         for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "encoder_layerdrop"):
-            _check(name, getattr(self, name), 0.0 <= getattr(self, name) < 1.0, "at least 0 and below 1")
+            check(name, getattr(self, name), 0.0 <= getattr(self, name) < 1.0, "at least 0 and below 1")
         if self.offload_activations:
             allowed = "true only together with checkpoint_activations=true"
-            _check("offload_activations", True, self.checkpoint_activations, allowed)
+            check("offload_activations", True, self.checkpoint_activations, allowed)
 
     def _validate_projection(self) -> None:
         kind, n, beside = PROJECTIONS[self.projection], self.max_positions, f"with projection={self.projection}"
         for k in self.projected_length:
-            _check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
+            check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
             divides = not issubclass(kind, WindowProjection) or n % k == 0
-            _check("projected_length", k, divides, f"a divisor of max_positions={n} {beside}")
-        _check("sharing", self.sharing, self.sharing in kind.SHARINGS, f"one of {', '.join(kind.SHARINGS)} {beside}")
+            check("projected_length", k, divides, f"a divisor of max_positions={n} {beside}")
+        check("sharing", self.sharing, self.sharing in kind.SHARINGS, f"one of {', '.join(kind.SHARINGS)} {beside}")
         uniform = self.sharing != "layerwise" or len(set(self.projected_length)) == 1
-        _check("projected_length", self.projected_length, uniform, "one number with sharing=layerwise")
+        check("projected_length", self.projected_length, uniform, "one number with sharing=layerwise")
         starts = kind.INITIALISATIONS or (None,)
         allowed = f"one of {', '.join(kind.INITIALISATIONS)}" if kind.INITIALISATIONS else "left out"
-        _check("projection_init", self.projection_init, self.projection_init in starts, f"{allowed} {beside}")
+        check("projection_init", self.projection_init, self.projection_init in starts, f"{allowed} {beside}")
         freezes = kind.TRAINABLE or not self.freeze_projection
-        _check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
+        check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
 
 
-def _check(name: str, value: object, holds: bool, allowed: str) -> None:
+def check(name: str, value: object, holds: bool, allowed: str) -> None:
     if not holds:
         raise ValueError(f"{name}={value} is not allowed: it must be {allowed}")
 
@@ -169,75 +164,3 @@ def apply_architecture(name: str, args: Any) -> None:
     for key, value in {**BASE, **ARCHITECTURES.get(name, {})}.items():
         if getattr(args, key, None) is None:
             setattr(args, key, value)
-
-
-def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
-    """The complete, validated configuration of a model.
-
-    Args:
-        cfg: a Namespace of flags, or a config from Hydra or a checkpoint.
-        task_length: the task's longest sequence, in tokens; the default of ``max_positions``.
-
-    Raises:
-        ValueError: an option is unknown, is missing or its value cannot work.
-    """
-    architecture = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
-    if isinstance(cfg, Namespace):
-        cfg = LinformerRobertaConfig.from_namespace(cfg)
-    try:
-        typed = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
-        options = cast(dict[str, Any], OmegaConf.to_container(typed))
-    except OmegaConfBaseException as error:
-        raise ValueError(f"model: {str(error).splitlines()[0]}") from error
-    given = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
-    given.pop("_name", None)
-    args = Namespace(**given)
-    apply_architecture(architecture, args)
-    args.max_positions = _longest_sequence(args.max_positions, task_length)
-    complete = {**vars(args), **translate_flags(vars(args))}
-    config = ResolvedConfig(**_fill_in_projection(complete))
-    if config.encoder_layers_to_keep:
-        kept = [int(layer) for layer in config.encoder_layers_to_keep.split(",")]
-        config.encoder_layers = len(kept)
-        config.projected_length = [config.projected_length[layer] for layer in kept]
-    config.validate()
-    return config
-
-
-def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
-    if max_positions is None and task_length is None:
-        raise ValueError("max_positions is missing: the task names no longest sequence, so the model must")
-    if max_positions is not None and task_length is not None and max_positions < task_length:
-        raise ValueError(f"max_positions={max_positions} is below the task's longest sequence, {task_length}")
-    return cast(int, task_length if max_positions is None else max_positions)
-
-
-def _fill_in_projection(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with those of the projection complete, as fairseq's examples/linformer has them where left open."""
-    kind = PROJECTIONS[options["projection"]]
-    k = options["projected_length"]
-    if k is None:
-        k = max(1, options["max_positions"] // 4)
-    return {
-        **options,
-        "projected_length": _lengths_by_layer(k, options["encoder_layers"]),
-        "sharing": options["sharing"] or kind.SHARINGS[0],
-        "projection_init": options["projection_init"] or next(iter(kind.INITIALISATIONS), None),
-    }
-
-
-def _lengths_by_layer(value: Any, layers: int) -> list[int]:
-    """k of each layer, from a number, a list of them (in text: 256,128) or FIRST..LAST, evenly spaced between."""
-    text = str(value).strip("[]")
-    try:
-        if ".." in text:
-            first, last = (int(end) for end in text.split(".."))
-            return [round(first + (last - first) * layer / max(1, layers - 1)) for layer in range(layers)]
-        lengths = [int(length) for length in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"projected_length={value} is not allowed: it must be a number, one a layer (256,128,…) or FIRST..LAST"
-        ) from None
-    if len(lengths) not in (1, layers):
-        raise ValueError(f"projected_length={value} is not allowed: it must be one number or {layers}, one a layer")
-    return lengths * layers if len(lengths) == 1 else lengths

@@ -125,7 +125,7 @@ class SentenceEncoder(FairseqEncoder):
 
         Raises:
             ValueError: n is beyond ``max_positions``, the batch is empty, and on the CPU also where a token id is not
-                in the vocabulary or a row begins with padding: looking at values on a GPU would stop the host.
+                in the vocabulary or padding stands before a token: looking at values on a GPU would stop the host.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         self._check(src_tokens, padding_mask)
@@ -146,6 +146,8 @@ class SentenceEncoder(FairseqEncoder):
         }
 
     def _check(self, src_tokens: Tensor, padding_mask: Tensor) -> None:
+        if src_tokens.dim() != 2:
+            raise ValueError(f"tokens must have two dimensions, rows and positions, not {src_tokens.dim()}")
         rows, length = src_tokens.shape
         if length > self.max_source_positions:
             raise ValueError(f"a sequence of {length} tokens is longer than max_positions={self.max_source_positions}")
@@ -158,9 +160,10 @@ class SentenceEncoder(FairseqEncoder):
         if smallest < 0 or largest >= vocabulary:
             unknown = smallest if smallest < 0 else largest
             raise ValueError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
-        if bool(padding_mask[:, 0].any()):
-            row = int(padding_mask[:, 0].nonzero()[0])
-            raise ValueError(f"row {row} begins with padding: it must hold a token, and padding stands on the right")
+        misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
+        if bool(misplaced.any()):
+            row = int(misplaced.nonzero()[0])
+            raise ValueError(f"row {row} has padding before a token, or no token: padding must stand on the right")
 
     def _embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> Tensor:
         tokens = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings

@@ -1,5 +1,6 @@
 """Perplexities: of masked language models, and of the unigram model that they must leave behind."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,18 +11,21 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks.masked_lm import MaskedLMTask
 
 
-def masked_lm_perplexity(model: BaseFairseqModel, task: MaskedLMTask, split: str = "valid", rows: int = 8) -> float:
+def masked_lm_perplexity(
+    model: BaseFairseqModel, task: MaskedLMTask, split: str = "valid", rows: int = 8, batches: int | None = None
+) -> float:
     """exp of the mean loss over the masked tokens of a split, `rows` rows at a time, as fairseq's criterion counts it.
 
-    Which tokens are masked depends on the task's seed alone: they are the same for every model.
+    Which tokens are masked, and which rows come first, depends on the task's seed alone: they are the same for every
+    model. `batches`: at most so many, all of them by default.
     """
     task.load_dataset(split)
     criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
-    batches = task.get_batch_iterator(task.dataset(split), max_sentences=rows, epoch=1).next_epoch_itr(shuffle=False)
+    samples = task.get_batch_iterator(task.dataset(split), max_sentences=rows, epoch=1).next_epoch_itr(shuffle=False)
     loss, count = 0.0, 0
     model.eval()
     with torch.no_grad():
-        for sample in batches:
+        for sample in itertools.islice(samples, batches):
             batch_loss, sample_size, _ = criterion(model, sample)
             loss += float(batch_loss)
             count += int(sample_size)
@@ -37,8 +41,8 @@ def unigram_perplexity(task: MaskedLMTask, train: str = "train", valid: str = "v
 
 def _token_counts(task: MaskedLMTask, split: str) -> np.ndarray:
     """How often each id of the dictionary stands in a split, (V,)."""
-    dataset = data_utils.load_indexed_dataset(f"{task.cfg.data}/{split}", task.source_dictionary)
-    counts = np.zeros(len(task.source_dictionary), dtype=np.int64)
-    for i in range(len(dataset)):
-        np.add.at(counts, dataset[i].numpy(), 1)
-    return counts
+    prefix = f"{task.cfg.data}/{split}"
+    dataset = data_utils.load_indexed_dataset(prefix, task.source_dictionary, dataset_impl="mmap")
+    # The .bin file is the ids of all items, one after another.
+    ids = np.memmap(f"{prefix}.bin", dtype=dataset._index.dtype, mode="r")
+    return np.bincount(ids, minlength=len(task.source_dictionary))

@@ -35,7 +35,7 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
         changes["freeze_projection"] = bool(freeze)
     for name, value in changes.items():
         given = options[name]
-        if given not in (None, False) and str(given) != str(value):
+        if given is not None and given is not False and str(given) != str(value):
             raise ValueError(f"{name}={given} contradicts the flags of fairseq's example, which say {name}={value}")
     return {**changes, **dict.fromkeys(("compressed", *switches))}
 

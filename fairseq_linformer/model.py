@@ -1,6 +1,7 @@
 """The registered model and its architectures: fairseq's RoBERTa around our sentence encoder."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
 from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
 from .checkpoint import check_fits, read_checkpoint
-from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, apply_architecture, resolve_config
+from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, apply_architecture
 from .encoder import SentenceEncoder
 from .example import rename_parameters
+from .resolve import resolve_config
 
 
 class LinformerRobertaEncoder(RobertaEncoder):
@@ -44,7 +47,7 @@ class LinformerRobertaModel(RobertaModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: FairseqTask) -> "LinformerRobertaModel":
-        """Builds the model; ValueError where an option cannot work (``LinformerRobertaConfig.validate``)."""
+        """Builds the model; ValueError where an option cannot work (``ResolvedConfig.validate``)."""
         config = resolve_config(cfg, task.max_positions())
         return cls(config, LinformerRobertaEncoder(config, task.source_dictionary))
 
@@ -52,16 +55,19 @@ class LinformerRobertaModel(RobertaModel):
         rename_parameters(state_dict)
         super().upgrade_state_dict_named(state_dict, name)
 
-    def load_state_dict(
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
-    ) -> Any:
+    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None) -> Any:
         """Loads the parameters of a checkpoint: ours, of fairseq's ``examples/linformer``, or of its RoBERTa.
 
         Raises:
             ValueError: they do not fit this model; the message says what to pass.
         """
         self.upgrade_state_dict(state_dict)
+        pruned = bool(getattr(model_cfg, "encoder_layers_to_keep", None))
         state_dict = prune_state_dict(state_dict, model_cfg)
+        if pruned:  # fairseq has noted in model_cfg, which it saves, that this is done; the sizes are ours to note
+            with open_dict(model_cfg):
+                model_cfg.encoder_layers = self.args.encoder_layers
+                model_cfg.projected_length = self.args.projected_length
         if strict:
             check_fits(self, state_dict)
         return super().load_state_dict(state_dict, strict)
@@ -85,11 +91,11 @@ class LinformerRobertaModel(RobertaModel):
             data_name_or_path: folder of dict.txt and of the subword model; by default the checkpoint's own folder
                 where it holds a dict.txt, else the folder that the checkpoint was trained on.
             bpe: fairseq's name of the subword model; by default what lies in the data's folder.
-            overrides: any other option of the checkpoint's configuration.
+            overrides: any option of the model, and of the rest of the checkpoint's configuration.
 
         Raises:
             FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
-            ValueError: the checkpoint cannot be read, or an override does not fit it.
+            ValueError: the checkpoint cannot be read, or an override is unknown or does not fit it.
         """
         checkpoint = Path(model_name_or_path, checkpoint_file)
         state = read_checkpoint(checkpoint)
@@ -101,10 +107,26 @@ class LinformerRobertaModel(RobertaModel):
             cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
         in_folder = (checkpoint.parent / "dict.txt").is_file()
         data = Path(data_name_or_path or (checkpoint.parent if in_folder else cfg.task.data)).absolute()
-        settings = {"load_checkpoint_heads": True, "data": str(data), **_subword_model(data, bpe), **overrides}
-        overwrite_args_by_name(cfg, settings)
+        _override(cfg, _subword_model(data, bpe), {"load_checkpoint_heads": True, "data": str(data), **overrides})
         models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         return RobertaHubInterface(cfg, task, models[0])
+
+
+def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[str, Any]) -> None:
+    """Changes a checkpoint's configuration in place; ValueError for a name that is nowhere in it."""
+    with open_dict(cfg):
+        cfg.bpe = None  # fairseq would keep the checkpoint's own and change its options alone
+    overwrite_args_by_name(cfg, subword_model)
+    options = {field.name for field in fields(LinformerRobertaConfig)}
+    groups = [vars(group) if isinstance(group, Namespace) else group for group in cfg.values()]
+    known = options.union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
+    unknown = sorted(overrides.keys() - known)
+    if unknown:
+        raise ValueError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
+    overwrite_args_by_name(cfg, overrides)
+    with open_dict(cfg):  # an older checkpoint may lack options that the model has
+        for name in options & overrides.keys():
+            setattr(cfg.model, name, overrides[name])
 
 
 def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:

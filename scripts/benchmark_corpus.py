@@ -8,7 +8,7 @@ is not timed. Start-up of each program is. The datasets must be byte for byte th
 """
 
 import argparse
-import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 import sentencepiece
 
+from fairseq_linformer.data.encoding import available_cores
 from fairseq_linformer.data.reading import LineSample, read_chunks
 from fairseq_linformer.data.tokenizer import (
     DICTIONARY_FILE,
@@ -37,6 +38,8 @@ SPLITS = ("train", "valid")
 def main() -> None:
     arguments = parse_arguments()
     with one_line_errors(), tempfile.TemporaryDirectory(prefix="benchmark_corpus") as name:
+        if arguments.workers < 1:
+            raise ValueError(f"workers {arguments.workers}: must be at least 1")
         folder = Path(name)
         megabytes = cut_text(arguments.text, arguments.megabytes, folder)
         train_vocabulary(folder, arguments.vocab_size)
@@ -60,7 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("text", type=Path, help="text file: plain, .gz or .xz")
     parser.add_argument("--megabytes", metavar="N", type=float, help="use about so much of it (default: all)")
     parser.add_argument("--vocab-size", metavar="N", type=int, default=8000, help="pieces (default 8000)")
-    parser.add_argument("--workers", metavar="N", type=int, default=os.cpu_count(), help="default: one a core")
+    parser.add_argument("--workers", metavar="N", type=int, default=available_cores(), help="default: one a core")
     return parser.parse_args()
 
 
@@ -81,7 +84,7 @@ def train_vocabulary(folder: Path, vocab_size: int) -> None:
     sample = LineSample(2_000_000, seed=1)
     for chunk in read_chunks([folder / "train.txt"]):
         sample.add(chunk.lines)
-    train_sentencepiece(sample.lines(), folder / SENTENCEPIECE_FILE, vocab_size, threads=os.cpu_count() or 1)
+    train_sentencepiece(sample.lines(), folder / SENTENCEPIECE_FILE, vocab_size, threads=available_cores())
     SentencePieceTokenizer(folder / SENTENCEPIECE_FILE).dictionary.save(str(folder / DICTIONARY_FILE))
 
 
@@ -110,7 +113,10 @@ def fairseq_preprocess(folder: Path, workers: int) -> None:
 
 
 def run(*arguments: str | Path | int) -> None:
-    subprocess.run([sys.executable, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, *map(str, arguments)]
+    status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+    if status:
+        raise ChildProcessError(f"{shlex.join(command)}: ended with status {status}, for the reason above")
 
 
 def seconds(work: Callable[[], None]) -> float:

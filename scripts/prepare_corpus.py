@@ -3,9 +3,9 @@
 example:
   python scripts/prepare_corpus.py --train books/ more.txt.xz --valid held_out.txt --out data/books --vocab-size 8000
 
-Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all its .txt, .gz and .xz files, and -
-for standard input. A line is a training item; a blank line, or the end of a file, ends a document. The folder appears
-under its name when it is whole, so an interrupted run can simply be repeated.
+Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it,
+and - for standard input. A line is a training item; a blank line, or the end of a file, ends a document. The folder
+appears under its name when it is whole, so an interrupted run can simply be repeated.
 """
 
 import argparse
@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 from fairseq_linformer.data.corpus import DEFAULT_SAMPLE_CHARACTERS, DEFAULT_VOCAB_SIZE, prepare_corpus
 from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.running import command_line, override
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -33,11 +34,13 @@ def parse_arguments() -> argparse.Namespace:
         type=int,
         help=f"train the pieces on at most so many characters (default {DEFAULT_SAMPLE_CHARACTERS:,})",
     )
-    add("--seed", metavar="N", type=int, default=1, help="seed of that sample (default 1)")
+    add("--seed", metavar="N", type=int, default=1, help="seed of that sample, at least 0 (default 1)")
     add("--workers", metavar="N", type=int, help="processes that encode (default: one a core)")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     with one_line_errors():
-        prepare_corpus(**vars(parse_arguments()))
+        arguments = parse_arguments()
+        prepare_corpus(**vars(arguments))
+        print("next:", command_line("pretrain/tiny_512", override("task.data", arguments.out)))

@@ -15,6 +15,7 @@ interrupted goes on.
 import argparse
 import json
 import logging
+import random
 import statistics
 import sys
 import warnings
@@ -45,7 +46,7 @@ from fairseq_linformer.data.staging import staged_folder
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
-from fairseq_linformer.running import train
+from fairseq_linformer.running import command_line, override, train
 
 # Smaller than tiny_512 itself: in the same minutes it sees four times the text, which is worth more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
@@ -79,9 +80,10 @@ def write_docstrings(out: Path) -> None:
     """train.txt, valid.txt and the labelled examples, from the documentation of this Python installation."""
     docstrings = list(collect_docstrings(installation_roots()))
     splits = split_by_module(docstrings)
+    random.Random(1).shuffle(splits["valid"])  # they stand package by package
     valid, size = [], 0
     for docstring in splits["valid"]:
-        size += len(docstring.text)
+        size += len(docstring.text.encode())
         valid += [docstring] if size < VALID_BYTES else []
     for name, part in (("train", splits["train"]), ("valid", valid)):
         print(f"{name}: {len(part):,} docstrings, {write_text(part, out / f'{name}.txt') / 1e6:.1f} MB")
@@ -90,28 +92,32 @@ def write_docstrings(out: Path) -> None:
     (out / "examples.json").write_text(json.dumps(rows))
 
 
-def collect_text(corpus: list[Path], text: Path) -> None:
-    """Makes the folder of texts, unless an earlier run made it from the same source."""
-    source = {"corpus": [str(file.absolute()) for file in corpus]}
+def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
+    """Makes the folder of texts, unless an earlier run made it from the same source for the same vocabulary."""
+    files = {str(file.absolute()): file.stat().st_mtime for file in find_files(corpus)}
+    source = {"corpus": files, "vocab_size": vocab_size}
     if not text.is_dir():
         print("collecting text", flush=True)
         with staged_folder(text, "source.json") as (folder, mark):
             write_own_text(corpus, folder) if corpus else write_docstrings(folder)
             json.dump(source, mark)
     elif json.loads((text / "source.json").read_text()) != source:
-        raise ValueError(f"{text.parent} holds a run on another text: remove it, or name another folder with --out")
+        raise ValueError(
+            f"{text.parent} holds a run on another text or vocabulary: remove it, or name another folder with --out"
+        )
 
 
 def pretrain(data: Path, out: Path, updates: int) -> list[dict]:
-    overrides = [*SIZES, *RECIPE, f"task.data={data}", f"checkpoint.save_dir={out}"]
-    return train("pretrain/tiny_512", overrides, out / "train.log", updates)
+    return train("pretrain/tiny_512", [*SIZES, *RECIPE, override("task.data", data)], out, updates)
 
 
 def fine_tune(data: Path, checkpoint: Path | None, out: Path, classes: int, seed: int, updates: int) -> list[dict]:
     """From a checkpoint, or from random weights where it is None."""
-    overrides = [*SIZES, f"task.data={data}", f"checkpoint.save_dir={out}", f"task.num_classes={classes}"]
-    overrides += [f"checkpoint.finetune_from_model={checkpoint or 'null'}", f"common.seed={seed}"]
-    return train("finetune/docstrings", overrides, out / "train.log", updates)
+    start = (
+        override("checkpoint.finetune_from_model", checkpoint) if checkpoint else "checkpoint.finetune_from_model=null"
+    )
+    overrides = [*SIZES, override("task.data", data), f"task.num_classes={classes}", start, f"common.seed={seed}"]
+    return train("finetune/docstrings", overrides, out, updates)
 
 
 def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], updates: int) -> dict[str, list[list[dict]]]:
@@ -169,7 +175,7 @@ def quickstart(
 ) -> None:
     out = out.absolute()
     text, data, pretrained = out / "text", out / "data", out / "pretrained"
-    collect_text(corpus, text)
+    collect_text(corpus, text, vocab_size)
     if not data.is_dir():
         prepare_corpus([text / "train.txt"], [text / "valid.txt"], data, vocab_size=vocab_size)
     log = pretrain(data, pretrained, updates)
@@ -185,10 +191,11 @@ def quickstart(
         print(f"{sentence}  ->  {fills}")
     draw_losses(log, fine_tuning, out / "losses.png")
     print(f"\ntext, data and checkpoints: {out}\nloss curves: {out / 'losses.png'}\nthe next larger step:")
-    larger = f"base_512 task.data={data} optimization.update_freq=[{64 // max(1, torch.cuda.device_count())}]"
-    longer = f"tiny_512 task.data={data} optimization.max_update=20000 lr_scheduler.warmup_updates=1000"
-    step = larger if torch.cuda.is_available() else longer
-    print(f"  fairseq-hydra-train --config-dir configs/pretrain --config-name {step}")
+    if torch.cuda.is_available():
+        larger, steps = "base_512", [f"optimization.update_freq=[{64 // max(1, torch.cuda.device_count())}]"]
+    else:
+        larger, steps = "tiny_512", ["optimization.max_update=20000", "lr_scheduler.warmup_updates=1000"]
+    print("  " + command_line(f"pretrain/{larger}", override("task.data", data), *steps))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq.models.roberta import RobertaModel
+from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import read_checkpoint
 from tests.conftest import ROOT, run
-from tests.test_model import Task, small, tokens
+from tests.test_model import SIZES, Task, small, tokens
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,8 @@ from tests.test_model import Task, small, tokens
         ({"encoder_ffn_embed_dim": 24}, {}, "has encoder_ffn_embed_dim=24"),
         ({"encoder_normalize_before": True}, {}, "has encoder_normalize_before=True"),
         ({}, {"attention": "softmax"}, r"of another model: .*key_projection.weight \(8x64 there, absent here\)"),
+        ({"projection": "conv"}, {"projection": "conv", "projected_length": 16}, r"\(8x24 there, 4x24 here\)"),
+        ({"projection": "conv"}, {}, r"of another model: .*key_projection.weight \(8x24 there, 8x64 here\)"),
         ({"sharing": "none"}, {"sharing": "headwise"}, r"of another model: .*\(3x8x64 there, 8x64 here\)"),
         ({"sharing": "headwise"}, {"sharing": "key-value"}, "two values for .*key_projection.*: pass the sharing"),
         ({"untie_weights_roberta": True}, {}, "two values for .*embed_tokens.*: pass untie_weights_roberta=true"),
@@ -87,7 +90,9 @@ def test_roberta_of_2019_had_one_matrix_for_queries_keys_and_values():
         three = [old.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
         old[name.replace("q_proj.", "in_proj_")] = torch.cat(three)
     old = {name.replace("encoder.", "decoder.", 1): value for name, value in old.items()}
-    other = small(attention="softmax", dropout=0.2)
+    other = small(attention="softmax")
+    for parameter in other.parameters():
+        parameter.data.add_(1.0)
     other.load_state_dict(old)
     torch.testing.assert_close(other.eval()(tokens())[0], ours.eval()(tokens())[0])
 
@@ -98,9 +103,11 @@ def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp
     content = checkpoint.read_bytes()
     for number, (damaged, said) in enumerate(
         [
-            (content[: len(content) // 2], "is no whole checkpoint of fairseq's"),
-            (b"", "is no whole checkpoint of fairseq's"),
-            (b"some text", "is no whole checkpoint of fairseq's"),
+            (content[: len(content) // 2], "is no whole checkpoint"),
+            (b"", "is no whole checkpoint"),
+            (b"some text", "is no whole checkpoint"),
+            (b"<html>", "is no whole checkpoint"),
+            (bytes(100), "is no whole checkpoint"),
         ]
     ):
         path = tmp_path / f"{number}.pt"
@@ -108,8 +115,44 @@ def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp
         with pytest.raises(ValueError, match=f"{number}.pt {said}"):
             read_checkpoint(path)
     torch.save({"weights": torch.zeros(2)}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"other.pt is no whole checkpoint of fairseq's"):
+    with pytest.raises(
+        ValueError, match=r"other.pt is no checkpoint of fairseq's: it needs a model with its configuration"
+    ):
         read_checkpoint(tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize("name", ["projected_lenght", "encoder_layer"])
+def test_unknown_overrides_are_refused(checkpoint, corpus, name):
+    with pytest.raises(ValueError, match=f"{name}=4: there is no such option"):
+        LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus), **{name: 4})
+
+
+def test_overrides_reach_the_model_and_the_subword_model(checkpoint, corpus):
+    roberta = LinformerRobertaModel.from_pretrained(
+        str(checkpoint.parent), checkpoint.name, str(corpus), bpe="characters", pooler_dropout=0.5
+    )
+    assert roberta.model.args.pooler_dropout == 0.5
+    assert type(roberta.bpe).__name__ == "Characters"
+
+
+def test_a_pruned_model_can_be_saved_and_loaded_again():
+    """With LayerDrop a model is pruned as it is loaded; the configuration that fairseq saves then must say so."""
+    options = {"encoder_layers": 3, "projected_length": "16,8,4", "sharing": "key-value"}
+    whole = small(**options)
+    cfg = OmegaConf.create({"_name": "linformer_roberta", **options, "encoder_layers_to_keep": "0,2"})
+    pruned = small(**options, encoder_layers_to_keep="0,2")
+    pruned.load_state_dict(whole.state_dict(), model_cfg=cfg)
+    again = LinformerRobertaModel.build_model(OmegaConf.merge(OmegaConf.create(SIZES), cfg), Task())
+    again.load_state_dict(pruned.state_dict())
+    torch.testing.assert_close(again.eval()(tokens())[0], pruned.eval()(tokens())[0])
+
+
+def test_a_head_of_other_classes_is_named():
+    there, here = small(), small(load_checkpoint_heads=True)
+    there.register_classification_head("topic", num_classes=2)
+    here.register_classification_head("topic", num_classes=3)
+    with pytest.raises(ValueError, match="pass load_checkpoint_heads=false for a new classification head"):
+        here.load_state_dict(there.state_dict())
 
 
 def test_the_command_line_says_what_does_not_fit(checkpoint, corpus, tmp_path):

@@ -8,7 +8,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 import fairseq_linformer.model  # noqa: F401 (registers the architectures)
-from fairseq_linformer.config import ARCHITECTURES, resolve_config
+from fairseq_linformer.config import ARCHITECTURES
+from fairseq_linformer.resolve import resolve_config
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,14 @@ def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("attention", "flash", "flash.*linformer"),
-        ("sharing", "all", "all.*layerwise"),
-        ("projected_length", "many", "many"),
+        ("attention", "flash", "^attention: .*flash.*linformer"),
+        ("sharing", "all", "^sharing: .*all.*layerwise"),
+        ("projected_length", "many", "^projected_length=many"),
+        ("encoder_layers", 1.5, "^encoder_layers: .*1.5"),
+        ("dropout", "none", "^dropout: .*none"),
+        ("encoder_layers_to_keep", "a", "^encoder_layers_to_keep=a is not allowed: .*numbers from 0 to 11"),
+        ("encoder_layers_to_keep", "0,50", "^encoder_layers_to_keep=0,50 is not allowed"),
+        ("encoder_layers_to_keep", "1,1", "^encoder_layers_to_keep=1,1 is not allowed: .*each once"),
         ("projectedlength", 128, "projectedlength"),
     ],
 )
@@ -124,7 +130,7 @@ def test_projections_that_cannot_work_are_refused(given, said):
 
 
 def test_pruning_keeps_each_layers_length():
-    options = {"encoder_layers": 3, "projected_length": "96..32", "encoder_layers_to_keep": "0,2"}
+    options = {"encoder_layers": 3, "projected_length": "96..32", "encoder_layers_to_keep": "2,0"}
     assert resolve_config(OmegaConf.create(options), 512).projected_length == [96, 32]
 
 

@@ -14,7 +14,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from fairseq_linformer.config import LinformerRobertaConfig, resolve_config
+from fairseq_linformer.config import LinformerRobertaConfig
+from fairseq_linformer.resolve import resolve_config
 from tests.conftest import ROOT
 
 PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
@@ -71,7 +72,12 @@ def test_fine_tuning_of_every_model(name, model):
     OmegaConf.resolve(cfg)
     assert cfg.task.max_positions == resolve_config(cfg.model, cfg.task.max_positions).max_positions
     assert cfg.task._name == cfg.criterion._name == "sentence_prediction"
-    assert cfg.task.num_classes == {"sst_2": 2, "imdb": 2, "docstrings": -1}[name], "-1: fairseq asks for it"
+    classes = {"docstrings": -1, "mnli": 3, "sts_b": 1}.get(name, 2)  # -1: fairseq asks for it
+    assert cfg.task.num_classes == classes
+    metric = {"cola": "mcc", "mrpc": "acc_and_f1", "qqp": "acc_and_f1", "sts_b": "pearson_and_spearman"}.get(name)
+    assert cfg.checkpoint.best_checkpoint_metric == (metric or "accuracy")
+    assert metric is None or cfg.criterion[f"report_{metric}"]
+    assert cfg.criterion.regression_target == cfg.task.regression_target == (name == "sts_b")
     assert 0 < cfg.lr_scheduler.warmup_updates < cfg.optimization.max_update
 
 

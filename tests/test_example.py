@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.config import resolve_config
+from fairseq_linformer.example import rename_parameters
+from fairseq_linformer.resolve import resolve_config
 from tests.conftest import ROOT, run
 
 EXAMPLE = Path(fairseq.__file__).parent / "examples" / "linformer" / "linformer_src"
@@ -79,7 +80,7 @@ def test_a_checkpoint_of_theirs_gives_the_same_logits(theirs, corpus):
 
 
 def test_training_goes_on_from_their_checkpoint(theirs, corpus, tmp_path):
-    """At the losses that their code had, Adam's moments included; layerwise needs --reset-optimizer, and says so."""
+    """To the parameters that their code reached, by Adam's moments; layerwise needs --reset-optimizer, and says so."""
     sharing, checkpoint, expected = theirs
     command = flags(corpus, ROOT / "fairseq_linformer", "ours", 8, "--restore-file", checkpoint, *SHARINGS[sharing])
     if sharing.startswith("layerwise"):
@@ -89,6 +90,14 @@ def test_training_goes_on_from_their_checkpoint(theirs, corpus, tmp_path):
     else:
         ours = losses(run(*command, cwd=tmp_path))
         assert ours == pytest.approx({update: expected[update] for update in (5, 6, 7, 8)}, abs=2e-3)
+        reached, theirs_reached = (
+            torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
+            for folder in (tmp_path / "ours", checkpoint.parent)
+        )
+        rename_parameters(theirs_reached)
+        assert reached.keys() == theirs_reached.keys()
+        for name, value in theirs_reached.items():
+            torch.testing.assert_close(reached[name], value, atol=1e-5, rtol=0, msg=name)
 
 
 def resolved(**options):

@@ -31,10 +31,12 @@ class Task:
         return self.length
 
 
+SIZES = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "encoder_attention_heads": 3}
+
+
 def small(**options):
-    sizes = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "encoder_attention_heads": 3}
     torch.manual_seed(0)
-    return LinformerRobertaModel.build_model(Namespace(**{**sizes, "projected_length": 8, **options}), Task())
+    return LinformerRobertaModel.build_model(Namespace(**{**SIZES, "projected_length": 8, **options}), Task())
 
 
 def tokens(rows=2, length=64):
@@ -148,8 +150,10 @@ def test_batches_that_cannot_be_encoded_are_refused():
     for unknown in (VOCABULARY, -3):
         with pytest.raises(ValueError, match=f"token id {unknown} is not in the vocabulary: ids are from 0 to 99"):
             model(torch.tensor([[0, unknown, 5]]))
-    for row in ([padding] * 3, [padding, 7, 8]):
-        with pytest.raises(ValueError, match="row 1 begins with padding"):
+    with pytest.raises(ValueError, match="tokens must have two dimensions, rows and positions, not 1"):
+        model(torch.tensor([0, 5]))
+    for row in ([padding] * 3, [padding, 7, 8], [7, padding, 8]):
+        with pytest.raises(ValueError, match="row 1 has padding before a token, or no token"):
             model(torch.tensor([[5, 6, 7], row]))
 
 

@@ -21,7 +21,7 @@ class AttentionConfig(Protocol):
     attention_dropout: float
     max_positions: int
     projection: str
-    projection_init: str
+    projection_init: str | None  # None where there is no choice
     projected_length: list[int]  # one a layer
     sharing: str
     freeze_projection: bool
@@ -46,9 +46,10 @@ class Attention(nn.Module, ABC):
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.dropout = dropout
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
+        # In this order, fairseq's, because optimizers keep their state by the order of parameters.
         self.k_proj = nn.Linear(embed_dim, embed_dim)
         self.v_proj = nn.Linear(embed_dim, embed_dim)
+        self.q_proj = nn.Linear(embed_dim, embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     @classmethod

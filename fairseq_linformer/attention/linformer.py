@@ -37,7 +37,7 @@ class LinformerAttention(Attention):
         super().__init__(embed_dim, num_heads, dropout)
         self.key_projection = key_projection
         self.value_projection = value_projection
-        # The authors' order of parameters: by it Adam's moments are found in a checkpoint of their code.
+        # Again the order of fairseq's own code, here of its examples/linformer: E and F stand before the last map.
         self.out_proj = self._modules.pop("out_proj")  # type: ignore[assignment]
 
     @classmethod

@@ -28,6 +28,14 @@ def leading(x: Tensor, length: int, dim: int) -> Tensor:
     return x.narrow(dim, 0, length)
 
 
+def segment_means(max_positions: int, projected_length: int) -> Tensor:
+    """(k, n): row j averages the positions from floor(j n / k) to ceil((j + 1) n / k), as adaptive pooling does."""
+    n, k = max_positions, projected_length
+    rows, positions = torch.arange(k).unsqueeze(1), torch.arange(n)
+    start, end = rows * n // k, -(-(rows + 1) * n // k)
+    return ((positions >= start) & (positions < end)) / (end - start)
+
+
 class Projection(nn.Module, ABC):
     """E or F. Positions that are padding have no part in its result, however many there are."""
 
@@ -59,20 +67,20 @@ class LinearProjection(Projection):
         max_positions: n, the longest sequence.
         projected_length: k, from 1 to n.
         num_heads: h for a matrix a head, None for one that all heads share.
-        initialisation: how ``weight`` starts. ``segment-mean``: row j averages the positions floor(j n / k) to
-            ceil((j + 1) n / k), plus noise of N(0, 0.002). ``normal``: N(0, 0.02), as the authors' code trains.
-            ``johnson-lindenstrauss``: N(0, 1 / k), variance 1 / k, as in the proof of the paper's theorem 2.
+        initialisation: how ``weight`` starts. ``segment-mean``: ``segment_means`` plus noise. ``normal``: normal with
+            standard deviation 0.02, as the authors' code trains. ``johnson-lindenstrauss``: normal with variance
+            1 / k, as in the proof of the paper's theorem 2.
     """
 
     SHARINGS = ("headwise", "none", "key-value", "layerwise")
     INITIALISATIONS: ClassVar[tuple[str, ...]] = ("segment-mean", "normal", "johnson-lindenstrauss")
 
-    def __init__(self, max_positions: int, projected_length: int, num_heads: int | None, initialisation: str):
+    def __init__(self, max_positions: int, projected_length: int, num_heads: int | None, initialisation: str | None):
         super().__init__()
         shape = (projected_length, max_positions) if num_heads is None else (num_heads, projected_length, max_positions)
         weight = torch.randn(shape)
         if initialisation == "segment-mean":
-            weight = F.adaptive_avg_pool1d(torch.eye(max_positions), projected_length).T + NOISE * weight
+            weight = segment_means(max_positions, projected_length) + NOISE * weight
         elif initialisation == "normal":
             weight = 0.02 * weight
         elif initialisation == "johnson-lindenstrauss":
@@ -136,7 +144,7 @@ class WindowProjection(Projection):
 class ConvProjection(WindowProjection):
     """Depthwise convolution with kernel and stride w, without bias.
 
-    ``weight`` (w, d) starts as the mean of the window, plus noise of N(0, 0.002).
+    ``weight`` (w, d) starts as the mean of the window, plus noise.
     """
 
     SHARINGS = ("headwise", "key-value", "layerwise")  # its channels are not those of heads

@@ -7,6 +7,7 @@
     OUT/input0/{dict.txt,train.bin,train.idx,valid.bin,...}   the text:        pieces </s>
     OUT/input1/{...}                                          the second text, for pairs only
     OUT/label/{dict.txt,train.bin,...}                        one item a row:  label </s>
+    OUT/label/{train.label,...}                               instead of them, for scores: a number a line
 
 The ``<s>`` in front (``task.init_token=0``), the second separator of a pair (``task.separator_token=2``) and
 shortening (``task.shorten_method=truncate``) are the task's work, at each load. Labels are numbered by their sorted
@@ -18,7 +19,6 @@ import contextlib
 import itertools
 import json
 import re
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries 
 
 @dataclass(frozen=True)
 class Example:
-    """One row: a text, its label (None where it is not known), and the second text of a pair."""
+    """One row: a text, its label (a name, or a number; None where it is not known), and the second text of a pair."""
 
     text: str
     label: str | None
@@ -60,7 +60,7 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was written: class names in the order of their numbers, counts by split, and the length called long."""
+    """What was written: class names by number (none for scores), counts by split, and the length called long."""
 
     labels: tuple[str, ...]
     splits: dict[str, SplitCounts]
@@ -68,7 +68,8 @@ class Summary:
 
     def lines(self) -> Iterator[str]:
         """The summary for people, a line at a time."""
-        yield f"labels: {', '.join(f'{number} = {name}' for number, name in enumerate(self.labels))}"
+        names = ", ".join(f"{number} = {name}" for number, name in enumerate(self.labels))
+        yield f"labels: {names or 'scores'}"
         for split, counts in self.splits.items():
             yield (
                 f"{split}: {counts.examples:,} examples, {counts.tokens / counts.examples:.0f} tokens on average, "
@@ -77,51 +78,57 @@ class Summary:
 
 
 def write_classification(
-    out: Path, splits: Mapping[str, Iterable[Example]], tokenizer: Tokenizer, long_length: int = 512
+    out: Path,
+    splits: Mapping[str, Iterable[Example]],
+    tokenizer: Tokenizer,
+    labels: Sequence[str] | None = None,
+    long_length: int = 512,
 ) -> Summary:
     """Encodes every split and writes the folder `out`, which appears only when it is complete.
 
-    `splits` maps fairseq's split names to rows, read once and never held in memory; "train" is read first and names
-    the labels. Rows of "test" may all come without a label: then no label/test is written.
+    `splits` maps fairseq's split names to rows, read once and never held in memory, "train" first. `labels` are the
+    classes; none at all (an empty sequence) for labels that are numbers; None for those that occur in train. Rows of
+    "test", "test1", … may all come without a label: then none is written.
     `long_length`: rows of more tokens than this are counted as long; nothing is cut.
-    ValueError: `out` is a file or a folder with something in it; no "train"; a split without rows; a row whose text is
-    empty, whose label is missing, unknown or impossible, or that is a pair among single texts or the reverse.
+    ValueError: `out` is a file or a folder with something in it; no "train" to name the labels; a split without rows; a
+    row without any text, whose label is missing, unknown or impossible, or that is a pair among single texts or the
+    reverse.
     """
-    if "train" not in splits:
+    if labels is None and "train" not in splits:
         raise ValueError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
     with staged_folder(out.resolve(), SUMMARY_FILE) as (folder, summary_file):
         tokenizer.save(folder)
         tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
         counts: dict[str, SplitCounts] = {}
-        dictionary, pairs = Dictionary(), False
-        for split in ("train", *(name for name in splits if name != "train")):
+        dictionary = _label_dictionary(Counter(dict.fromkeys(labels or (), 1)))
+        pairs: bool | None = None
+        for split in sorted(splits, key=lambda name: name != "train"):
             rows = iter(splits[split])
             first = next(rows, None)
             if first is None:
                 raise ValueError(f"split {split} holds no example")
-            if split == "train":
-                pairs = first.second is not None
-            counts[split], labels = _write_texts(
+            pairs = first.second is not None if pairs is None else pairs
+            counts[split], column = _write_texts(
                 folder, split, itertools.chain((first,), rows), tokenizer, pairs=pairs, long_length=long_length
             )
-            if split == "train":
-                dictionary = _label_dictionary(labels)
-            _write_labels(folder / "label", split, labels, dictionary)
+            if split.startswith("test") and all(label is None for label in column):
+                continue
+            known = _known(column, split)
+            if labels is None and split == "train":
+                dictionary = _label_dictionary(Counter(known))
+            (folder / "label").mkdir(exist_ok=True)
+            if labels is not None and not labels:
+                _write_scores(folder / "label", split, known)
+            else:
+                _write_labels(folder / "label", split, known, dictionary)
         for name in ("input0", "input1") if pairs else ("input0",):
             tokenizer.dictionary.save(str(folder / name / DICTIONARY_FILE))
-        dictionary.save(str(folder / "label" / DICTIONARY_FILE))
+        if _label_names(dictionary):
+            (folder / "label").mkdir(exist_ok=True)
+            dictionary.save(str(folder / "label" / DICTIONARY_FILE))
         summary = Summary(_label_names(dictionary), counts, long_length)
         json.dump(asdict(summary), summary_file, indent=1)
     return summary
-
-
-def fine_tuning_command(config: str, data: Path) -> str:
-    """What to type next with a folder that was written for a config of configs/finetune."""
-    task_data = shlex.quote(f"task.data={data}")
-    return (
-        f"fairseq-hydra-train --config-dir configs/finetune --config-name {config} model=MODEL "
-        f"{task_data} checkpoint.finetune_from_model=CHECKPOINT"
-    )
 
 
 def _write_texts(
@@ -143,9 +150,11 @@ def _write_texts(
             for column, writer in zip(columns, writers, strict=True):
                 pieces = tokenizer.encode(column)
                 sizes = np.array([len(ids) + 1 for ids in pieces], dtype=np.int64)
-                if (sizes == 1).any():
-                    row = int(np.argmax(sizes == 1))
-                    raise ValueError(_at(split, len(labels) + row, f"no piece is left of the text {column[row]!r}"))
+                lost = [row for row, text in enumerate(column) if text and sizes[row] == 1]
+                if lost:
+                    raise ValueError(
+                        _at(split, len(labels) + lost[0], f"no piece is left of the text {column[lost[0]]!r}")
+                    )
                 writer.write(_end_each(pieces, tokenizer.dictionary.eos()), sizes)
                 lengths += sizes
             labels.extend(None if example.label is None else sys.intern(example.label) for example in batch)
@@ -169,8 +178,8 @@ def _clean_columns(batch: Sequence[Example], split: str, before: int, pairs: boo
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
-            if not column[-1]:
-                raise ValueError(_at(split, row, f"the text is empty: {text!r}"))
+        if not any(column[-1] for column in columns):  # QQP has pairs with one empty question
+            raise ValueError(_at(split, row, f"the text is empty: {texts[0]!r}"))
     return columns
 
 
@@ -180,13 +189,16 @@ def _end_each(pieces: Sequence[np.ndarray], end: int) -> np.ndarray:
     return np.concatenate([part for ids in pieces for part in (ids, stop)])
 
 
-def _label_dictionary(labels: Sequence[str | None]) -> Dictionary:
-    """fairseq's dictionary of the names in train, sorted, with how often each occurs."""
-    counts: Counter[str] = Counter()
-    for row, label in enumerate(labels):
-        if label is None:
-            raise ValueError(_at("train", row, "the label is missing"))
-        counts[label] += 1
+def _known(labels: Sequence[str | None], split: str) -> list[str]:
+    """The labels of a split, of which none may be missing."""
+    known = [label for label in labels if label is not None]
+    if len(known) < len(labels):
+        raise ValueError(_at(split, labels.index(None), "the label is missing"))
+    return known
+
+
+def _label_dictionary(counts: Counter[str]) -> Dictionary:
+    """fairseq's dictionary of class names, sorted, with how often each occurs."""
     dictionary = Dictionary()
     for name in sorted(counts):
         if not name or name != name.strip() or not name.isprintable() or name in RESERVED:
@@ -201,21 +213,26 @@ def _label_names(dictionary: Dictionary) -> tuple[str, ...]:
     return tuple(dictionary.symbols[dictionary.nspecial :])
 
 
-def _write_labels(folder: Path, split: str, labels: Sequence[str | None], dictionary: Dictionary) -> None:
-    """Writes one item, [label, </s>], a row; nothing for a test split in which no row has a label."""
-    if split == "test" and all(label is None for label in labels):
-        return
+def _write_labels(folder: Path, split: str, labels: Sequence[str], dictionary: Dictionary) -> None:
+    """Writes one item, [label, </s>], a row."""
     names = _label_names(dictionary)
     items = np.full((len(labels), 2), dictionary.eos(), dtype=np.int64)
     for row, label in enumerate(labels):
-        if label is None:
-            raise ValueError(_at(split, row, "the label is missing"))
         if label not in names:
-            raise ValueError(_at(split, row, f"label {label!r} is not one of train's: {', '.join(names)}"))
+            raise ValueError(_at(split, row, f"label {label!r} is none of {', '.join(names)}"))
         items[row, 0] = dictionary.index(label)
-    folder.mkdir(exist_ok=True)
     with IndexedWriter(folder / split, len(dictionary)) as writer:
         writer.write(items.reshape(-1), np.full(len(labels), 2, dtype=np.int64))
+
+
+def _write_scores(folder: Path, split: str, scores: Sequence[str]) -> None:
+    """Writes a number a line, as fairseq reads the targets of a regression."""
+    for row, score in enumerate(scores):
+        try:
+            float(score)
+        except ValueError:
+            raise ValueError(_at(split, row, f"score {score!r} is no number")) from None
+    (folder / f"{split}.label").write_text("".join(f"{score}\n" for score in scores), encoding="utf-8")
 
 
 def _at(split: str, row: int, message: str) -> str:

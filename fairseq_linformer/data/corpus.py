@@ -4,12 +4,12 @@ Two passes over the text, neither of which holds it: the first checks every byte
 the second encodes chunks of lines in worker processes and writes the ids straight into fairseq's binary format.
 """
 
+import contextlib
 import json
-import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from tqdm import tqdm
 
-from .encoding import Encoded, chunk_encoder
+from .encoding import Encoded, available_cores, chunk_encoder
 from .indexed import IndexedWriter
 from .reading import Chunk, LineSample, find_files, read_chunks
 from .staging import staged_folder
@@ -83,13 +83,13 @@ def prepare_corpus(
     dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess stores a blank
     line. The vocabulary is that of `spm` (a sentencepiece model) or of `gpt2_bpe` (a folder with encoder.json and
     vocab.bpe), and of the dict.txt beside them if there is one; else one of `vocab_size` pieces is trained on at most
-    `sample_characters` characters of `train`, drawn with `seed`. `workers` processes encode (default: all cores).
+    `sample_characters` characters of `train`, drawn with `seed`. `workers` processes encode (default: one a core).
 
     `out` appears when it is whole; until then the work is in `out`.partial, which a later run replaces.
     Raises ValueError or OSError, naming the file or option, for anything that the user can mend.
     """
     started = time.monotonic()
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    workers = available_cores() if workers is None else workers
     if workers < 1:
         raise ValueError(f"workers {workers}: must be at least 1")
     if [*train, *valid].count(STANDARD_INPUT) > 1:
@@ -99,17 +99,19 @@ def prepare_corpus(
     out = out.resolve()
     with staged_folder(out, REPORT_FILE) as (folder, report_file):
         files = {"train": _found(train, folder), "valid": _found(valid, folder)}
-        reports = {
-            "train": _survey(files["train"], None if given else sample),
-            "valid": _survey(files["valid"], None),
-        }
+        print(f"text files: {len(files['train']):,} to train on, {len(files['valid']):,} to validate on", flush=True)
+        with _standard_input_named(folder):
+            reports = {
+                "train": _survey(files["train"], None if given else sample),
+                "valid": _survey(files["valid"], None),
+            }
         if given:
             given.save(folder)
         tokenizer = given or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE)
         _write_dataset(files, tokenizer, folder, workers, reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
-    _print_summary(reports, out, time.monotonic() - started)
+    _print_summary(reports, time.monotonic() - started)
 
 
 def _given_tokenizer(
@@ -144,6 +146,15 @@ def _found(names: Sequence[Path], folder: Path) -> list[Path]:
     with spool.open("wb") as stream:
         shutil.copyfileobj(sys.stdin.buffer, stream)
     return find_files(spool if name == STANDARD_INPUT else name for name in names)
+
+
+@contextlib.contextmanager
+def _standard_input_named(folder: Path) -> Iterator[None]:
+    """Lets errors about the text speak of standard input, not of the file where it waits and which they remove."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(folder / _SPOOL_FILE), "standard input")) from error
 
 
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
@@ -206,7 +217,7 @@ def _save_dictionary(dictionary: Dictionary, folder: Path) -> None:
         dictionary.save(stream)
 
 
-def _print_summary(reports: dict[str, SplitReport], out: Path, seconds: float) -> None:
+def _print_summary(reports: dict[str, SplitReport], seconds: float) -> None:
     for split, report in reports.items():
         print(
             f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
@@ -214,4 +225,3 @@ def _print_summary(reports: dict[str, SplitReport], out: Path, seconds: float) -
         )
     megabytes = sum(report.bytes for report in reports.values()) / 1e6
     print(f"{megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s")
-    print(f"next: fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data={out}")

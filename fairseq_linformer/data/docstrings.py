@@ -49,8 +49,8 @@ def collect_docstrings(
     `package_bytes`: a package is left once this much of its text (UTF-8) was found, so that none drowns the others
     and most of the largest need not be parsed. Modules come in the order of a hash of their names, which makes what
     was found a fair sample of the package and the same in every run.
-    Skipped: tests, vendored copies, files that do not parse, texts below 80 characters, and texts with characters that
-    cannot be printed (control characters would break lines, lone surrogates cannot be encoded).
+    Skipped: tests, vendored copies, files that cannot be read or parsed, texts below 80 characters, and texts with
+    characters that cannot be printed (control characters would break lines, lone surrogates cannot be encoded).
     """
     modules: dict[str, dict[str, Path]] = defaultdict(dict)
     for root in roots:
@@ -146,22 +146,27 @@ def _modules(root: Path) -> Iterator[tuple[str, Path]]:
         subfolders[:] = sorted(set(subfolders) - SKIPPED_FOLDERS)
         for file in sorted(files):
             path = Path(folder, file)
-            if path.suffix == ".py" and path.is_file():
+            # Not path.is_file(), which raises in a folder that may be listed but not entered.
+            if path.suffix == ".py" and os.path.isfile(path):
                 parts = path.relative_to(root).with_suffix("").parts
                 yield ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts), path
 
 
 def _quoted_bytes(path: Path) -> int:
-    return sum(map(len, path.read_bytes().split(b'"""')[1::2]))
+    try:
+        return sum(map(len, path.read_bytes().split(b'"""')[1::2]))
+    except OSError:
+        return 0
 
 
 def _docstrings_of(path: Path) -> Iterator[str]:
-    """The docstrings of a source file, outer ones first; none if it does not parse."""
+    """The docstrings of a source file, outer ones first; none if it cannot be read or parsed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # other people's invalid escape sequences
             tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError):  # ValueError: null bytes, before Python 3.12
+    # ValueError: null bytes, before Python 3.12. MemoryError, RecursionError: the parser's, for deep nesting.
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):

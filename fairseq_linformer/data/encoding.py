@@ -29,6 +29,13 @@ Encoded = Iterator[tuple[Items, int]]
 _CHUNKS_PER_WORKER = 4
 
 
+def available_cores() -> int:
+    """The cores that this process may use, which on a shared machine may be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
     """One item a line: its tokens and </s>."""
     dictionary = tokenizer.dictionary

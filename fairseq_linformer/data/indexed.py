@@ -1,6 +1,7 @@
 """Writes fairseq's mmap datasets (.bin and .idx) as a stream."""
 
 import contextlib
+import os
 import struct
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +19,15 @@ class IndexedWriter:
     fairseq's builder keeps the sizes and offsets of all items in Python lists, about 100 bytes an item: gigabytes for
     the lines of Wikipedia. Here the sizes go to a temporary file, `prefix`.sizes, and memory does not grow.
 
-    As a context manager it closes on leaving; after an error no index is written, so that nothing looks whole.
+    As a context manager it closes on leaving. The index appears last, and whole: after an error, in closing too, there
+    is none, and nothing looks like a dataset.
     """
 
     def __init__(self, prefix: Path, vocab_size: int) -> None:
         self._dtype = best_fitting_int_dtype(vocab_size)
         self._vocab_size = vocab_size
         self._index = prefix.with_name(prefix.name + ".idx")
+        self._unfinished_index = prefix.with_name(prefix.name + ".idx.partial")
         self._sizes_file = prefix.with_name(prefix.name + ".sizes")
         with contextlib.ExitStack() as stack:
             self._data = stack.enter_context(prefix.with_name(prefix.name + ".bin").open("wb"))
@@ -43,20 +46,18 @@ class IndexedWriter:
         self._data.write(ids.astype(self._dtype, copy=False).tobytes())
         self._sizes.write(sizes.astype(np.int32, copy=False).tobytes())
 
-    def write_item(self, ids: np.ndarray) -> None:
-        """Appends one item: `ids` (tokens,)."""
-        self.write(ids, np.array([ids.size]))
-
     def close(self) -> None:
         """Writes the index and closes the files."""
         with self._files:
             self._write_index()
+        # Only now: closing writes the last of the data, and may fail on a full disk.
+        os.replace(self._unfinished_index, self._index)
         self._sizes_file.unlink()
 
     def _write_index(self) -> None:
         """Layout: magic, version, type of the ids, number of items, sizes (int32), offsets in bytes (int64)."""
         items = self._sizes.tell() // np.dtype(np.int32).itemsize
-        with self._index.open("wb") as index:
+        with self._unfinished_index.open("wb") as index:
             index.write(MMapIndexedDataset.Index._HDR_MAGIC)
             index.write(struct.pack("<QBQ", 1, _dtype_header_code(self._dtype), items))
             self._sizes.seek(0)

@@ -1,9 +1,14 @@
-"""Text files as a stream of lines: plain, .gz and .xz, checked as they are read, with memory that does not grow."""
+"""Text files as a stream of lines: plain, .gz and .xz, checked as they are read.
+
+Memory does not grow with the files, but each line must fit into it.
+"""
 
 import gzip
 import heapq
 import io
 import lzma
+import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +19,9 @@ import numpy as np
 
 from .tokenizer import DICTIONARY_FILE
 
-SUFFIXES = (".txt", ".gz", ".xz")
+SUFFIXES = (".txt", ".gz", ".xz")  # in small letters or capitals
+
+_TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz|txz)$", re.IGNORECASE)
 
 # Text that is read, encoded and written as one; large enough that handing it to a process costs nothing beside it.
 CHUNK_BYTES = 1 << 20
@@ -35,22 +42,46 @@ class Chunk:
 def find_files(names: Iterable[Path]) -> list[Path]:
     """The files that `names` stand for: a file is itself, a folder all text files below it, sorted.
 
-    Raises FileNotFoundError for a name that is neither, and for a folder without text files.
+    Raises FileNotFoundError for a name that is neither, and for a folder without text files; ValueError for a pipe or
+    a device, which cannot be read twice, and for a tar archive, whose headers would be taken for text.
     """
-    found = []
-    for name in names:
-        if name.is_dir():
-            # dict.txt is what a prepared folder holds, and is no text.
-            below = [path for path in sorted(name.rglob("*")) if path.suffix in SUFFIXES and path.is_file()]
-            below = [path for path in below if path.name != DICTIONARY_FILE]
-            if not below:
-                raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}")
-            found += below
-        elif name.exists():
-            found.append(name)
-        else:
-            raise FileNotFoundError(f"{name}: no such text file or folder")
+    found = [path for name in names for path in _files_of(name)]
+    for path in found:
+        if _TAR_NAME.search(path.name):
+            raise ValueError(f"{path}: is a tar archive: unpack it")
     return found
+
+
+def _files_of(name: Path) -> list[Path]:
+    if name.is_dir():
+        below = sorted(_texts_below(name))
+        if not below:
+            raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}")
+        return below
+    if name.is_file():
+        return [name]
+    if name.exists():
+        raise ValueError(
+            f"{name}: is a pipe or device and can be read only once: write the text to a file, or pass it to "
+            "prepare_corpus.py as - (standard input)"
+        )
+    raise FileNotFoundError(f"{name}: no such text file or folder")
+
+
+def _texts_below(root: Path) -> Iterator[Path]:
+    """The text files below a folder, and below folders that are linked there."""
+    seen = set()
+    for folder, subfolders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # two links to one folder, or a link to a folder above it
+            subfolders.clear()
+            continue
+        seen.add(real)
+        subfolders.sort()  # which of two links is followed should be the same everywhere
+        for path in (Path(folder, file) for file in files):
+            # dict.txt is what a prepared folder holds, and is no text.
+            if path.suffix.lower() in SUFFIXES and path.name != DICTIONARY_FILE and path.is_file():
+                yield path
 
 
 def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
@@ -108,9 +139,10 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
         return io.BufferedReader(gzip.open(path), CHUNK_BYTES)
-    if path.suffix == ".xz":
+    if suffix == ".xz":
         return io.BufferedReader(lzma.open(path), CHUNK_BYTES)
     return path.open("rb")
 
@@ -126,6 +158,8 @@ class LineSample:
     def __init__(self, characters: int, seed: int) -> None:
         if characters < _PIECE_CHARACTERS:
             raise ValueError(f"sample of {characters} characters: must be at least {_PIECE_CHARACTERS}")
+        if seed < 0:
+            raise ValueError(f"seed {seed}: must be at least 0")
         self._room = characters
         self._random = np.random.default_rng(seed)
         self._heap: list[tuple[float, int, str]] = []  # largest key first

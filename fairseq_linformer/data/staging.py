@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,14 @@ from typing import IO
 def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
     """Gives `out`.partial to work in, and its open file `mark`; renames the folder to `out` when the body succeeds.
 
-    After an error nothing is left. A killed run leaves `out`.partial, which the next one empties and takes over: the
-    file `mark` says that the folder is ours. It is also locked, so that two runs do not write into each other.
-    Raises ValueError if `out` is there and not empty, if `out`.partial is not ours, or another run is at work in it.
+    After an error nothing is left, except where the renaming alone fails: then `out`.partial is whole, and stays. A
+    killed run leaves `out`.partial too, which the next one empties and takes over: the file `mark` says that the
+    folder is ours. It is also locked, so that two runs do not write into each other.
+    Raises ValueError if `out` is there and not empty, or a mount point, if `out`.partial is not ours, or if another run
+    is at work in it.
     """
+    if os.path.ismount(out):
+        raise ValueError(f"{out} is a mount point, which cannot be replaced: name a folder inside it")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} exists and is not an empty folder: nothing was changed; name another, or remove it")
     partial = out.with_name(out.name + ".partial")
@@ -26,15 +31,16 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
     partial.mkdir(parents=True, exist_ok=True)
     with marked.open("a", encoding="utf-8") as stream:
         _lock(stream, partial)
+        _check_unmoved(stream, marked)
         stream.truncate(0)
         _empty(partial, keep=marked)
         try:
             yield partial, stream
             stream.flush()
-            partial.rename(out)
-        finally:
-            # Gone already if it was renamed.
+        except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _rename(partial, out)
 
 
 def _lock(stream: IO[str], partial: Path) -> None:
@@ -45,6 +51,24 @@ def _lock(stream: IO[str], partial: Path) -> None:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise ValueError(f"{partial}: another run is writing there") from error
         # Otherwise the file system knows no locks, which many clusters' do not: go on without.
+
+
+def _check_unmoved(stream: IO[str], marked: Path) -> None:
+    """Between opening and locking, the run that held the lock may have renamed or removed the folder."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(stream.fileno()), marked.stat()):
+            return
+    raise ValueError(f"{marked.parent}: another run has just finished there")
+
+
+def _rename(partial: Path, out: Path) -> None:
+    try:
+        partial.rename(out)
+    except OSError as error:
+        raise OSError(
+            f"{out}: the folder cannot be given this name ({error.strerror}); the complete result lies in {partial}: "
+            "move it before the next run"
+        ) from error
 
 
 def _empty(folder: Path, keep: Path) -> None:

@@ -30,11 +30,13 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return SentencePieceTokenizer(path)
 
 
-def load_task(folder: Path, *splits: str, num_classes: int = 2) -> SentencePredictionTask:
+def load_task(
+    folder: Path, *splits: str, num_classes: int = 2, regression_target: bool = False
+) -> SentencePredictionTask:
     config = SentencePredictionConfig(
         data=str(folder), num_classes=num_classes, init_token=0, separator_token=2, no_shuffle=True
     )
-    config.regression_target, config.seed = False, 1
+    config.regression_target, config.seed = regression_target, 1
     task = SentencePredictionTask.setup_task(config)
     for split in splits:
         task.load_dataset(split)
@@ -63,6 +65,27 @@ def test_fairseq_loads_single_texts(tmp_path: Path, tokenizer: Tokenizer) -> Non
         assert [tokens(task, split, row) for row in range(len(rows))] == [[0, *ids.tolist(), 2] for ids in encoded]
         assert class_names(task, split) == [row.label for row in rows]
     assert not (tmp_path / "out" / "input1").exists()
+
+
+def test_fairseq_loads_scores(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = [Example("a film", "0.5", "film"), Example("good", "1.0", "a good film"), Example("bad", "0.0", "")]
+    splits = {"train": rows, "valid": rows[1:], "test": [Example("good", None, "bad")]}
+    summary = write_classification(tmp_path / "out", splits, tokenizer, labels=())
+    assert summary.labels == ()
+    task = load_task(tmp_path / "out", "train", "valid", "test", num_classes=1, regression_target=True)
+    assert [row["target"] for row in task.dataset("train")] == [[0.5], [1.0], [0.0]]
+    assert [row["target"] for row in task.dataset("valid")] == [[1.0], [0.0]]
+    assert "target" not in task.dataset("test")[0]
+    with pytest.raises(ValueError, match="split train, row 2: score 'high' is no number"):
+        write_classification(tmp_path / "no", {"train": [rows[0], Example("a", "high", "b")]}, tokenizer, labels=())
+
+
+def test_a_test_set_alone_with_the_classes_of_another_task(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """AX: predictions of a model that was trained on MNLI are numbered as MNLI's classes."""
+    names = ("contradiction", "entailment", "neutral")
+    write_classification(tmp_path / "out", {"test": [Example("a", None, "b")]}, tokenizer, labels=names)
+    task = load_task(tmp_path / "out", "test", num_classes=3)
+    assert tuple(task.label_dictionary.symbols[4:7]) == names
 
 
 def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -160,11 +183,11 @@ def test_a_test_split_needs_no_labels(tmp_path: Path, tokenizer: Tokenizer) -> N
         ({"train": TRAIN, "test": [Example("a", None), Example("a", "negative")]}, "split test, row 1: the label is"),
         (
             {"train": TRAIN, "valid": [*VALID, Example("a", "neutral")]},
-            "split valid, row 3: label 'neutral' is not one of train's: negative, positive",
+            "split valid, row 3: label 'neutral' is none of negative, positive",
         ),
         ({"train": [*TRAIN, Example("a", "positive", "b")]}, "split train, row 4: a pair, but all must be single"),
         ({"train": [Example("a", "x", "b"), Example("a", "x")]}, "split train, row 2: a single text, but all must be"),
-        ({"train": [Example("a", "x", "")]}, "split train, row 1: the text is empty"),
+        ({"train": [Example("", "x", " ")]}, "split train, row 1: the text is empty"),
         ({"train": [Example("a", "two\nlines")]}, "label 'two"),
         ({"train": [Example("a", "<mask>")]}, "label '<mask>'"),
         ({"train": [Example("a", "x ")]}, "label 'x '"),

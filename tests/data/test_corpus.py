@@ -7,6 +7,7 @@ import json
 import lzma
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -25,10 +26,11 @@ from fairseq_cli import preprocess
 
 from fairseq_linformer.data import encoding, reading
 from fairseq_linformer.data.corpus import prepare_corpus
-from fairseq_linformer.data.reading import LineSample, read_chunks
+from fairseq_linformer.data.reading import LineSample, find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "prepare_corpus.py"
+BENCHMARK = SCRIPT.with_name("benchmark_corpus.py")
 DATASET = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
 
 RANDOM = np.random.default_rng(0)
@@ -130,6 +132,7 @@ def test_documents(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[st
     assert items(tmp_path / "out" / "train") == [[*ids.tolist(), 2] for ids in tokenizer.encode(lines)]
     printed = capsys.readouterr().out
     tokens = sum(map(len, items(tmp_path / "out" / "train")))
+    assert "text files: 3 to train on, 1 to validate on" in printed
     assert f"train: 4 documents, 5 lines, {tokens} tokens, 0.000% unknown" in printed
     assert "valid: 2 documents, 3 lines" in printed
     assert f"--config-name tiny_512 task.data={tmp_path / 'out'}" in printed
@@ -207,6 +210,42 @@ def test_names_that_are_no_text(tmp_path: Path, texts: tuple[Path, Path]) -> Non
     assert not list(tmp_path.glob("out*"))
 
 
+def test_standard_input_is_called_so_in_errors(
+    tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text, message in ((b"", "holds no text"), (b"caf\xe9\n", "line 1 is not UTF-8")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        with pytest.raises(ValueError, match=f"^standard input: {message}"):
+            prepare_corpus([texts[0]], [Path("-")], tmp_path / "out", spm=model, workers=1)
+
+
+def test_pipes_are_refused(tmp_path: Path) -> None:
+    """The text is read twice, and a pipe would be empty the second time."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match=r"pipe\.txt: is a pipe or device and can be read only once: .* as - \("):
+        find_files([tmp_path / "pipe.txt"])
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.TAR.xz", "a.tar", "a.tgz"])
+def test_tar_archives_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=f"{name}: is a tar archive: unpack it"):
+        find_files([tmp_path / name])
+
+
+def test_folders_are_searched_in_capitals_and_through_links(tmp_path: Path) -> None:
+    """Each folder once, even where links make a circle."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "folder" / "B.TXT").write_text("of B\n")
+    (tmp_path / "linked" / "x.GZ").write_bytes(gzip.compress(b"of x\n"))
+    (tmp_path / "linked" / "up").symlink_to(tmp_path / "folder")
+    (tmp_path / "folder" / "down").symlink_to(tmp_path / "linked")
+    found = find_files([tmp_path / "folder"])
+    assert found == [tmp_path / "folder" / "B.TXT", tmp_path / "folder" / "down" / "x.GZ"]
+    assert [line for chunk in read_chunks(found) for line in chunk.lines] == ["of B", "", "of x"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -216,6 +255,7 @@ def test_names_that_are_no_text(tmp_path: Path, texts: tuple[Path, Path]) -> Non
         ({"gpt2_bpe": Path("b"), "sample_characters": 9}, "sample-characters 9: is for training"),
         ({"sample_characters": 0}, "sample-characters 0: must be at least 1"),
         ({"sample_characters": 100}, "sample of 100 characters: must be at least 2000"),
+        ({"seed": -1}, "seed -1: must be at least 0"),
         ({"vocab_size": 0}, "vocab-size 0: must be at least 1"),
         ({"vocab_size": 99_999}, "vocabulary size 99999: too large, the text supports at most"),
         ({"train": [Path("-")], "valid": [Path("-")]}, "standard input .* more than once"),
@@ -246,6 +286,20 @@ def test_nothing_of_the_users_is_overwritten(tmp_path: Path, texts: tuple[Path, 
     (tmp_path / "out.partial" / "mine").unlink()
     prepare()  # into the empty folder
     assert not (tmp_path / "out.partial").exists() and (tmp_path / "out" / "train.idx").is_file()
+
+
+def test_default_number_of_workers_keeps_to_the_allowed_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
+    assert encoding.available_cores() == 3
+
+
+def test_benchmark_reports_errors_in_one_line() -> None:
+    command = [sys.executable, str(BENCHMARK), "absent.txt", "--workers", "0"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "error: workers 0: must be at least 1" and "Traceback" not in done.stderr
+    run = runpy.run_path(str(BENCHMARK))["run"]
+    with pytest.raises(ChildProcessError, match=r"python.* -c 'raise SystemExit\(3\)': ended with status 3"):
+        run("-c", "raise SystemExit(3)")
 
 
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")

@@ -75,6 +75,21 @@ def test_what_is_left_out(tmp_path: Path) -> None:
     assert [(item.module, item.text) for item in found(tmp_path)] == [("pkg.good", LONG.strip())]
 
 
+def test_files_that_cannot_be_read_or_parsed_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_module(tmp_path, "pkg/good.py", LONG)
+    write_module(tmp_path, "pkg/locked.py", f"locked {LONG}")
+    (tmp_path / "pkg" / "deep.py").write_text(f'"""deep {LONG}"""\nx = {"-" * 100_000}1\n')  # MemoryError
+    read = Path.read_bytes
+
+    def read_if_allowed(path: Path) -> bytes:
+        if path.name == "locked.py":
+            raise PermissionError(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_if_allowed)
+    assert [item.module for item in found(tmp_path)] == ["pkg.good"]
+
+
 def test_sources_are_not_run(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(f'"""{LONG}"""\nopen({str(tmp_path / "run")!r}, "w")\n')
     assert len(found(tmp_path)) == 1

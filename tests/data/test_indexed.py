@@ -30,7 +30,7 @@ def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     items = [random.integers(0, vocab_size, size=size, dtype=np.int32) for size in random.integers(0, 9, size=40)]
     with IndexedWriter(tmp_path / "ours", vocab_size) as writer:
         for item in items[:5]:
-            writer.write_item(item)
+            writer.write(item, np.array([item.size]))
         for some in (items[5:6], items[6:33], items[33:]):
             writer.write(np.concatenate(some), np.array([item.size for item in some]))
     fairseq_writes(tmp_path / "theirs", items, vocab_size)
@@ -50,14 +50,25 @@ def test_no_items_at_all(tmp_path: Path) -> None:
 def test_an_error_leaves_no_index(tmp_path: Path) -> None:
     """Without an index fairseq finds no dataset, so a half-written one cannot be trained on."""
     with pytest.raises(RuntimeError, match="disk"), IndexedWriter(tmp_path / "ours", 10) as writer:
-        writer.write_item(np.array([1, 2]))
+        writer.write(np.array([1, 2]), np.array([2]))
         raise RuntimeError("disk")
     assert not MMapIndexedDataset.exists(str(tmp_path / "ours"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("file", ["ours.bin", "ours.idx.partial"])
+def test_a_disk_that_is_full_at_closing_leaves_no_index(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).symlink_to("/dev/full")
+    writer = IndexedWriter(tmp_path / "ours", 10)
+    writer.write(np.array([1, 2]), np.array([2]))
+    with pytest.raises(OSError, match="No space left"):
+        writer.close()
+    assert not (tmp_path / "ours.idx").exists()
 
 
 def test_ids_that_would_wrap_round_are_refused(tmp_path: Path) -> None:
     with IndexedWriter(tmp_path / "ours", 1000) as writer:
         with pytest.raises(ValueError, match=r"ids from 3 to 65539: must lie in 0\.\.999"):
-            writer.write_item(np.array([3, 65_539]))
+            writer.write(np.array([3, 65_539]), np.array([2]))
         with pytest.raises(ValueError, match="sizes add up to 3, but there are 2 ids"):
             writer.write(np.array([3, 4]), np.array([3]))

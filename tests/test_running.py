@@ -1,0 +1,112 @@
+"""Running fairseq-hydra-train: what is run again, what not, and what ends with it. A script stands in for fairseq."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from fairseq_linformer import running
+from fairseq_linformer.running import RUN_FILE, override, train
+from tests.conftest import ROOT
+
+PYTHON = sys.executable
+
+# Logs two updates as fairseq does, counts its calls, and does what the environment asks for.
+TRAINER = """\
+#!{python}
+import os, pathlib, sys, tempfile, time
+pathlib.Path({calls!r}).open("a").write(os.environ["TMPDIR"] + "\\n")
+tempfile.mkdtemp()
+print('train | {{"epoch": 1, "loss": "2.5", "num_updates": "1"}}', flush=True)
+print('train | {{"epoch": 1, "loss": "2.', flush=True)
+if "optimization.lr=fail" in sys.argv:
+    sys.exit("out of memory")
+if "optimization.lr=wait" in sys.argv:
+    time.sleep(60)
+print('valid | {{"epoch": 1, "valid_loss": "2.0", "valid_num_updates": "2"}}', flush=True)
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """Puts the stand-in beside Python, and is the file that it counts its calls in."""
+    path = tmp_path / "calls"
+    program = tmp_path / "bin" / "fairseq-hydra-train"
+    program.parent.mkdir()
+    program.write_text(TRAINER.format(python=sys.executable, calls=str(path)))
+    program.chmod(0o755)
+    monkeypatch.setattr(running.sys, "executable", str(program.with_name("python")))
+    return path
+
+
+@pytest.mark.parametrize(
+    "value", ["/home/josé, (1)=x", "it's", "back\\slash", "both\\'", "ends\\", "''", "a b", "plain"]
+)
+def test_any_value_is_quoted_for_hydra(value):
+    parsed = OverridesParser.create().parse_override(override("task.data", value))
+    assert parsed.value() == value
+
+
+def test_a_complete_run_is_not_run_again(calls, tmp_path):
+    rows = [train("pretrain/tiny_512", ["optimization.lr=1"], tmp_path / "run", 2) for _ in range(2)]
+    assert len(calls.read_text().splitlines()) == 1
+    assert (
+        rows[0]
+        == rows[1]
+        == [
+            {"epoch": 1.0, "loss": 2.5, "num_updates": 1.0},
+            {"epoch": 1.0, "valid_loss": 2.0, "valid_num_updates": 2.0},
+        ]
+    )
+
+
+def test_a_folder_keeps_to_its_settings(calls, tmp_path):
+    """Otherwise the figures of one run would be shown as those of another."""
+    train("pretrain/tiny_512", ["optimization.lr=1"], tmp_path / "run", 2)
+    for lr, updates in ((2, 2), (1, 3)):
+        with pytest.raises(ValueError, match=r"run holds a run with other settings .*optimization\."):
+            train("pretrain/tiny_512", [f"optimization.lr={lr}"], tmp_path / "run", updates)
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_a_run_that_failed_says_why_and_is_run_again(calls, tmp_path):
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"ended with status 1; its last lines:\n(.*\n)*out of memory"):
+            train("pretrain/tiny_512", ["optimization.lr=fail"], tmp_path / "run", 2)
+    assert len(calls.read_text().splitlines()) == 2
+    assert not json.loads((tmp_path / "run" / RUN_FILE).read_text())["complete"]
+
+
+def test_temporary_files_of_a_run_are_gone_with_it(calls, tmp_path):
+    train("pretrain/tiny_512", [], tmp_path / "run", 2)
+    assert not Path(calls.read_text().strip()).exists()
+
+
+def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_training(calls, tmp_path):
+    script = """
+        import sys
+        from pathlib import Path
+        from fairseq_linformer import running
+        from fairseq_linformer.errors import one_line_errors
+        running.sys.executable = sys.argv[1]
+        with one_line_errors():
+            running.train("pretrain/tiny_512", ["optimization.lr=wait"], Path(sys.argv[2]), 2)
+    """
+    command = [PYTHON, "-c", textwrap.dedent(script), str(tmp_path / "bin" / "python"), str(tmp_path / "run")]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE) as process:
+        log = tmp_path / "run" / "train.log"
+        deadline = time.monotonic() + 60
+        while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with pytest.raises(ValueError, match="another process is training there"):
+            train("pretrain/tiny_512", ["optimization.lr=wait"], tmp_path / "run", 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert not subprocess.run(["pgrep", "-f", str(tmp_path / "bin")], check=False, stdout=subprocess.PIPE).stdout
