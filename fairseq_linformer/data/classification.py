@@ -100,7 +100,7 @@ def write_classification(
         tokenizer.save(folder)
         tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
         counts: dict[str, SplitCounts] = {}
-        dictionary = _label_dictionary(Counter(dict.fromkeys(labels or (), 1)))
+        columns: dict[str, list[str | None]] = {}
         pairs: bool | None = None
         for split in sorted(splits, key=lambda name: name != "train"):
             rows = iter(splits[split])
@@ -108,27 +108,36 @@ def write_classification(
             if first is None:
                 raise ValueError(f"split {split} holds no example")
             pairs = first.second is not None if pairs is None else pairs
-            counts[split], column = _write_texts(
+            counts[split], columns[split] = _write_texts(
                 folder, split, itertools.chain((first,), rows), tokenizer, pairs=pairs, long_length=long_length
             )
-            if split.startswith("test") and all(label is None for label in column):
-                continue
-            known = _known(column, split)
-            if labels is None and split == "train":
-                dictionary = _label_dictionary(Counter(known))
-            (folder / "label").mkdir(exist_ok=True)
-            if labels is not None and not labels:
-                _write_scores(folder / "label", split, known)
-            else:
-                _write_labels(folder / "label", split, known, dictionary)
         for name in ("input0", "input1") if pairs else ("input0",):
             tokenizer.dictionary.save(str(folder / name / DICTIONARY_FILE))
-        if _label_names(dictionary):
-            (folder / "label").mkdir(exist_ok=True)
-            dictionary.save(str(folder / "label" / DICTIONARY_FILE))
-        summary = Summary(_label_names(dictionary), counts, long_length)
+        summary = Summary(_write_label_folder(folder / "label", columns, labels), counts, long_length)
         json.dump(asdict(summary), summary_file, indent=1)
     return summary
+
+
+def _write_label_folder(
+    folder: Path, columns: Mapping[str, Sequence[str | None]], labels: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Writes the labels of every split that has them, and returns the names of the classes by number."""
+    known = {
+        split: _known(column, split)
+        for split, column in columns.items()
+        if not split.startswith("test") or any(label is not None for label in column)
+    }
+    counts = Counter(known["train"] if labels is None else labels)
+    dictionary = _label_dictionary(counts)
+    folder.mkdir()
+    for split, values in known.items():
+        if counts:
+            _write_labels(folder, split, values, dictionary)
+        else:
+            _write_scores(folder, split, values)
+    if counts:
+        dictionary.save(str(folder / DICTIONARY_FILE))
+    return _label_names(dictionary)
 
 
 def _write_texts(
