@@ -22,6 +22,8 @@ _running: set["subprocess.Popen[str]"] = set()
 
 def override(name: str, value: object) -> str:
     """``name=value`` as Hydra reads it, whatever characters the value holds (a folder's name, say)."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]*/[A-Za-z0-9_./-]+", str(value)):
+        return f"{name}={value}"  # a folder's name that needs no quotes
     # Inside quotes a backslash is one, except before a quote.
     quoted = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), str(value))
     return f"{name}='{quoted}'"
