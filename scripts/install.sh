@@ -21,11 +21,15 @@ PROBE
 
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
 # fairseq is built from source and asks for torch while it is: torch comes first, then fairseq without isolation, or pip
-# would download a second torch, the newest with CUDA, for the build alone. Its extensions compile side by side, which
-# they cannot do with ninja: torch's build writes one build.ninja for all.
+# would download a second torch, the newest with CUDA, for the build alone.
 "${pip[@]}" "torch==$torch" numpy cython wheel 'setuptools<81'
-side_by_side=$(mktemp)
-trap 'rm -f "$side_by_side"' EXIT
-printf '[build_ext]\nparallel=%s\n' "$(getconf _NPROCESSORS_ONLN)" >"$side_by_side"
-DIST_EXTRA_CONFIG=$side_by_side CFLAGS='-O2 -g0' "${pip[@]}" --no-build-isolation 'fairseq-fixed==0.12.3.1'
+# Its extensions compile side by side. With ninja they cannot: torch's build writes one build.ninja for all of them, each
+# over the other's. So a ninja that fails stands before any other: torch then does without.
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+printf '[build_ext]\nparallel=%s\n' "$(getconf _NPROCESSORS_ONLN)" >"$build/distutils.cfg"
+printf '#!/bin/sh\nexit 1\n' >"$build/ninja"
+chmod +x "$build/ninja"
+PATH=$build:$PATH DIST_EXTRA_CONFIG=$build/distutils.cfg CFLAGS='-O2 -g0' \
+    "${pip[@]}" --no-build-isolation 'fairseq-fixed==0.12.3.1'
 "${pip[@]}" --no-build-isolation --editable '.[dev]'
