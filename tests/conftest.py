@@ -1,5 +1,6 @@
 """Fixtures that several test files share, and the way they run a command line."""
 
+import contextlib
 import os
 import random
 import subprocess
@@ -33,6 +34,17 @@ def run(*command, cwd: Path, status: int = 0) -> str:
 
 def _in_environment(program: str) -> str:
     return str(Path(sys.executable).parent / program)
+
+
+def running_in_group(group: int) -> list[str]:
+    """The processes of a process group that are no zombies (on Linux; elsewhere none are seen)."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, process_group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state != "Z":
+                found.append(path.parent.name)
+    return found
 
 
 def sentences(number: int, seed: int) -> str:

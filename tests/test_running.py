@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fairseq_linformer import running
 from fairseq_linformer.running import RUN_FILE, override, train
-from tests.conftest import ROOT
+from tests.conftest import ROOT, running_in_group
 
 PYTHON = sys.executable
 
@@ -100,7 +100,8 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
             running.train("pretrain/tiny_512", ["optimization.lr=wait"], Path(sys.argv[2]), 2)
     """
     command = [PYTHON, "-c", textwrap.dedent(script), str(tmp_path / "bin" / "python"), str(tmp_path / "run")]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE) as process:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
         log = tmp_path / "run" / "train.log"
         deadline = time.monotonic() + 60
         while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
@@ -109,4 +110,4 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
             train("pretrain/tiny_512", ["optimization.lr=wait"], tmp_path / "run", 2)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 128 + signal.SIGTERM
-    assert not subprocess.run(["pgrep", "-f", str(tmp_path / "bin")], check=False, stdout=subprocess.PIPE).stdout
+    assert not running_in_group(process.pid)

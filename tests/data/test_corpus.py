@@ -1,6 +1,5 @@
 """Text into a prepared folder: against fairseq-preprocess, and what happens when something goes wrong."""
 
-import contextlib
 import gzip
 import io
 import json
@@ -28,6 +27,7 @@ from fairseq_linformer.data import encoding, reading
 from fairseq_linformer.data.corpus import prepare_corpus
 from fairseq_linformer.data.reading import LineSample, find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
+from tests.conftest import running_in_group
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "prepare_corpus.py"
 BENCHMARK = SCRIPT.with_name("benchmark_corpus.py")
@@ -316,17 +316,6 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.005)
-
-
-def running_in_group(group: int) -> list[str]:
-    """The processes of a process group that are no zombies (on Linux; elsewhere none are seen)."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            state, _, process_group = path.read_text().rpartition(")")[2].split()[:3]
-            if int(process_group) == group and state != "Z":
-                found.append(path.parent.name)
-    return found
 
 
 def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, model: Path) -> None:
