@@ -9,6 +9,8 @@ import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from torch import Tensor, nn
 
+NO_CHECKPOINT = "is no checkpoint of fairseq's: it needs a model with its configuration"
+
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint of fairseq's, old or new, on the CPU: ``model`` has the parameters, ``cfg`` the configuration.
@@ -20,22 +22,30 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        state = load_checkpoint_to_cpu(str(path))
     except Exception as error:  # torch raises whatever a broken file makes it stumble over
-        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
-            raise ValueError(f"{path} is not loaded: it holds more than plain data, which could run code") from error
-        raise ValueError(f"{path} is no whole checkpoint: cut short, or something else") from error
-    if not isinstance(content, dict) or "model" not in content or not (content.get("cfg") or content.get("args")):
-        raise ValueError(f"{path} is no checkpoint of fairseq's: it needs a model with its configuration")
-    del content
-    try:
-        state = load_checkpoint_to_cpu(str(path))  # the same file again, made into today's format
-    except Exception as error:
-        raise ValueError(
-            f"{path}: its configuration is not understood here ({type(error).__name__}: {error})"
-        ) from error
+        raise ValueError(_why_unreadable(path, error)) from error
+    if not _is_checkpoint(state):
+        raise ValueError(f"{path} {NO_CHECKPOINT}")
     state["args"] = None  # stands in cfg by now
     return state
+
+
+def _is_checkpoint(content: Any) -> bool:
+    return isinstance(content, dict) and "model" in content and bool(content.get("cfg") or content.get("args"))
+
+
+def _why_unreadable(path: Path, error: Exception) -> str:
+    """What to tell the user: reading the file again, without fairseq, shows whether the file or its content failed."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as cause:
+        if isinstance(cause, pickle.UnpicklingError) and "GLOBAL" in str(cause):
+            return f"{path} is not loaded: it holds more than plain data, which could run code"
+        return f"{path} is no whole checkpoint: cut short, or something else"
+    if not _is_checkpoint(content):
+        return f"{path} {NO_CHECKPOINT}"
+    return f"{path}: its configuration is not understood here ({type(error).__name__}: {error})"
 
 
 def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .config import check
+
 logger = logging.getLogger(__name__)
 
 
@@ -21,13 +23,11 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     ratio, n = options["compressed"], options["max_positions"]
     if ratio is not None:
-        if not 1 <= ratio <= n:
-            raise ValueError(f"compressed={ratio} is not allowed: it must be from 1 to max_positions={n}")
+        check("compressed", ratio, 1 <= ratio <= n, f"from 1 to max_positions={n}")
         changes["projected_length"] = n // ratio
     switches = ("shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress")
     for flag in switches:
-        if options[flag] not in (None, 0, 1):
-            raise ValueError(f"{flag}={options[flag]} is not allowed: it must be 0 or 1")
+        check(flag, options[flag], options[flag] in (None, 0, 1), "0 or 1")
     key_value, layerwise, freeze = (options[flag] for flag in switches)
     if key_value is not None or layerwise is not None:
         changes["sharing"] = "layerwise" if layerwise else "key-value" if key_value else "headwise"

@@ -80,8 +80,7 @@ def _lengths_by_layer(value: Any, layers: int) -> list[int]:
         raise ValueError(
             f"projected_length={value} is not allowed: it must be a number, one a layer (256,128,…) or FIRST..LAST"
         ) from None
-    if len(lengths) not in (1, layers):
-        raise ValueError(f"projected_length={value} is not allowed: it must be one number or {layers}, one a layer")
+    check("projected_length", value, len(lengths) in (1, layers), f"one number or {layers}, one a layer")
     return lengths * layers if len(lengths) == 1 else lengths
 
 

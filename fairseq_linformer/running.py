@@ -1,6 +1,5 @@
 """Runs fairseq-hydra-train as a user would, with a progress bar, reads what it logged, and writes its command lines."""
 
-import fcntl
 import json
 import os
 import re
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from tqdm import tqdm
+
+from .data.staging import lock
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RUN_FILE = "run.json"  # in a run's folder: its settings, and whether it is complete
@@ -62,19 +63,12 @@ def train(config: str, overrides: Sequence[str], folder: Path, updates: int) -> 
     settings = [override("checkpoint.save_dir", folder), f"optimization.max_update={updates}", *overrides]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "train.log").open("a", buffering=1, encoding="utf-8") as log:
-        _lock(log, folder)
+        lock(log, f"{folder}: another process is training there")
         if not _is_complete(folder, settings):
             _write_run(folder, settings, complete=False)
             _run(config, settings, log, updates)
             _write_run(folder, settings, complete=True)
     return list(_rows((folder / "train.log").read_text(encoding="utf-8").splitlines()))
-
-
-def _lock(log: IO[str], folder: Path) -> None:
-    try:
-        fcntl.lockf(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ValueError(f"{folder}: another process is training there") from None
 
 
 def _is_complete(folder: Path, settings: list[str]) -> bool:

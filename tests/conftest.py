@@ -32,6 +32,11 @@ def run(*command, cwd: Path, status: int = 0) -> str:
     return done.stdout
 
 
+def as_flags(options: dict) -> list:
+    """The options of a fairseq command line, --name value for each."""
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+
 def _in_environment(program: str) -> str:
     return str(Path(sys.executable).parent / program)
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import read_checkpoint
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, as_flags, run
 from tests.test_model import SIZES, Task, small, tokens
 
 
@@ -62,8 +62,15 @@ def checkpoint(corpus, tmp_path_factory):
     options = {**sizes, "tokens-per-sample": 32, "batch-size": 4, "max-update": 2, "lr": 0.01, "num-workers": 0}
     options |= {"arch": "roberta_base", "task": "masked_lm", "criterion": "masked_lm", "optimizer": "adam"}
     options |= {"sample-break-mode": "none", "save-dir": "run", "data-buffer-size": 0}
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    run("fairseq-train", corpus, *words, "--cpu", "--disable-validation", "--no-epoch-checkpoints", cwd=folder)
+    run(
+        "fairseq-train",
+        corpus,
+        *as_flags(options),
+        "--cpu",
+        "--disable-validation",
+        "--no-epoch-checkpoints",
+        cwd=folder,
+    )
     return folder / "run" / "checkpoint_last.pt"
 
 

@@ -13,7 +13,7 @@ import torch
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.example import rename_parameters
 from fairseq_linformer.resolve import resolve_config
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, as_flags, run
 
 EXAMPLE = Path(fairseq.__file__).parent / "examples" / "linformer" / "linformer_src"
 LENGTH = 32
@@ -47,9 +47,8 @@ def flags(data, user_dir, save_dir, updates, *more):
     options |= {"dropout": 0.0, "attention_dropout": 0.0, "lr": 0.01, "lr_scheduler": "fixed", "max_update": updates}
     options |= {"adam_betas": "(0.9,0.98)", "clip_norm": 0.0, "save_dir": save_dir, "log_format": "json"}
     options |= {"save_interval_updates": 4, "data_buffer_size": 0}
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     switches = ["--cpu", "--disable-validation", "--no-epoch-checkpoints", "--log-interval", 1]
-    return ["fairseq-train", data, "--user-dir", user_dir, *words, *switches, *more]
+    return ["fairseq-train", data, "--user-dir", user_dir, *as_flags(options), *switches, *more]
 
 
 @pytest.fixture(scope="module", params=SHARINGS)

@@ -11,7 +11,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, as_flags, run
 
 SIZES = {
     "encoder_layers": 2,
@@ -33,7 +33,6 @@ def with_flags(data, save_dir, updates, *more):
     options |= {"task": "masked_lm", "criterion": "masked_lm", "optimizer": "adam", "lr_scheduler": "polynomial_decay"}
     options |= {"adam_betas": "(0.9,0.98)", "adam_eps": 1e-6, "clip_norm": 0.0, "save_interval_updates": 3}
     options |= {"data_buffer_size": 0}
-    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     arch = ["--arch", "linformer_roberta_tiny", "--encoder-normalize-before", "--required-batch-size-multiple", 1]
     return [
         "fairseq-train",
@@ -41,7 +40,7 @@ def with_flags(data, save_dir, updates, *more):
         "--user-dir",
         ROOT / "fairseq_linformer",
         *arch,
-        *flags,
+        *as_flags(options),
         "--cpu",
         "--save-dir",
         save_dir,

@@ -30,7 +30,7 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
         raise ValueError(f"{partial} is in the way: it is no unfinished run (there is no {mark} in it); move it")
     partial.mkdir(parents=True, exist_ok=True)
     with marked.open("a", encoding="utf-8") as stream:
-        _lock(stream, partial)
+        lock(stream, f"{partial}: another run is writing there")
         _check_unmoved(stream, marked)
         stream.truncate(0)
         _empty(partial, keep=marked)
@@ -43,13 +43,16 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
         _rename(partial, out)
 
 
-def _lock(stream: IO[str], partial: Path) -> None:
-    """Locks the file for as long as this process keeps it open; worker processes do not inherit such a lock."""
+def lock(stream: IO[str], busy: str) -> None:
+    """Locks a file for as long as this process keeps it open; worker processes do not inherit such a lock.
+
+    Raises ValueError, with the message `busy`, if another process holds it.
+    """
     try:
         fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise ValueError(f"{partial}: another run is writing there") from error
+            raise ValueError(busy) from error
         # Otherwise the file system knows no locks, which many clusters' do not: go on without.
 
 

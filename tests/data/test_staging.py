@@ -56,7 +56,7 @@ def test_a_run_that_finishes_while_another_waits_stays_whole(
             partial.mkdir()
             (partial / "mark").write_text("of the third run")
 
-    monkeypatch.setattr(staging, "_lock", first_run_finishes)
+    monkeypatch.setattr(staging, "lock", first_run_finishes)
     with (
         pytest.raises(ValueError, match=r"out\.partial: another run has just finished there"),
         staged_folder(out, "mark"),
