@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.utils import split_paths
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 NO_CHECKPOINT = "is no checkpoint of fairseq's: it needs a model with its configuration"
@@ -46,6 +48,43 @@ def _why_unreadable(path: Path, error: Exception) -> str:
     if not _is_checkpoint(content):
         return f"{path} {NO_CHECKPOINT}"
     return f"{path}: its configuration is not understood here ({type(error).__name__}: {error})"
+
+
+def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
+    """Where the dict.txt and the subword model of a checkpoint with the configuration `cfg` are.
+
+    That is its own folder where it holds a dict.txt, else the folder that it was trained on: FileNotFoundError where
+    there is none, as on another machine.
+    """
+    if (checkpoint.parent / "dict.txt").is_file():
+        return checkpoint.parent
+    data = Path(split_paths(cfg.task.data)[0])  # of several, the first holds the dictionary
+    if not data.is_dir():
+        raise FileNotFoundError(
+            f"{checkpoint} has no dict.txt beside it, and the folder that it was trained on, {data.absolute()}, does "
+            f"not exist here: copy dict.txt and the subword model from there into {checkpoint.parent}"
+        )
+    return data
+
+
+def find_tokenizer_folder(path: Path) -> Path:
+    """The prepared folder that `path` means: itself, or that of a checkpoint, or of a run's folder with checkpoints.
+
+    Raises FileNotFoundError and ValueError as ``read_checkpoint`` and ``data_folder`` do; a folder that holds neither a
+    dict.txt nor a checkpoint is returned as it is.
+    """
+    checkpoint = path if path.is_file() or path.suffix == ".pt" else _checkpoint_of_run(path)
+    if checkpoint is None:
+        return path
+    return data_folder(checkpoint, read_checkpoint(checkpoint)["cfg"])
+
+
+def _checkpoint_of_run(folder: Path) -> Path | None:
+    """Any checkpoint of a run, as all have the same data, but the best before others: it is what users load."""
+    if (folder / "dict.txt").is_file():
+        return None
+    candidates = [folder / "checkpoint_best.pt", *sorted(folder.glob("*.pt"))]
+    return next((file for file in candidates if file.is_file()), None)
 
 
 def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -14,7 +14,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
-from .checkpoint import check_fits, read_checkpoint
+from .checkpoint import check_fits, data_folder, read_checkpoint
 from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, apply_architecture
 from .encoder import SentenceEncoder
 from .example import rename_parameters
@@ -105,8 +105,7 @@ class LinformerRobertaModel(RobertaModel):
             raise ValueError(f"{checkpoint} holds a model of architecture {cfg.model._name}, which is no RoBERTa")
         if registered is not cls:
             cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
-        in_folder = (checkpoint.parent / "dict.txt").is_file()
-        data = Path(data_name_or_path or (checkpoint.parent if in_folder else cfg.task.data)).absolute()
+        data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
         _override(cfg, _subword_model(data, bpe), {"load_checkpoint_heads": True, "data": str(data), **overrides})
         models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         return RobertaHubInterface(cfg, task, models[0])

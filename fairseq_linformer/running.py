@@ -7,17 +7,24 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from tqdm import tqdm
 
+from .data.encoding import available_cores
 from .data.staging import lock
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RUN_FILE = "run.json"  # in a run's folder: its settings, and whether it is complete
+LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hydra where the configs say
 
+POLL_SECONDS = 0.2
+
+T = TypeVar("T")
 _running: set["subprocess.Popen[str]"] = set()
 
 
@@ -43,14 +50,17 @@ def fine_tuning_command(config: str, data: Path) -> str:
     return command_line(f"finetune/{config}", override("task.data", data), *start)
 
 
-def train(config: str, overrides: Sequence[str], folder: Path, updates: int) -> list[dict[str, Any]]:
+def train(
+    config: str, overrides: Sequence[str], folder: Path, updates: int, launcher: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Trains with a YAML of configs/, from where an interrupted run stopped; a complete one is not run again.
 
     Args:
         config: folder and name, ``pretrain/tiny_512``.
         overrides: Hydra's, ``task.data=…``.
-        folder: of the checkpoints; fairseq's output is added to its ``train.log``.
+        folder: of the checkpoints; what the command prints is added to its ``train.log``.
         updates: length of the run.
+        launcher: Hydra's overrides that choose what starts the run, ``hydra/launcher=slurm``; this process by default.
 
     Returns:
         What fairseq logged, oldest first: training rows with ``loss`` and ``num_updates``, validation rows with
@@ -60,15 +70,24 @@ def train(config: str, overrides: Sequence[str], folder: Path, updates: int) -> 
         ValueError: the folder holds a run with other settings, or another process is at work in it.
         OSError: the run failed; the message ends with the last lines that it printed.
     """
-    settings = [override("checkpoint.save_dir", folder), f"optimization.max_update={updates}", *overrides]
+    settings = _settings(overrides, folder, updates)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "train.log").open("a", buffering=1, encoding="utf-8") as log:
         lock(log, f"{folder}: another process is training there")
         if not _is_complete(folder, settings):
             _write_run(folder, settings, complete=False)
-            _run(config, settings, log, updates)
+            _run(config, settings, folder, log, updates, launcher)
             _write_run(folder, settings, complete=True)
-    return list(_rows((folder / "train.log").read_text(encoding="utf-8").splitlines()))
+    return list(_rows((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
+
+
+def check_settings(overrides: Sequence[str], folder: Path, updates: int) -> None:
+    """Raises the ValueError with which ``train`` refuses a folder that holds a run with other settings."""
+    _is_complete(folder, _settings(overrides, folder, updates))
+
+
+def _settings(overrides: Sequence[str], folder: Path, updates: int) -> list[str]:
+    return [override("checkpoint.save_dir", folder), f"optimization.max_update={updates}", *overrides]
 
 
 def _is_complete(folder: Path, settings: list[str]) -> bool:
@@ -87,38 +106,72 @@ def _write_run(folder: Path, settings: list[str], complete: bool) -> None:
     (folder / RUN_FILE).write_text(json.dumps({"settings": settings, "complete": complete}, indent=1), encoding="utf-8")
 
 
-def _run(config: str, settings: list[str], log: IO[str], updates: int) -> None:
+def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: int, launcher: Sequence[str]) -> None:
     """Runs fairseq-hydra-train to its end; whatever ends this function ends it too."""
     directory, name = config.split("/")
     program = str(Path(sys.executable).with_name("fairseq-hydra-train"))
     command = [program, "--config-dir", str(CONFIGS / directory), "--config-name", name, "common.log_format=json"]
-    tail: list[str] = []
-    # Its temporary files are gone with it: workers that PyTorch ends in mid-epoch leave folders behind.
-    with tempfile.TemporaryDirectory() as temporary, tqdm(total=updates, unit="update", desc=name) as bar:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": temporary}
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    before = log.tell()
+    (folder / LOG_FILE).parent.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        (folder / LOG_FILE).open("a+", encoding="utf-8") as rows,
+        tqdm(total=updates, unit="update", desc=f"{name}, {folder.name}") as bar,
+    ):
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        if launcher:
+            where = [override("hydra.sweep.dir", folder), f"hydra.sweep.subdir={LOG_FILE.parent}"]
+            settings = [*settings, *where, *launcher, "--multirun"]
+        else:  # its temporary files are gone with it: workers that PyTorch ends in mid-epoch leave folders behind
+            environment["TMPDIR"] = temporary
+        output = {"stdout": log, "stderr": subprocess.STDOUT}
         process = subprocess.Popen([*command, *settings], env=environment, **output)  # type: ignore[call-overload]
         _running.add(process)
         try:
-            for line in process.stdout or ():
-                log.write(line)
-                tail = [*tail[-14:], line]
-                for row in _rows([line]):
-                    bar.update(int(row.get("num_updates", bar.n)) - bar.n)
-                    bar.set_postfix({key: row[key] for key in ("loss", "valid_loss", "valid_accuracy") if key in row})
-            process.wait()
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                _show(rows, bar)
+            _show(rows, bar)
         finally:
             _running.discard(process)
             process.terminate()
             process.wait()
     if process.returncode != 0:
-        raise OSError(f"fairseq-hydra-train ended with status {process.returncode}; its last lines:\n{''.join(tail)}")
+        with Path(log.name).open(encoding="utf-8", errors="replace") as printed:
+            printed.seek(before)
+            tail = "".join(printed.readlines()[-15:])
+        raise OSError(f"fairseq-hydra-train ended with status {process.returncode}; its last lines:\n{tail}")
 
 
-def stop_all() -> None:
-    """Ends what other threads are training; their checkpoints stay, and the runs go on from there when repeated."""
-    for process in list(_running):
-        process.terminate()
+def _show(log: IO[str], bar: tqdm) -> None:
+    """Moves a progress bar on to what has been logged since the last time."""
+    for row in _rows(log):
+        bar.update(int(row.get("num_updates", bar.n)) - bar.n)
+        bar.set_postfix({key: row[key] for key in ("loss", "valid_loss") if key in row})
+
+
+def side_by_side(calls: Sequence[Callable[[], T]], jobs: int) -> list[T | ValueError | OSError]:
+    """Calls functions that train, `jobs` at a time, which share the cores.
+
+    A call that failed gives its error in place of a result; the others go on. An interruption ends them all: their
+    checkpoints stay, and the runs go on from there when repeated.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // jobs)))
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            return [future.result() for future in [pool.submit(_result_or_error, call) for call in calls]]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(_running):
+                process.terminate()
+            raise
+
+
+def _result_or_error(call: Callable[[], T]) -> T | ValueError | OSError:
+    try:
+        return call()
+    except (ValueError, OSError) as error:
+        return error
 
 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

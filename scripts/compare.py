@@ -11,19 +11,17 @@ same masked tokens of valid for every variant and seed, at most 400 batches of 8
 
 import argparse
 import logging
-import os
 import statistics
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.data.encoding import available_cores
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.evaluation import masked_lm_perplexity
-from fairseq_linformer.running import override, stop_all, train
+from fairseq_linformer.running import override, side_by_side, train
 
 MODEL = ["model.encoder_layers=2", "model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.005]", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
@@ -42,20 +40,12 @@ def perplexity(data: Path, run: Path) -> float:
 
 
 def compare(data: Path, out: Path, variants: dict[str, list[str]], seeds: list[int], updates: int, jobs: int) -> None:
-    os.environ["OMP_NUM_THREADS"] = str(max(1, available_cores() // jobs))
     data, out = data.absolute(), out.absolute()
     runs = {(name, seed): out / name / f"seed{seed}" for seed in seeds for name in variants}
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            trained = [
-                pool.submit(pretrain, data, run, variants[name], seed, updates) for (name, seed), run in runs.items()
-            ]
-            for training in trained:
-                training.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            stop_all()
-            raise
+    trainings = [partial(pretrain, data, run, variants[name], seed, updates) for (name, seed), run in runs.items()]
+    for result in side_by_side(trainings, jobs):
+        if isinstance(result, Exception):
+            raise result
     print(
         f"\n| variant | perplexity after {updates} updates, seeds {', '.join(map(str, seeds))} | mean |\n|---|---|---|"
     )

@@ -2,12 +2,16 @@
 
 examples:
   python scripts/prepare_glue.py --source glue_data --tasks SST-2,MRPC --tokenizer data/books --out data/glue
-  python scripts/prepare_glue.py --source https://dl.fbaipublicfiles.com --tokenizer data/books --out data/glue
+  python scripts/prepare_glue.py --source https://dl.fbaipublicfiles.com --tokenizer runs/books --out data/glue
 
 The source is a folder that holds a folder a task, an archive of one (zip, tar.*), or the address of the official
 downloads, or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official train set
 becomes the split train, the dev set valid (MNLI: matched valid, mismatched valid1), the test set test (without labels).
-Texts are encoded as those the model was pretrained on were; nothing is shortened, which is the training's work.
+Texts are encoded as those the model was pretrained on were; nothing is shortened, which is the training's work. Tasks
+that the folder holds already, with the same vocabulary, are left as they are.
+
+The tokenizer is that of a prepared corpus, a checkpoint (runs/x/checkpoint_best.pt) or a run's folder (runs/x): the one
+beside the checkpoint where there is a dict.txt, else that of the data it was trained on.
 """
 
 import argparse
@@ -16,9 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.data.classification import write_classification
-from fairseq_linformer.data.glue import TASKS, GlueSplit, glue_folder, read_glue
-from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.checkpoint import find_tokenizer_folder
+from fairseq_linformer.data.classification import SUMMARY_FILE, write_classification
+from fairseq_linformer.data.glue import TASKS, glue_folder, read_glue
+from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.running import fine_tuning_command
 
@@ -28,30 +33,30 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--source", metavar="DIR|ARCHIVE|URL", required=True, help="where the official files are")
     add("--tasks", metavar="A,B,…", default=",".join(TASKS), help=f"default: {','.join(TASKS)}")
-    add("--tokenizer", metavar="DIR", type=Path, required=True, help="the corpus that the model was pretrained on")
+    from_where = "the corpus that the model was pretrained on, or the model: a checkpoint, or its run's folder"
+    add("--tokenizer", metavar="DIR|CHECKPOINT", type=Path, required=True, help=from_where)
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make a folder a task in")
     return parser.parse_args()
 
 
-def report(split: str, read: GlueSplit) -> str:
-    """The rows of a split beside those of the official file."""
-    count = f"{split}: {read.rows.read:,} rows"
-    official = (
-        "as the official file" if read.rows.read == read.official_rows else f"the official: {read.official_rows:,}"
-    )
-    broken = f", {read.rows.broken} broken ones left out" if read.rows.broken else ""
-    return f"{count} ({official}{broken})"
+def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
+    """Whether an earlier command, interrupted or for other tasks, has prepared a task with the same vocabulary."""
+    complete = (folder / SUMMARY_FILE).is_file()
+    return complete and load_dictionary(folder / DICTIONARY_FILE).symbols == tokenizer.dictionary.symbols
 
 
 def main(source: str, tasks: str, tokenizer: Path, out: Path) -> None:
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(find_tokenizer_folder(tokenizer))
     names = tasks.split(",")
     with glue_folder(source, names) as folder:
         for task in names:
+            if is_prepared(out / task, loaded):
+                print(f"{task}: is prepared in {out / task}")
+                continue
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}
-            summary = write_classification(out / task, rows, loaded, TASKS[task].labels)
-            print(task, *summary.lines(), *(report(split, read) for split, read in splits.items()), sep="\n")
+            summary = write_classification(out / task, rows, loaded, TASKS[task].labels, scale=TASKS[task].scale)
+            print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
             print("next:", fine_tuning_command(task.lower().replace("-", "_"), out / task))
 
 

@@ -1,11 +1,17 @@
 """The IMDB reviews, as officially downloaded, into a folder that fairseq's sentence_prediction task trains on.
 
-example:
+examples:
   python scripts/prepare_imdb.py --source aclImdb_v1.tar.gz --tokenizer data/books --out data/imdb
+  python scripts/prepare_imdb.py --source http://ai.stanford.edu/~amaas/data/sentiment --tokenizer runs/books \\
+      --out data/imdb
 
-The source is the archive (.tar.gz, also .tar.xz, .tar.bz2 or .tar), which is not unpacked to disk, or the folder
-aclImdb. There is no official dev set: as in the papers, the test set becomes the split valid. Texts are encoded as
-those the model was pretrained on were; nothing is shortened, which is the training's work.
+The source is the folder aclImdb or its parent, an archive of one (zip, tar.*), or the address below which the official
+archive lies, or a mirror's (checked by checksum, kept in the user's cache). There is no official dev set: as in the
+papers, the test set becomes the split valid. Texts are encoded as those the model was pretrained on were; nothing is
+shortened, which is the training's work.
+
+The tokenizer is that of a prepared corpus, a checkpoint (runs/x/checkpoint_best.pt) or a run's folder (runs/x): the one
+beside the checkpoint where there is a dict.txt, else that of the data it was trained on.
 """
 
 import argparse
@@ -14,8 +20,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
+from fairseq_linformer.checkpoint import find_tokenizer_folder
 from fairseq_linformer.data.classification import write_classification
-from fairseq_linformer.data.imdb import read_imdb
+from fairseq_linformer.data.imdb import ADDRESS, imdb_folder, read_imdb
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.running import fine_tuning_command
@@ -24,15 +31,20 @@ from fairseq_linformer.running import fine_tuning_command
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--source", metavar="DIR|ARCHIVE", type=Path, required=True, help="the folder aclImdb, or its archive")
-    add("--tokenizer", metavar="DIR", type=Path, required=True, help="the corpus that the model was pretrained on")
+    add("--source", metavar="DIR|ARCHIVE|URL", required=True, help=f"where the reviews are; officially, {ADDRESS}")
+    from_where = "the corpus that the model was pretrained on, or the model: a checkpoint, or its run's folder"
+    add("--tokenizer", metavar="DIR|CHECKPOINT", type=Path, required=True, help=from_where)
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make; must not exist, or be empty")
     return parser.parse_args()
 
 
-def main(source: Path, tokenizer: Path, out: Path) -> None:
-    summary = write_classification(out, read_imdb(source), load_tokenizer(tokenizer))
-    print(*summary.lines(), sep="\n")
+def main(source: str, tokenizer: Path, out: Path) -> None:
+    loaded = load_tokenizer(find_tokenizer_folder(tokenizer))
+    with imdb_folder(source) as folder:
+        splits = read_imdb(folder)
+        rows = {split: read.examples for split, read in splits.items()}
+        summary = write_classification(out, rows, loaded)
+    print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
     print("next:", fine_tuning_command("imdb", out))
 
 

@@ -1,13 +1,20 @@
 """Fixtures that several test files share, and the way they run a command line."""
 
 import contextlib
+import functools
+import http.server
 import os
 import random
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from fairseq_linformer.data.glue import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,6 +37,18 @@ def run(*command, cwd: Path, status: int = 0) -> str:
     done = subprocess.run(words + arguments, check=False, cwd=cwd, env=environment, **output)
     assert done.returncode == status, f"{program} ended with {done.returncode}:\n{done.stdout[-4000:]}"
     return done.stdout
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server, on this machine, of the files of a folder."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def as_flags(options: dict) -> list:
@@ -76,6 +95,15 @@ def corpus(tmp_path_factory) -> Path:
     return folder / "data"
 
 
+def write_run(folder: Path, data: "Path | str") -> Path:
+    """The folder of a run with a checkpoint that has no parameters, but says which data it was trained on."""
+    history = {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 0}
+    others = {"optimizer_history": [history], "extra_state": {"train_iterator": None}}
+    folder.mkdir(parents=True)
+    torch.save({"model": {}, "cfg": {"task": {"data": str(data)}}, **others}, folder / "checkpoint_best.pt")
+    return folder
+
+
 def write_sst_2(source: Path) -> None:
     """A folder in GLUE's layout whose SST-2 ten updates can learn: the animal of the sentence is its label."""
     folder = source / "SST-2"
@@ -86,6 +114,21 @@ def write_sst_2(source: Path) -> None:
         table = [f"{i}\t{line}" for i, line in enumerate(rows)] if split == "test" else labelled
         header = "index\tsentence" if split == "test" else "sentence\tlabel"
         (folder / f"{split}.tsv").write_text("\n".join([header, *table]) + "\n")
+
+
+def write_official(source: Path, task: str, rows: int = 3) -> None:
+    """The files of a task in the exact shape of the official ones, each field naming its column and row."""
+    (source / task).mkdir(parents=True)
+    for file in TASKS[task].splits.values():
+        lines = ["\t".join(file.columns)] if file.header else []
+        for row in range(rows):
+            fields = {column: f"{column} {row}" for column in file.columns}
+            if TASKS[task].label in fields:
+                labels = TASKS[task].labels or ("5.000", "0", "2.5")
+                fields[TASKS[task].label] = labels[row % len(labels)]
+            lines.append("\t".join(fields.values()))
+        mark = "\ufeff" if task == "MRPC" and file.name != "test.tsv" else ""
+        (source / task / file.name).write_text(mark + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Checkpoints that do not fit, cannot be read, or come from fairseq's RoBERTa."""
 
+import shutil
 from argparse import Namespace
 
 import pytest
@@ -8,8 +9,8 @@ from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoint import read_checkpoint
-from tests.conftest import ROOT, as_flags, run
+from fairseq_linformer.checkpoint import find_tokenizer_folder, read_checkpoint
+from tests.conftest import ROOT, as_flags, run, write_run
 from tests.test_model import SIZES, Task, small, tokens
 
 
@@ -126,6 +127,38 @@ def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp
         ValueError, match=r"other.pt is no checkpoint of fairseq's: it needs a model with its configuration"
     ):
         read_checkpoint(tmp_path / "other.pt")
+
+
+def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(checkpoint, corpus, tmp_path):
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    first = shutil.copy(checkpoint, run_folder / "checkpoint1.pt")
+    assert find_tokenizer_folder(first) == find_tokenizer_folder(run_folder) == corpus
+    (run_folder / "checkpoint_best.pt").write_bytes(b"the one to be looked at")
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is no whole checkpoint"):
+        find_tokenizer_folder(run_folder)
+    shutil.copy(corpus / "dict.txt", run_folder)
+    assert find_tokenizer_folder(first) == find_tokenizer_folder(run_folder) == run_folder
+    assert find_tokenizer_folder(corpus) == corpus
+    assert find_tokenizer_folder(tmp_path / "none") == tmp_path / "none"
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
+        find_tokenizer_folder(tmp_path / "none.pt")
+
+
+def test_of_several_data_folders_the_first_has_the_tokenizer(corpus, tmp_path):
+    assert find_tokenizer_folder(write_run(tmp_path / "run", f"{corpus}:{tmp_path / 'second'}")) == corpus
+
+
+def test_a_checkpoint_from_elsewhere_names_both_places_where_a_dictionary_may_be(checkpoint, tmp_path, monkeypatch):
+    path = write_run(tmp_path / "run", "/elsewhere/data") / "checkpoint_best.pt"
+    said = rf"{path} has no dict\.txt beside it, and the folder that it was trained on, /elsewhere/data, does not exist"
+    with pytest.raises(FileNotFoundError, match=said):
+        find_tokenizer_folder(path)
+    state = read_checkpoint(checkpoint)
+    state["cfg"].task.data = "/elsewhere/data"
+    monkeypatch.setattr("fairseq_linformer.model.read_checkpoint", lambda path: state)
+    with pytest.raises(FileNotFoundError, match=said):
+        LinformerRobertaModel.from_pretrained(str(path.parent))
 
 
 @pytest.mark.parametrize("name", ["projected_lenght", "encoder_layer"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from fairseq.dataclass.initialize import hydra_init
+from fairseq.tasks.masked_lm import MaskedLMConfig
 from hydra import compose, initialize_config_module
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
@@ -16,6 +17,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.task import TextPredictionConfig
 from tests.conftest import ROOT
 
 PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
@@ -36,7 +38,7 @@ class CommandLineFolder(SearchPathPlugin):
 Plugins.instance().register(CommandLineFolder)
 
 
-def composed(folder, name, *overrides):
+def composed(folder, name, *overrides, with_hydra=False):
     hydra_init(name)
     CommandLineFolder.folder = str(ROOT / "configs" / folder)
     GlobalHydra.instance().clear()
@@ -44,6 +46,8 @@ def composed(folder, name, *overrides):
         cfg = compose(name, overrides=[*overrides, f"hydra.job.config_name={name}"], return_hydra_config=True)
     CommandLineFolder.folder = ""
     HydraConfig.instance().set_config(cfg)
+    if with_hydra:
+        return cfg
     return OmegaConf.create({str(key): value for key, value in OmegaConf.to_container(cfg).items() if key != "hydra"})
 
 
@@ -55,7 +59,7 @@ def test_pretraining(name):
     config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
     assert config.max_positions == cfg.task.tokens_per_sample == int(length)
     assert config._name is None and cfg.model._name == f"linformer_roberta_{size}"
-    assert cfg.task._name == cfg.criterion._name == "masked_lm"
+    assert (cfg.task._name, cfg.criterion._name) == ("dynamic_masked_lm", "masked_lm")
     assert cfg.optimizer._name == "adam" and cfg.lr_scheduler._name == "polynomial_decay"
     assert cfg.checkpoint.save_dir == f"runs/{name}"
     assert (Path(cfg.common.user_dir) / "config.py").is_file()
@@ -71,21 +75,31 @@ def test_fine_tuning_of_every_model(name, model):
     cfg = composed("finetune", name, *overrides)
     OmegaConf.resolve(cfg)
     assert cfg.task.max_positions == resolve_config(cfg.model, cfg.task.max_positions).max_positions
-    assert cfg.task._name == cfg.criterion._name == "sentence_prediction"
+    assert (cfg.task._name, cfg.criterion._name) == ("text_prediction", "sentence_prediction")
+    assert (cfg.task.truncation, cfg.task.truncate_to, cfg.task.shorten_method) == ("head", None, "none")
     classes = {"docstrings": -1, "mnli": 3, "sts_b": 1}.get(name, 2)  # -1: fairseq asks for it
     assert cfg.task.num_classes == classes
     metric = {"cola": "mcc", "mrpc": "acc_and_f1", "qqp": "acc_and_f1", "sts_b": "pearson_and_spearman"}.get(name)
     assert cfg.checkpoint.best_checkpoint_metric == (metric or "accuracy")
     assert metric is None or cfg.criterion[f"report_{metric}"]
     assert cfg.criterion.regression_target == cfg.task.regression_target == (name == "sts_b")
+    assert (cfg.task.classification_head_name, cfg.task.seed) == ("sentence_classification_head", 1)
     assert 0 < cfg.lr_scheduler.warmup_updates < cfg.optimization.max_update
 
 
-def test_options_file_lists_every_option_at_its_default():
+@pytest.mark.parametrize(
+    ("file", "config", "name"),
+    [
+        ("model/options", LinformerRobertaConfig, "linformer_roberta"),
+        ("pretrain/task/dynamic_masked_lm", MaskedLMConfig, "dynamic_masked_lm"),
+        ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
+    ],
+)
+def test_options_file_lists_every_option_at_its_default(file, config, name):
     """Hydra can override on the command line what a YAML names: an option missing there needs an odd plus sign."""
-    options = yaml.safe_load((ROOT / "configs/model/options.yaml").read_text())
-    defaults = {field.name: field.default for field in fields(LinformerRobertaConfig)}
-    assert options == {**defaults, "_name": "linformer_roberta"}
+    options = yaml.safe_load((ROOT / f"configs/{file}.yaml").read_text())
+    defaults = {field.name: field.default for field in fields(config)}
+    assert options == {**defaults, "_name": name}
 
 
 @pytest.mark.parametrize("written", ["192..64", "[192,128,64]"])
@@ -101,3 +115,11 @@ def test_any_option_is_overridden_on_the_command_line():
     config = resolve_config(cfg.model, 512)
     assert (config.attention, config.sharing, config.dropout) == ("softmax", "none", 0.3)
     assert (cfg.task.mask_prob, cfg.optimizer.weight_decay) == (0.3, 0)
+
+
+def test_truncation_and_what_the_task_follows_on_the_command_line():
+    overrides = ["task.data=D", "checkpoint.finetune_from_model=C", "task.truncation=head-tail", "task.truncate_to=256"]
+    overrides += ["criterion.classification_head_name=other", "criterion.regression_target=true", "common.seed=7"]
+    cfg = composed("finetune", "imdb", *overrides, "model=base_4096")
+    assert (cfg.task.truncation, cfg.task.truncate_to, cfg.task.max_positions) == ("head-tail", 256, 4096)
+    assert (cfg.task.classification_head_name, cfg.task.regression_target, cfg.task.seed) == ("other", True, 7)

@@ -2,10 +2,12 @@
 
 import re
 import shlex
+import shutil
 
 import pytest
 
-from tests.conftest import ROOT, run, sentences, write_sst_2
+from fairseq_linformer.data.glue import TASKS
+from tests.conftest import ROOT, run, sentences, write_official
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"<!-- run by tests/test_readme.py -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
@@ -20,7 +22,8 @@ def on_a_tiny_scale(words):
     if words[0] == "fairseq-train":
         sizes = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", value)]
         return [*sizes, "--max-update", 2, "--num-workers", 0]
-    return ["--vocab-size", 30] if words[0] == "scripts/prepare_corpus.py" else []
+    finetuning = ["--seeds", 1, "--epochs", 1, "--jobs", 2, "dataset.num_workers=0"]
+    return {"scripts/prepare_corpus.py": ["--vocab-size", 30], "scripts/finetune.py": finetuning}.get(words[0], [])
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +34,23 @@ def workplace(tmp_path_factory):
         (folder / name).symlink_to(ROOT / name)
     (folder / "train.txt").write_text(sentences(400, seed=1))
     (folder / "valid.txt").write_text(sentences(40, seed=2))
-    write_sst_2(folder / "glue")
+    for task in TASKS:
+        write_official(folder / "official", task)
+    shutil.make_archive(str(folder / "glue"), "zip", folder / "official")
+    (folder / "reviews.txt").write_text("the old dog barks\nthe bird sings\n")
+    (folder / "pairs.tsv").write_text("premise\tclaim\nthe dog runs\tthe cat runs\n")
     for split in ("train", "test"):
         for label in ("pos", "neg"):
-            reviews = folder / "aclImdb" / split / label
+            reviews = folder / "imdb" / "aclImdb" / split / label
             reviews.mkdir(parents=True)
             for i in range(4):
                 (reviews / f"{i}_7.txt").write_text(f"the old dog barks<br />{label}")
+    shutil.make_archive(str(folder / "aclImdb_v1"), "gztar", folder / "imdb")
     return folder
 
 
 def test_readme_has_what_this_file_runs():
-    assert [language for language, _ in BLOCKS] == ["bash", "bash", "bash", "python"]
+    assert [language for language, _ in BLOCKS] == ["bash", "bash", "bash", "bash", "bash", "python"]
 
 
 def test_readmes_commands(workplace):

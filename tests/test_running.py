@@ -13,24 +13,26 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fairseq_linformer import running
-from fairseq_linformer.running import RUN_FILE, override, train
+from fairseq_linformer.running import LOG_FILE, RUN_FILE, override, side_by_side, train
 from tests.conftest import ROOT, running_in_group
 
 PYTHON = sys.executable
 
-# Logs two updates as fairseq does, counts its calls, and does what the environment asks for.
+# Logs two updates where Hydra does, counts its calls, and does what its arguments ask for.
 TRAINER = """\
 #!{python}
 import os, pathlib, sys, tempfile, time
 pathlib.Path({calls!r}).open("a").write(os.environ["TMPDIR"] + "\\n")
 tempfile.mkdtemp()
-print('train | {{"epoch": 1, "loss": "2.5", "num_updates": "1"}}', flush=True)
-print('train | {{"epoch": 1, "loss": "2.', flush=True)
+folder = next(word.partition("=")[2] for word in sys.argv if word.startswith("checkpoint.save_dir="))
+log = pathlib.Path(folder, "hydra", "hydra_train.log").open("a", buffering=1)
+print('train | {{"epoch": 1, "loss": "2.5", "num_updates": "1"}}', file=log)
+print('train | {{"epoch": 1, "loss": "2.', file=log)
 if "optimization.lr=fail" in sys.argv:
     sys.exit("out of memory")
 if "optimization.lr=wait" in sys.argv:
     time.sleep(60)
-print('valid | {{"epoch": 1, "valid_loss": "2.0", "valid_num_updates": "2"}}', flush=True)
+print('valid | {{"epoch": 1, "valid_loss": "2.0", "valid_num_updates": "2"}}', file=log)
 """
 
 
@@ -84,6 +86,32 @@ def test_a_run_that_failed_says_why_and_is_run_again(calls, tmp_path):
     assert not json.loads((tmp_path / "run" / RUN_FILE).read_text())["complete"]
 
 
+def test_a_failed_call_does_not_stop_the_others():
+    def fail():
+        raise OSError("no space")
+
+    first, second, third = side_by_side([lambda: 1, fail, lambda: 3], jobs=2)
+    assert (first, str(second), third) == (1, "no space", 3)
+
+
+def test_an_interruption_ends_what_runs_side_by_side(calls, tmp_path):
+    """Ctrl-C in one of them, and what another has started does not train on unseen."""
+
+    def interrupt():
+        log = tmp_path / "run" / LOG_FILE
+        deadline = time.monotonic() + 60
+        while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    def wait():
+        train("pretrain/tiny_512", ["optimization.lr=wait"], tmp_path / "run", 2)
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([interrupt, wait], jobs=2)
+    assert not running._running
+
+
 def test_temporary_files_of_a_run_are_gone_with_it(calls, tmp_path):
     train("pretrain/tiny_512", [], tmp_path / "run", 2)
     assert not Path(calls.read_text().strip()).exists()
@@ -102,7 +130,7 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
     command = [PYTHON, "-c", textwrap.dedent(script), str(tmp_path / "bin" / "python"), str(tmp_path / "run")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
-        log = tmp_path / "run" / "train.log"
+        log = tmp_path / "run" / LOG_FILE
         deadline = time.monotonic() + 60
         while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
             time.sleep(0.1)

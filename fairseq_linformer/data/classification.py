@@ -3,14 +3,14 @@
 ::
 
     OUT/dict.txt and the tokenizer's model       so that the folder alone says how to encode another text
-    OUT/classification.json                      label names, counts
+    OUT/classification.json                      label names, counts, what scores are divided by
     OUT/input0/{dict.txt,train.bin,train.idx,valid.bin,...}   the text:        pieces </s>
     OUT/input1/{...}                                          the second text, for pairs only
     OUT/label/{dict.txt,train.bin,...}                        one item a row:  label </s>
     OUT/label/{train.label,...}                               instead of them, for scores: a number a line
 
-The ``<s>`` in front (``task.init_token=0``), the second separator of a pair (``task.separator_token=2``) and
-shortening (``task.shorten_method=truncate``) are the task's work, at each load. Labels are numbered by their sorted
+The ``<s>`` in front (``task.init_token=0``), the second separator of a pair (``task.separator_token=2``) and shortening
+(``task.truncation`` of our ``text_prediction``) are the task's work, at each load. Labels are numbered by their sorted
 names, not by frequency as fairseq-preprocess does, so two preparations of a task always agree; names are read from
 ``label/dict.txt``, where the n-th line is class n - 1.
 """
@@ -60,11 +60,15 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was written: class names by number (none for scores), counts by split, and the length called long."""
+    """What was written: class names by number (none for scores), counts by split, and the length called long.
+
+    `scale`: scores are written divided by it, and predictions are multiplied back.
+    """
 
     labels: tuple[str, ...]
     splits: dict[str, SplitCounts]
     long_length: int
+    scale: float = 1.0
 
     def lines(self) -> Iterator[str]:
         """The summary for people, a line at a time."""
@@ -83,13 +87,15 @@ def write_classification(
     tokenizer: Tokenizer,
     labels: Sequence[str] | None = None,
     long_length: int = 512,
+    scale: float = 1.0,
 ) -> Summary:
     """Encodes every split and writes the folder `out`, which appears only when it is complete.
 
     `splits` maps fairseq's split names to rows, read once and never held in memory, "train" first. `labels` are the
     classes; none at all (an empty sequence) for labels that are numbers; None for those that occur in train. Rows of
     "test", "test1", … may all come without a label: then none is written.
-    `long_length`: rows of more tokens than this are counted as long; nothing is cut.
+    `long_length`: rows of more tokens than this are counted as long; nothing is cut. `scale`: scores are written
+    divided by it, so that those of a task are between 0 and 1.
     ValueError: `out` is a file or a folder with something in it; no "train" to name the labels; a split without rows; a
     row without any text, whose label is missing, unknown or impossible, or that is a pair among single texts or the
     reverse.
@@ -113,13 +119,13 @@ def write_classification(
             )
         for name in ("input0", "input1") if pairs else ("input0",):
             tokenizer.dictionary.save(str(folder / name / DICTIONARY_FILE))
-        summary = Summary(_write_label_folder(folder / "label", columns, labels), counts, long_length)
+        summary = Summary(_write_label_folder(folder / "label", columns, labels, scale), counts, long_length, scale)
         json.dump(asdict(summary), summary_file, indent=1)
     return summary
 
 
 def _write_label_folder(
-    folder: Path, columns: Mapping[str, Sequence[str | None]], labels: Sequence[str] | None
+    folder: Path, columns: Mapping[str, Sequence[str | None]], labels: Sequence[str] | None, scale: float
 ) -> tuple[str, ...]:
     """Writes the labels of every split that has them, and returns the names of the classes by number."""
     known = {
@@ -134,10 +140,19 @@ def _write_label_folder(
         if counts:
             _write_labels(folder, split, values, dictionary)
         else:
-            _write_scores(folder, split, values)
+            _write_scores(folder, split, values, scale)
     if counts:
         dictionary.save(str(folder / DICTIONARY_FILE))
-    return _label_names(dictionary)
+    return label_names(dictionary)
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary of a folder that ``write_classification`` wrote; FileNotFoundError where it is none."""
+    if not (folder / SUMMARY_FILE).is_file():
+        raise FileNotFoundError(f"{folder} is no prepared task: it holds no {SUMMARY_FILE}")
+    content = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+    counts = {split: SplitCounts(**values) for split, values in content.pop("splits").items()}
+    return Summary(**{**content, "labels": tuple(content["labels"]), "splits": counts})
 
 
 def _write_texts(
@@ -154,16 +169,10 @@ def _write_texts(
             writers.append(stack.enter_context(IndexedWriter(folder / name / split, len(tokenizer.dictionary))))
         rows = iter(tqdm(examples, desc=f"encoding {split}", unit="row", disable=None))
         while batch := list(itertools.islice(rows, BATCH)):
-            columns = _clean_columns(batch, split, len(labels), pairs)
-            lengths = np.full(len(batch), len(columns), dtype=np.int64)  # <s>, or what separates the two
-            for column, writer in zip(columns, writers, strict=True):
-                pieces = tokenizer.encode(column)
+            lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
+            columns = encode_columns(batch, tokenizer, pairs=pairs, where=f"split {split}, row", before=len(labels))
+            for pieces, writer in zip(columns, writers, strict=True):
                 sizes = np.array([len(ids) + 1 for ids in pieces], dtype=np.int64)
-                lost = [row for row, text in enumerate(column) if text and sizes[row] == 1]
-                if lost:
-                    raise ValueError(
-                        _at(split, len(labels) + lost[0], f"no piece is left of the text {column[lost[0]]!r}")
-                    )
                 writer.write(_end_each(pieces, tokenizer.dictionary.eos()), sizes)
                 lengths += sizes
             labels.extend(None if example.label is None else sys.intern(example.label) for example in batch)
@@ -173,23 +182,31 @@ def _write_texts(
     return counts, labels
 
 
-def _clean_columns(batch: Sequence[Example], split: str, before: int, pairs: bool) -> list[list[str]]:
-    """The texts of a batch, and the second texts for pairs, on one line each; `before` rows of the split came before.
+def encode_columns(
+    batch: Sequence[Example], tokenizer: Tokenizer, *, pairs: bool, where: str, before: int = 0
+) -> list[list[np.ndarray]]:
+    """The ids of the texts of some rows, and of the second texts for pairs, int32 of shape (tokens,) each.
 
-    ValueError names the split and the row, counted from 1, that is empty or is not what the first row of train is.
+    ValueError names the row, counted from 1 after `before` others and with `where` in front, that has no text, is not
+    `pairs`, or of whose text no piece is left.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
-    for row, example in enumerate(batch, before):
+    for row, example in enumerate(batch, before + 1):
         if (example.second is not None) != pairs:
             expected = "pairs, as the first of train is" if pairs else "single texts, as the first of train is"
             found = "a single text" if pairs else "a pair"
-            raise ValueError(_at(split, row, f"{found}, but all must be {expected}"))
+            raise ValueError(f"{where} {row}: {found}, but all must be {expected}")
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
         if not any(column[-1] for column in columns):  # QQP has pairs with one empty question
-            raise ValueError(_at(split, row, f"the text is empty: {texts[0]!r}"))
-    return columns
+            raise ValueError(f"{where} {row}: the text is empty: {texts[0]!r}")
+    encoded = [tokenizer.encode(column) for column in columns]
+    for column, pieces in zip(columns, encoded, strict=True):
+        for row, (text, ids) in enumerate(zip(column, pieces, strict=True), before + 1):
+            if text and not ids.size:
+                raise ValueError(f"{where} {row}: no piece is left of the text {text!r}")
+    return encoded
 
 
 def _end_each(pieces: Sequence[np.ndarray], end: int) -> np.ndarray:
@@ -218,13 +235,14 @@ def _label_dictionary(counts: Counter[str]) -> Dictionary:
     return dictionary
 
 
-def _label_names(dictionary: Dictionary) -> tuple[str, ...]:
+def label_names(dictionary: Dictionary) -> tuple[str, ...]:
+    """The classes of a label dictionary, by number."""
     return tuple(dictionary.symbols[dictionary.nspecial :])
 
 
 def _write_labels(folder: Path, split: str, labels: Sequence[str], dictionary: Dictionary) -> None:
     """Writes one item, [label, </s>], a row."""
-    names = _label_names(dictionary)
+    names = label_names(dictionary)
     items = np.full((len(labels), 2), dictionary.eos(), dtype=np.int64)
     for row, label in enumerate(labels):
         if label not in names:
@@ -234,14 +252,14 @@ def _write_labels(folder: Path, split: str, labels: Sequence[str], dictionary: D
         writer.write(items.reshape(-1), np.full(len(labels), 2, dtype=np.int64))
 
 
-def _write_scores(folder: Path, split: str, scores: Sequence[str]) -> None:
+def _write_scores(folder: Path, split: str, scores: Sequence[str], scale: float) -> None:
     """Writes a number a line, as fairseq reads the targets of a regression."""
-    for row, score in enumerate(scores):
-        try:
-            float(score)
-        except ValueError:
-            raise ValueError(_at(split, row, f"score {score!r} is no number")) from None
-    (folder / f"{split}.label").write_text("".join(f"{score}\n" for score in scores), encoding="utf-8")
+    with (folder / f"{split}.label").open("w", encoding="utf-8") as lines:
+        for row, score in enumerate(scores):
+            try:
+                lines.write(f"{float(score) / scale!r}\n")
+            except ValueError:
+                raise ValueError(_at(split, row, f"score {score!r} is no number")) from None
 
 
 def _at(split: str, row: int, message: str) -> str:

@@ -2,18 +2,18 @@
 
 A task is an entry of `TASKS`: its files, their columns, its labels. The files are lines of tab-separated fields and
 nothing more: quotes are text. Labels keep their official values, which a submission to the benchmark needs; STS-B's
-scores, 0 to 5, are divided by 5, which is what RoBERTa's recipe trains on.
+scores, 0 to 5, are to be written divided by 5 (`GlueTask.scale`), which is what RoBERTa's recipe trains on.
 """
 
 import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .classification import Example
-from .sources import as_folder, download, is_address, unpack
+from .sources import Rows, SourceSplit, as_folder, download, is_address, unpack
 
 HIGHEST_SCORE = 5.0  # of STS-B
 
@@ -43,22 +43,10 @@ class GlueTask:
     labels: tuple[str, ...]
     skips_broken: bool = False
 
-
-@dataclass
-class Rows:
-    """What was read of a split: rows, and rows left out because they are broken."""
-
-    read: int = 0
-    broken: int = 0
-
-
-@dataclass(frozen=True)
-class GlueSplit:
-    """The rows of a split, to be read once; `rows` counts them meanwhile."""
-
-    examples: Iterator[Example]
-    official_rows: int
-    rows: Rows = field(default_factory=Rows)
+    @property
+    def scale(self) -> float:
+        """The highest score."""
+        return 1.0 if self.labels else HIGHEST_SCORE
 
 
 def _splits(columns: str, test_columns: str, train: int, dev: int, test: int) -> dict[str, TsvFile]:
@@ -142,7 +130,7 @@ TASKS: Mapping[str, GlueTask] = {
 }
 
 
-def read_glue(source: Path, task: str) -> dict[str, GlueSplit]:
+def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
     """The splits of a task: train, valid (the official dev set; MNLI: matched, and valid1 mismatched), test (test1).
 
     `source` holds a folder named as the task, itself or in a folder of its own. Each split is read as it is consumed.
@@ -160,7 +148,7 @@ def read_glue(source: Path, task: str) -> dict[str, GlueSplit]:
     splits = {}
     for split, file in TASKS[task].splits.items():
         rows = Rows()
-        splits[split] = GlueSplit(_read(folder / file.name, file, TASKS[task], rows), file.rows, rows)
+        splits[split] = SourceSplit(_read(folder / file.name, file, TASKS[task], rows), file.rows, rows=rows)
     return splits
 
 
@@ -185,13 +173,13 @@ def _read(path: Path, file: TsvFile, task: GlueTask, rows: Rows) -> Iterator[Exa
                     raise ValueError(f"{where}: the header is {fields}, expected {list(file.columns)}")
                 continue
             label = None if label_place is None else _label(fields[label_place], task, where)
-            rows.read += 1
+            rows.labels[label] += 1
             texts = [fields[place] for place in places]
             yield Example(texts[0], label, texts[1] if len(texts) > 1 else None)
 
 
 def _label(value: str, task: GlueTask, where: str) -> str:
-    """The class as it stands there; the score as a share of the highest."""
+    """The class or the score as it stands there."""
     if task.labels:
         if value not in task.labels:
             raise ValueError(f"{where}: label {value!r}, expected one of {', '.join(task.labels)}")
@@ -202,7 +190,7 @@ def _label(value: str, task: GlueTask, where: str) -> str:
         score = -1.0
     if not 0.0 <= score <= HIGHEST_SCORE:
         raise ValueError(f"{where}: score {value!r}, expected a number from 0 to {HIGHEST_SCORE:g}")
-    return repr(score / HIGHEST_SCORE)
+    return value
 
 
 ADDRESS = "https://dl.fbaipublicfiles.com"

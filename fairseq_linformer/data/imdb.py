@@ -5,88 +5,79 @@ reported on the official test set, so it becomes the split "valid": whoever tune
 The unlabelled reviews (train/unsup) are left out.
 """
 
-import lzma
+import contextlib
 import re
-import tarfile
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .classification import Example
+from .sources import Rows, SourceSplit, as_folder, download, is_address
 
 LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
+OFFICIAL_ROWS = 25_000  # of each split, 12,500 of each label
 REVIEW = re.compile(r"\d+_\d+\.txt")  # <number>_<stars>.txt
-MEMBER = re.compile(rf"(?:\./)?aclImdb/(?P<folder>(?:train|test)/(?:neg|pos))/(?P<name>{REVIEW.pattern})")
+MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?(?:train|test)/(?:neg|pos)/{REVIEW.pattern}")
 REVIEW_BYTES = 1_000_000  # the longest official review has 14 kB; anything near this is no review
 LINE_BREAKS = re.compile(r"(?:\s*<br />)+\s*")
 
+ADDRESS = "http://ai.stanford.edu/~amaas/data/sentiment"
+ARCHIVE = "aclImdb_v1.tar.gz"
+DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}  # path below ADDRESS: checksum, as torchtext recorded it
 
-def read_imdb(source: Path) -> dict[str, Iterator[Example]]:
-    """The rows of train and valid, all negative reviews before the positive ones: shuffle them to train.
 
-    `source` is the folder aclImdb, the folder that holds it, or the archive as downloaded (.tar.gz, also .tar.xz,
-    .tar.bz2 or .tar), of which nothing is unpacked to disk; its reviews are held in memory, 66 MB for the full set.
-    Both give the same rows in the same order: by split, label and file name.
-    FileNotFoundError: a folder is missing, or is without reviews. ValueError: not an archive, or a damaged one;
-    later, a review that is not UTF-8.
+@contextlib.contextmanager
+def imdb_folder(source: str) -> Iterator[Path]:
+    """A folder for `read_imdb`: `source` is one, an archive of one (zip, tar.*), or the address of the download.
+
+    Raises FileNotFoundError, ValueError or OSError as ``as_folder`` and ``download`` do.
     """
-    if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist: expected the folder aclImdb or its archive")
-    reviews = _folder_reviews(source) if source.is_dir() else _archive_reviews(source)
-    for split_folder in SPLITS.values():
-        for label_folder in LABELS:
-            if not reviews.get(f"{split_folder}/{label_folder}"):
-                raise FileNotFoundError(f"{source}: no reviews in aclImdb/{split_folder}/{label_folder}")
-    return {split: _examples(reviews, folder) for split, folder in SPLITS.items()}
+    place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
+    with as_folder(place, _is_review) as folder:
+        yield folder
 
 
-Reviews = dict[str, dict[str, "bytes | Path"]]  # folder such as train/neg: file name: what the file holds, or the file
+def _is_review(name: str) -> bool:
+    """Whether a member of an archive is a labelled review, at its place in the official layout."""
+    return MEMBER.fullmatch(name) is not None
 
 
-def _folder_reviews(source: Path) -> Reviews:
-    root = source / "aclImdb" if (source / "aclImdb").is_dir() else source
-    folders = [f"{split}/{label}" for split in SPLITS.values() for label in LABELS]
-    return {
-        folder: {file.name: file for file in (root / folder).iterdir() if REVIEW.fullmatch(file.name)}
-        for folder in folders
-        if (root / folder).is_dir()
-    }
+def read_imdb(folder: Path) -> dict[str, SourceSplit]:
+    """The splits train and valid, all negative reviews before the positive ones: shuffle them to train.
 
-
-def _archive_reviews(archive: Path) -> Reviews:
-    """Reads the regular files of the official layout, in one pass, into memory; ignores every other member.
-
-    No member's name ever becomes a path, so what a hostile archive names is not opened or created.
+    `folder` is aclImdb, or the folder that holds it. The rows are in the order of label and file name.
+    FileNotFoundError: a part of the layout is missing, or is without reviews. ValueError: later, a file that is too
+    large for a review, or is not UTF-8.
     """
-    reviews: Reviews = {}
-    try:
-        with tarfile.open(archive) as members:
-            for member in members:
-                match = MEMBER.fullmatch(member.name)
-                # A link is no regular file; a member of type "sparse" is, and may claim any size.
-                if match is None or not member.isfile():
-                    continue
-                if member.size > REVIEW_BYTES:
-                    raise ValueError(f"{archive}: {member.name} has {member.size:,} bytes, at most {REVIEW_BYTES:,}")
-                file = members.extractfile(member)
-                if file is not None:
-                    reviews.setdefault(match["folder"], {})[match["name"]] = file.read()
-    except (tarfile.TarError, OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"{archive} cannot be read as a tar archive: {error}") from error
+    root = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
+    splits = {}
+    for split, split_folder in SPLITS.items():
+        reviews = {label: _reviews(root / split_folder / label_folder) for label_folder, label in LABELS.items()}
+        rows = Rows()
+        splits[split] = SourceSplit(_examples(reviews, rows), OFFICIAL_ROWS, official_even=True, rows=rows)
+    return splits
+
+
+def _reviews(folder: Path) -> list[Path]:
+    reviews = sorted(file for file in folder.glob("*") if REVIEW.fullmatch(file.name))
+    if not reviews:
+        raise FileNotFoundError(f"{folder} holds no reviews: files named NUMBER_STARS.txt")
     return reviews
 
 
-def _examples(reviews: Reviews, folder: str) -> Iterator[Example]:
-    for label_folder, label in LABELS.items():
-        yield from _labelled(reviews[f"{folder}/{label_folder}"].items(), f"{folder}/{label_folder}", label)
+def _examples(reviews: Mapping[str, Sequence[Path]], rows: Rows) -> Iterator[Example]:
+    for label, files in reviews.items():
+        for file in files:
+            text = LINE_BREAKS.sub(" ", _text(file))
+            rows.labels[label] += 1
+            yield Example(text, label)
 
 
-def _labelled(files: Iterable[tuple[str, "bytes | Path"]], folder: str, label: str) -> Iterator[Example]:
-    for name, content in sorted(files, key=lambda file: file[0]):
-        data = content.read_bytes() if isinstance(content, Path) else content
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{folder}/{name}: not UTF-8 ({error})") from error
-        yield Example(LINE_BREAKS.sub(" ", text), label)
+def _text(file: Path) -> str:
+    size = file.stat().st_size
+    if size > REVIEW_BYTES:  # a sparse member of a small archive may claim any size
+        raise ValueError(f"{file} has {size:,} bytes, a review at most {REVIEW_BYTES:,}")
+    try:
+        return file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 ({error})") from error

@@ -1,17 +1,61 @@
-"""Where a data set comes from: a folder, an archive, or its official downloads, each as a folder to read."""
+"""Where a data set comes from: a folder, an archive, or its official downloads, each as a folder to read.
+
+And its splits as read from there, which tell how they compare with the official ones.
+"""
 
 import contextlib
 import lzma
+import stat
 import tarfile
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import pooch
 
+from .classification import Example
+
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
+
+
+@dataclass
+class Rows:
+    """What was read of a split: rows by their label, and rows left out because they are broken."""
+
+    labels: Counter[str | None] = field(default_factory=Counter)
+    broken: int = 0
+
+    @property
+    def read(self) -> int:
+        return sum(self.labels.values())
+
+
+@dataclass(frozen=True)
+class SourceSplit:
+    """The rows of a split, to be read once; `rows` counts them meanwhile.
+
+    `official_rows` is how many the official split has, `official_even` whether it has as many of each label.
+    """
+
+    examples: Iterator[Example]
+    official_rows: int
+    official_even: bool = False
+    rows: Rows = field(default_factory=Rows)
+
+    def report(self, name: str) -> str:
+        """What was read beside what the official split has, in a line for people."""
+        read, broken = self.rows.read, self.rows.broken
+        uneven = self.official_even and len(set(self.rows.labels.values())) > 1
+        labels = [f"{count:,} {label}" for label, count in self.rows.labels.items()] if uneven else []
+        whole = read == self.official_rows and not uneven
+        official = "as the official data" if whole else f"the official: {self.official_rows:,}"
+        remarks = [official, *(["as many of each label"] if uneven else [])]
+        remarks += [f"{broken} broken ones left out"] if broken else []
+        return f"{name}: {', '.join([f'{read:,} rows', *labels])} ({', '.join(remarks)})"
 
 
 @contextlib.contextmanager
@@ -26,7 +70,7 @@ def as_folder(source: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
         return
     if not source.is_file():
         raise FileNotFoundError(f"{source}: no such folder or archive")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{source.name}-") as folder:  # what names the folder names the archive
         unpack(source, Path(folder), wanted)
         yield Path(folder)
 
@@ -36,23 +80,24 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
-                zipped.extractall(folder, [name for name in _inside(archive, zipped.namelist()) if wanted(name)])
+                _check_inside(archive, zipped.namelist())
+                regular = [file for file in zipped.infolist() if not stat.S_ISLNK(file.external_attr >> 16)]
+                zipped.extractall(folder, [file.filename for file in regular if wanted(file.filename)])
         else:
             with tarfile.open(archive) as tarred:
                 members = tarred.getmembers()
-                _inside(archive, [member.name for member in members])
+                _check_inside(archive, [member.name for member in members])
                 files = [member for member in members if member.isfile() and wanted(member.name)]
                 tarred.extractall(folder, files, filter="data")
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         raise ValueError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
 
 
-def _inside(archive: Path, names: list[str]) -> list[str]:
+def _check_inside(archive: Path, names: list[str]) -> None:
     for name in names:
         path = PurePosixPath(name.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or ":" in path.parts[:1]:
             raise ValueError(f"{archive} is refused: its member {name!r} would leave the folder it is unpacked into")
-    return names
 
 
 def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:

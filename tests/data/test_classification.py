@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
 from fairseq_linformer.data import classification
-from fairseq_linformer.data.classification import Example, write_classification
+from fairseq_linformer.data.classification import Example, read_summary, write_classification
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
 
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
@@ -76,6 +76,10 @@ def test_fairseq_loads_scores(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert [row["target"] for row in task.dataset("train")] == [[0.5], [1.0], [0.0]]
     assert [row["target"] for row in task.dataset("valid")] == [[1.0], [0.0]]
     assert "target" not in task.dataset("test")[0]
+    assert read_summary(tmp_path / "out") == summary and summary.scale == 1.0
+    fifths = write_classification(tmp_path / "fifths", {**splits}, tokenizer, labels=(), scale=5.0)
+    assert read_summary(tmp_path / "fifths") == fifths and fifths.scale == 5.0
+    assert (tmp_path / "fifths" / "label" / "train.label").read_text() == "0.1\n0.2\n0.0\n"
     with pytest.raises(ValueError, match="split train, row 2: score 'high' is no number"):
         write_classification(tmp_path / "no", {"train": [rows[0], Example("a", "high", "b")]}, tokenizer, labels=())
 

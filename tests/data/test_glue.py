@@ -1,12 +1,9 @@
 """The reader of GLUE's official files."""
 
-import functools
-import http.server
 import runpy
 import shutil
 import sys
 import tarfile
-import threading
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ import pytest
 
 from fairseq_linformer.data.classification import Example
 from fairseq_linformer.data.glue import DOWNLOADS, TASKS, glue_folder, read_glue
+from tests.conftest import served, write_official, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,21 +31,6 @@ def rows_of(source: Path, task: str) -> dict[str, list[Example]]:
     return {split: list(read.examples) for split, read in read_glue(source, task).items()}
 
 
-def write_official(source: Path, task: str, rows: int = 3) -> None:
-    """The files of a task in the exact shape of the official ones, each field naming its column and row."""
-    (source / task).mkdir(parents=True)
-    for file in TASKS[task].splits.values():
-        lines = ["\t".join(file.columns)] if file.header else []
-        for row in range(rows):
-            fields = {column: f"{column} {row}" for column in file.columns}
-            if TASKS[task].label in fields:
-                labels = TASKS[task].labels or ("5.000", "0", "2.5")
-                fields[TASKS[task].label] = labels[row % len(labels)]
-            lines.append("\t".join(fields.values()))
-        mark = "\ufeff" if task == "MRPC" and file.name != "test.tsv" else ""
-        (source / task / file.name).write_text(mark + "\n".join(lines) + "\n", encoding="utf-8")
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
     write_official(tmp_path, task)
@@ -61,7 +44,7 @@ def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
         if split.startswith("test"):
             assert {row.label for row in rows} == {None}
         elif task == "STS-B":
-            assert [row.label for row in rows] == ["1.0", "0.0", "0.5"], "scores are shares of 5"
+            assert [row.label for row in rows] == ["5.000", "0", "2.5"]
         else:
             assert {row.label for row in rows} == set(TASKS[task].labels)
 
@@ -120,26 +103,23 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server with three of the official downloads, their checksums in place of the official ones."""
     for task in ("RTE", "AX", "MRPC"):
         write_official(tmp_path / "made" / task, task)
-    served = tmp_path / "served"
-    (served / "glue/data").mkdir(parents=True)
-    (served / "senteval/senteval_data").mkdir(parents=True)
-    archived(tmp_path / "made" / "RTE", served / "glue/data/RTE.zip")
-    shutil.copy(tmp_path / "made/AX/AX/AX.tsv", served / "glue/data/AX.tsv")
+    folder = tmp_path / "served"
+    (folder / "glue/data").mkdir(parents=True)
+    (folder / "senteval/senteval_data").mkdir(parents=True)
+    archived(tmp_path / "made" / "RTE", folder / "glue/data/RTE.zip")
+    shutil.copy(tmp_path / "made/AX/AX/AX.tsv", folder / "glue/data/AX.tsv")
     rows = [f"{number % 2}\t{number}\t{number + 10}\tone {number}\ttwo {number}" for number in range(4)]
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
     for name in ("train", "test"):
-        (served / f"senteval/senteval_data/msr_paraphrase_{name}.txt").write_text("\n".join([header, *rows]) + "\n")
-    (served / "glue/data/mrpc_dev_ids.tsv").write_text("1\t11\n3\t13\n")
+        (folder / f"senteval/senteval_data/msr_paraphrase_{name}.txt").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "glue/data/mrpc_dev_ids.tsv").write_text("1\t11\n3\t13\n")
     checksums = {
-        task: {name: pooch.file_hash(str(served / name)) for name in DOWNLOADS[task]} for task in ("RTE", "AX", "MRPC")
+        task: {name: pooch.file_hash(str(folder / name)) for name in DOWNLOADS[task]} for task in ("RTE", "AX", "MRPC")
     }
     monkeypatch.setattr("fairseq_linformer.data.glue.DOWNLOADS", checksums)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(served))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(folder) as address:
+        yield address
 
 
 def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
@@ -212,11 +192,16 @@ def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> Non
 
 def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = tmp_path / "none"
-    arguments = ["--source", str(tmp_path), "--tokenizer", str(missing), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["prepare_glue.py", *arguments])
+    elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
     monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
-    with pytest.raises(SystemExit, match=f"^error: {missing} is no prepared folder"):
-        runpy.run_path(str(ROOT / "scripts" / "prepare_glue.py"), run_name="__main__")
+    for tokenizer, said in (
+        (missing, f"^error: {missing} is no prepared folder"),
+        (elsewhere, f"^error: {elsewhere}/checkpoint_best.pt has no dict.txt .* {tmp_path}/elsewhere, does not exist"),
+    ):
+        arguments = ["--source", str(tmp_path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", ["prepare_glue.py", *arguments])
+        with pytest.raises(SystemExit, match=said):
+            runpy.run_path(str(ROOT / "scripts" / "prepare_glue.py"), run_name="__main__")
 
 
 @pytest.mark.real_data

@@ -1,15 +1,23 @@
-"""The reader of the IMDB reviews, from a folder and from archives, hostile ones among them."""
+"""The reader of the IMDB reviews, from a folder, from archives, hostile ones among them, and from a download."""
 
 import io
 import itertools
+import runpy
+import shutil
+import stat
+import sys
 import tarfile
+import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pooch
 import pytest
 
 from fairseq_linformer.data.classification import Example
-from fairseq_linformer.data.imdb import REVIEW_BYTES, read_imdb
+from fairseq_linformer.data.imdb import ARCHIVE, REVIEW_BYTES, imdb_folder, read_imdb
+from tests.conftest import ROOT, served, write_run
 
 REVIEWS = {
     "aclImdb/test/pos/0_10.txt": b"caf\xc3\xa9, t\r\nwo lines",
@@ -34,27 +42,9 @@ EXPECTED = {
 }
 
 
-def read(source: Path) -> dict[str, list[Example]]:
-    return {split: list(rows) for split, rows in read_imdb(source).items()}
-
-
-def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info, content
-
-
-def make_archive(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w:gz") -> Path:
-    with tarfile.open(path, mode) as archive:
-        for info, content in members:
-            archive.addfile(info, io.BytesIO(content))
-    return path
-
-
-def official(reviews: dict[str, bytes]) -> list[tuple[tarfile.TarInfo, bytes]]:
-    return [member(name, content) for name, content in reviews.items()]
+def read(source: "Path | str") -> dict[str, list[Example]]:
+    with imdb_folder(str(source)) as folder:
+        return {split: list(read.examples) for split, read in read_imdb(folder).items()}
 
 
 def make_folder(path: Path, files: dict[str, bytes]) -> Path:
@@ -64,9 +54,38 @@ def make_folder(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
+def make_tar(path: Path, files: dict[str, bytes], others: tuple[tarfile.TarInfo, ...] = (), mode: str = "w:gz") -> Path:
+    """An archive of the files, in their order, after other members without content."""
+    with tarfile.open(path, mode) as archive:
+        for member in others:
+            archive.addfile(member)
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def make_zip(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2", "w"])
-def test_archives_of_any_order_and_compression(tmp_path: Path, mode: str) -> None:
-    assert read(make_archive(tmp_path / "download", official({**REVIEWS, **OTHERS}), mode)) == EXPECTED
+def test_tar_archives_of_any_order_and_compression(tmp_path: Path, mode: str) -> None:
+    assert read(make_tar(tmp_path / "download", {**REVIEWS, **OTHERS}, mode=mode)) == EXPECTED
+
+
+def test_zip_archives(tmp_path: Path) -> None:
+    assert read(make_zip(tmp_path / "download", {**REVIEWS, **OTHERS})) == EXPECTED
 
 
 def test_folder_and_its_parent(tmp_path: Path) -> None:
@@ -75,74 +94,152 @@ def test_folder_and_its_parent(tmp_path: Path) -> None:
     assert read(tmp_path / "aclImdb") == EXPECTED
 
 
-def test_members_may_be_named_from_the_current_folder(tmp_path: Path) -> None:
-    assert (
-        read(make_archive(tmp_path / "a", official({f"./{name}": data for name, data in REVIEWS.items()}))) == EXPECTED
-    )
+def test_reviews_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    names = [f"{number}_4.txt" for number in range(99)]
+    rows = read(make_folder(tmp_path, REVIEWS | {f"aclImdb/train/neg/{name}": name.encode() for name in names}))
+    assert [row.text for row in rows["train"] if row.text.endswith("_4.txt")] == sorted(names)
 
 
-def test_hostile_members_are_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["./aclImdb/", "./", ""])
+def test_members_may_be_named_from_the_folder_or_the_current_one(tmp_path: Path, prefix: str) -> None:
+    renamed = {name.replace("aclImdb/", prefix): data for name, data in REVIEWS.items()}
+    assert read(make_tar(tmp_path / "a", renamed)) == EXPECTED
+    assert read(make_zip(tmp_path / "b", renamed)) == EXPECTED
+
+
+def test_only_the_reviews_of_an_archive_are_unpacked(tmp_path: Path) -> None:
+    for archive in (make_tar(tmp_path / "a", REVIEWS | OTHERS), make_zip(tmp_path / "b", REVIEWS | OTHERS)):
+        with imdb_folder(str(archive)) as folder:
+            unpacked = {str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir()}
+        assert unpacked == set(REVIEWS)
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "hostile", ["../aclImdb/train/pos/5_9.txt", "/aclImdb/train/pos/5_9.txt", "aclImdb/train/../../pos/5_9.txt"]
+)
+def test_an_archive_with_a_member_that_would_leave_is_refused(tmp_path: Path, hostile: str) -> None:
+    files = {**REVIEWS, hostile: b"outside"}
+    for archive in (make_tar(tmp_path / "a.tar.gz", files), make_zip(tmp_path / "a.zip", files)):
+        with pytest.raises(ValueError, match=rf"{archive} is refused: its member '{hostile}' would leave the folder"):
+            read(archive)
+
+
+def test_links_and_devices_in_archives_are_left_out(tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
-    (tmp_path / "inside").mkdir()
-    archive = make_archive(
-        tmp_path / "inside" / "a.tar.gz",
-        [
-            member("../aclImdb/train/pos/5_9.txt", b"outside"),
-            member("/aclImdb/train/pos/6_9.txt", b"absolute"),
-            member("aclImdb/train/pos/../pos/7_9.txt", b"detour"),
-            member("aclImdb/train/pos/8_9.txt\n", b"line end"),
-            member("aclImdb/train/pos/20_9.txt", type=tarfile.SYMTYPE, linkname=str(secret)),
-            member("aclImdb/train/pos/21_9.txt", type=tarfile.LNKTYPE, linkname="aclImdb/train/neg/0_3.txt"),
-            member("aclImdb/train/pos/22_9.txt", type=tarfile.CHRTYPE, devmajor=1, devminor=5),
-            member("aclImdb/train/pos/23_9.txt", type=tarfile.FIFOTYPE),
-            member("aclImdb/train/pos/24_9.txt", type=tarfile.DIRTYPE),
-            *official(REVIEWS),
-        ],
+    others = (
+        special("aclImdb/train/pos/20_9.txt", tarfile.SYMTYPE, str(secret)),
+        special("aclImdb/train/pos/21_9.txt", tarfile.LNKTYPE, "aclImdb/train/neg/0_3.txt"),
+        special("aclImdb/train/pos/22_9.txt", tarfile.CHRTYPE),
+        special("aclImdb/train/pos/23_9.txt", tarfile.FIFOTYPE),
+        special("aclImdb/train/pos/24_9.txt", tarfile.DIRTYPE),
     )
-    before = sorted(tmp_path.rglob("*"))
-    assert read(archive) == EXPECTED
-    assert sorted(tmp_path.rglob("*")) == before
+    assert read(make_tar(tmp_path / "a.tar.gz", REVIEWS, others)) == EXPECTED
+    zipped = make_zip(tmp_path / "a.zip", REVIEWS)
+    with zipfile.ZipFile(zipped, "a") as archive:
+        link = zipfile.ZipInfo("aclImdb/train/pos/20_9.txt")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, str(secret))
+    assert read(zipped) == EXPECTED
 
 
-def test_a_member_too_large_for_a_review_is_refused(tmp_path: Path) -> None:
-    huge = member("aclImdb/train/pos/9_9.txt", bytes(REVIEW_BYTES + 1))
-    with pytest.raises(ValueError, match=r"9_9\.txt has 1,000,001 bytes, at most 1,000,000"):
-        read(make_archive(tmp_path / "a", [*official(REVIEWS), huge]))
+def test_a_file_too_large_for_a_review_is_refused(tmp_path: Path) -> None:
+    huge = {"aclImdb/train/pos/9_9.txt": bytes(REVIEW_BYTES + 1)}
+    with pytest.raises(ValueError, match=r"9_9\.txt has 1,000,001 bytes, a review at most 1,000,000"):
+        read(make_tar(tmp_path / "a", REVIEWS | huge))
 
 
 @pytest.mark.parametrize("missing", ["train/neg", "train/pos", "test/neg", "test/pos"])
 def test_a_missing_part_is_named(tmp_path: Path, missing: str) -> None:
     kept = {name: data for name, data in REVIEWS.items() if missing not in name}
-    archive = make_archive(tmp_path / "part.tar.gz", official(kept))
-    folder = make_folder(tmp_path / "part", kept)
-    for source in (archive, folder):
-        with pytest.raises(FileNotFoundError, match=rf"{source}: no reviews in aclImdb/{missing}$"):
-            read_imdb(source)
+    for source in (make_tar(tmp_path / "part.tar.gz", kept), make_folder(tmp_path / "part", kept)):
+        with pytest.raises(FileNotFoundError, match=rf"/{source.name}.*/aclImdb/{missing} holds no reviews"):
+            read(source)
 
 
 def test_a_source_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        read_imdb(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="nowhere: no such folder or archive"):
+        read(tmp_path / "nowhere")
     (tmp_path / "text").write_text("no archive")
-    with pytest.raises(ValueError, match="text cannot be read as a tar archive"):
-        read_imdb(tmp_path / "text")
+    with pytest.raises(ValueError, match="text cannot be read as a zip or tar archive"):
+        read(tmp_path / "text")
 
 
-@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
-def test_a_download_cut_short_is_refused(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2", "zip"])
+def test_an_archive_cut_short_is_refused(tmp_path: Path, mode: str) -> None:
     # Reviews of digits that do not compress away, and the cut after all four folders: nothing else would tell.
-    many = {f"aclImdb/test/neg/{row}_1.txt": str(row**200).encode() for row in range(2, 500)}
-    archive = make_archive(tmp_path / "a", official({**REVIEWS, **many}), mode)
+    many = REVIEWS | {f"aclImdb/test/neg/{row}_1.txt": str(row**200).encode() for row in range(2, 500)}
+    path = tmp_path / "a"
+    archive = make_zip(path, many) if mode == "zip" else make_tar(path, many, mode=mode)
+    assert len(read(archive)["valid"]) == 500
     archive.write_bytes(archive.read_bytes()[: archive.stat().st_size * 3 // 4])
-    with pytest.raises(ValueError, match="cannot be read as a tar archive"):
-        read_imdb(archive)
+    with pytest.raises(ValueError, match="a cannot be read as a zip or tar archive"):
+        read(archive)
 
 
 def test_a_review_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    archive = make_archive(tmp_path / "a", official({**REVIEWS, "aclImdb/test/pos/3_8.txt": b"\xff"}))
+    archive = make_tar(tmp_path / "a", {**REVIEWS, "aclImdb/test/pos/3_8.txt": b"\xff"})
     with pytest.raises(ValueError, match=r"test/pos/3_8\.txt: not UTF-8"):
         read(archive)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server with a small archive, its checksum in place of the official one."""
+    (tmp_path / "served").mkdir()
+    archive = make_tar(tmp_path / "served" / ARCHIVE, REVIEWS)
+    checksum = f"md5:{pooch.file_hash(str(archive), alg='md5')}"
+    monkeypatch.setattr("fairseq_linformer.data.imdb.DOWNLOADS", {ARCHIVE: checksum})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with served(tmp_path / "served") as address:
+        yield address
+
+
+def test_a_download_from_a_mirror(mirror: str, tmp_path: Path) -> None:
+    assert read(mirror) == EXPECTED
+    shutil.rmtree(tmp_path / "served")
+    assert read(f"{mirror}/") == EXPECTED, "not from the cache"
+
+
+def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
+    make_tar(tmp_path / "served" / ARCHIVE, {**REVIEWS, "aclImdb/test/pos/1_7.txt": b"another"})
+    with pytest.raises(ValueError, match=rf"{ARCHIVE}.* does not match"):
+        read(mirror)
+    assert not list((tmp_path / "cache").rglob(f"*{ARCHIVE}"))
+
+
+def test_the_rows_are_reported_beside_the_official_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder(tmp_path, REVIEWS)
+
+    def reports() -> list[str]:
+        splits = read_imdb(tmp_path)
+        assert [len(list(read.examples)) for read in splits.values()] == [3, 2]
+        return [read.report(split) for split, read in splits.items()]
+
+    assert reports() == [
+        "train: 3 rows, 2 negative, 1 positive (the official: 25,000, as many of each label)",
+        "valid: 2 rows (the official: 25,000)",
+    ]
+    monkeypatch.setattr("fairseq_linformer.data.imdb.OFFICIAL_ROWS", 2)
+    assert reports()[1] == "valid: 2 rows (as the official data)"
+    monkeypatch.setattr("fairseq_linformer.data.imdb.OFFICIAL_ROWS", 3)
+    assert reports()[0].endswith("(the official: 3, as many of each label)"), "labels other than the official ones"
+
+
+def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = make_zip(tmp_path / "a.zip", dict.fromkeys(REVIEWS, b"the old dog barks today"))
+    tokenizer = write_run(tmp_path / "run", corpus)
+    arguments = ["--source", str(archive), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["prepare_imdb.py", *arguments])
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
+    runpy.run_path(str(ROOT / "scripts" / "prepare_imdb.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "labels: 0 = negative, 1 = positive" in printed
+    assert "valid: 2 rows (the official: 25,000)\n" in printed
+    assert (tmp_path / "out" / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
 
 
 @pytest.mark.real_data

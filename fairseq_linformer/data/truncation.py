@@ -1,0 +1,142 @@
+"""Which tokens of a long text stay when a model is fine-tuned: ``truncate`` for one row, and a dataset of such rows.
+
+fairseq's own ``shorten_method`` knows nothing of special tokens: ``truncate`` loses the closing ``</s>`` and may lose
+all of a second text, ``random_crop`` loses the ``<s>`` that the classification head reads.
+"""
+
+import bisect
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from fairseq.data import FairseqDataset
+from torch import Tensor
+
+METHODS = ("head", "tail", "head-tail", "random-crop")
+
+
+def truncate(row: Tensor, length: int, method: str, bos: int, eos: int, fraction: float = 0.0) -> Tensor:
+    """The row shortened to `length` tokens, or the row itself where it is no longer than that.
+
+    What is special stays: a first token that is `bos`, and every `eos`. Of the text between them as much stays as fits;
+    of a pair the longer text is shortened first, then both alike, as Hugging Face's ``longest_first`` does. Of the m
+    tokens of a text that stay, ``head`` takes the first, ``tail`` the last, ``random-crop`` those in a row from
+    int(fraction · (excess + 1)) on, and ``head-tail`` the first (m + 2) // 4 and the others from the end: 128 and 382
+    of 510, the best of Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?" (arXiv 1905.05583).
+
+    Args:
+        row: ids, (tokens,): ``<s> A </s>`` or ``<s> A </s> </s> B </s>``.
+        length: at least one more than the row's special tokens.
+        method: one of METHODS.
+        fraction: where a random crop starts, at least 0 and below 1.
+
+    Returns:
+        ids, (min(tokens, length),), in their order.
+
+    Raises:
+        ValueError: `length`, `method` or `fraction` is not allowed.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method={method} is not allowed: it must be one of {', '.join(METHODS)}")
+    if not 0.0 <= fraction < 1.0:
+        raise ValueError(f"fraction={fraction} is not allowed: it must be at least 0 and below 1")
+    keep = row == eos
+    keep[:1] |= row[:1] == bos
+    special = keep.nonzero()[:, 0].tolist()
+    if length <= len(special):
+        allowed = f"at least {len(special) + 1}, one beside the special tokens of a row"
+        raise ValueError(f"length={length} is not allowed: it must be {allowed}")
+    if len(row) <= length:
+        return row
+    texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # some of them empty
+    kept = _shares([end - start for start, end in texts], length - len(special))
+    for (start, end), count in zip(texts, kept, strict=True):
+        if method == "random-crop":
+            first = start + int(fraction * (end - start - count + 1))
+            keep[first : first + count] = True
+        else:
+            head = {"head": count, "tail": 0, "head-tail": (count + 2) // 4}[method]
+            keep[start : start + head] = True
+            keep[end - (count - head) : end] = True
+    return row[keep]
+
+
+def _shares(lengths: Sequence[int], room: int) -> list[int]:
+    """How many tokens of each text stay, `room` together, as if the longest always gave its last token.
+
+    Where several are the longest the last of them gives, so that what does not divide evenly is the first one's.
+    """
+
+    def total(level: int) -> int:
+        return sum(min(length, level) for length in lengths)
+
+    level = bisect.bisect_right(range(1, room + 1), room, key=total)
+    longer = [number for number, length in enumerate(lengths) if length > level]
+    favoured = longer[: room - total(level)]
+    return [min(length, level) + (number in favoured) for number, length in enumerate(lengths)]
+
+
+class TruncatedDataset(FairseqDataset):
+    """The rows of fairseq's ``sentence_prediction``, tokens and their counts, each truncated to `length` tokens.
+
+    Args:
+        dataset: what SentencePredictionTask loads.
+        length, method, bos, eos: as ``truncate`` has them.
+        seed: of random crops. A crop depends on the seed, the epoch and the row alone, so it is the same in every
+            process and after a resumption.
+        by_length: bring rows of about one length together, so that batches hold little padding. The order among rows
+            of one length stays that of `dataset`; batches themselves are shuffled by fairseq's epoch iterator.
+    """
+
+    def __init__(
+        self, dataset: FairseqDataset, length: int, method: str, bos: int, eos: int, *, seed: int, by_length: bool
+    ) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.length, self.method, self.bos, self.eos = length, method, bos, eos
+        self.seed = seed
+        self.by_length = by_length
+        self.epoch = 1
+        self.sizes = np.minimum(dataset.sizes[0], length)  # (rows,)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = self.dataset[index]
+        # A generator of its own for each row: no worker process and no order of reading changes what it draws.
+        random = self.method == "random-crop"
+        fraction = np.random.default_rng((self.seed, self.epoch, index)).random() if random else 0.0
+        tokens = truncate(item["net_input.src_tokens"], self.length, self.method, self.bos, self.eos, fraction)
+        counts = dict.fromkeys(("net_input.src_lengths", "ntokens"), len(tokens))
+        return {**item, "net_input.src_tokens": tokens, **counts}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        return self.dataset.collater(samples)
+
+    def num_tokens(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    def size(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> np.ndarray:
+        """The rows in the order that batches are cut from, (rows,)."""
+        order = self.dataset.ordered_indices()
+        return order[np.argsort(self.sizes[order], kind="stable")] if self.by_length else order
+
+    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: object) -> tuple[np.ndarray, list[int]]:
+        """Every row: none is left out for its length, which is what truncation is for."""
+        return indices, []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.dataset.set_epoch(epoch)
+
+    @property
+    def supports_prefetch(self) -> bool:
+        return self.dataset.supports_prefetch
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        self.dataset.prefetch(indices)

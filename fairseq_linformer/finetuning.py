@@ -1,0 +1,373 @@
+"""Fine-tuning over tasks and seeds, and the table that papers print.
+
+Every run is fairseq-hydra-train with a YAML of configs/finetune. When it is complete, its best checkpoint predicts the
+dev set; the predictions are saved, and the metrics are computed from that file.
+
+::
+
+    OUT/TASK/seed1/{checkpoint_best.pt,train.log,...}            as fairseq writes them
+    OUT/TASK/seed1/predictions-valid.tsv                         label, prediction, probability of each class
+    OUT/TASK/lr0.0003-batch32/seed1/...                          one folder a setting, where several are tried
+    OUT/results.json, OUT/results.md                             every run, and the table
+"""
+
+import contextlib
+import csv
+import filecmp
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from .checkpoint import data_folder, read_checkpoint
+from .config import LinformerRobertaConfig, ResolvedConfig
+from .data.classification import SUMMARY_FILE, read_summary
+from .data.tokenizer import DICTIONARY_FILE
+from .model import LinformerRobertaModel
+from .prediction import Predictor
+from .running import CONFIGS, RUN_FILE, check_settings, override, side_by_side, train
+from .scores import NAMES, TASK_METRICS, paper_score, score
+
+RESULTS_FILE = "results.json"
+RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
+BATCH_SIZES = (16, 32)
+
+# How a model is trained, not what it is: the recipe's own stand. The old flags are translated, and pruning is done.
+_OF_THE_RECIPE = {"_name", "dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "encoder_layerdrop"}
+_OF_THE_RECIPE |= {"checkpoint_activations", "offload_activations", "min_params_to_wrap", "load_checkpoint_heads"}
+_OF_THE_RECIPE |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
+_OF_THE_RECIPE |= {"encoder_layers_to_keep"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What may differ between the runs of a task, beside the seed."""
+
+    rate: float
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"lr{self.rate:g}-batch{self.batch_size}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training, and where it lies."""
+
+    task: str
+    seed: int
+    setting: Setting
+    updates: int
+    checkpoint: Path
+    overrides: tuple[str, ...]
+    folder: Path
+
+
+@dataclass
+class Result:
+    """A run's metrics by split, ``{"valid": {"accuracy": 93.2}}``; `error` instead where it failed."""
+
+    run: Run
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass
+class FineTuning:
+    """What a checkpoint reaches on tasks, over seeds.
+
+    Attributes:
+        checkpoint: a pretrained model.
+        data: folder with a prepared folder a task, named as the task.
+        out: folder of the runs and the results.
+        tasks: names, see ``scores.TASK_METRICS``.
+        seeds: each a run of every task.
+        rates, batch_sizes: by default those of the task's YAML. Where there are several, the first seed tries each pair
+            of them, and the other seeds train with the best.
+        epochs: how often the training rows are seen; by default as the YAML says. Its updates and warm-up are scaled.
+        overrides: Hydra's, for every run.
+        model: the configuration of the checkpoint's model.
+
+    Raises:
+        ValueError, FileNotFoundError: an unknown task, data that is not prepared or not with the checkpoint's
+            vocabulary, a checkpoint that cannot be read.
+    """
+
+    checkpoint: Path
+    data: Path
+    out: Path
+    tasks: Sequence[str]
+    seeds: Sequence[int]
+    rates: Sequence[float] = ()
+    batch_sizes: Sequence[int] = ()
+    epochs: float | None = None
+    overrides: Sequence[str] = ()
+    model: ResolvedConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.checkpoint, self.data, self.out = (path.absolute() for path in (self.checkpoint, self.data, self.out))
+        self.tasks = list(dict.fromkeys(map(official_name, self.tasks)))
+        for task in self.tasks:
+            read_summary(self.data / task)  # says so where it is not prepared
+        first, *others = (self.data / task for task in self.tasks)
+        self.model = read_model(self.checkpoint, first)
+        for data in others:
+            check_vocabulary(data, first, self.checkpoint)
+
+    def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> list[Result]:
+        """Trains what is not yet complete, `jobs` runs at a time, and gives the results of every run.
+
+        Settings that were tried and are not the best are not among them.
+
+        Raises:
+            ValueError: a folder holds a run with other settings, or of a checkpoint or data that changed since.
+        """
+        for task, seed in itertools.product(self.tasks, self.seeds):
+            for setting in self._settings(task):
+                check_folder(self._run(task, seed, setting), self.data)
+        execute = partial(self._execute, jobs=jobs, launcher=launcher)
+        first, *others = self.seeds
+        grid = execute([self._run(task, first, setting) for task in self.tasks for setting in self._settings(task)])
+        chosen = {task: _best([result for result in grid if result.run.task == task]) for task in self.tasks}
+        rest = execute([self._run(task, seed, chosen[task].run.setting) for task in self.tasks for seed in others])
+        return [*chosen.values(), *rest]
+
+    def _settings(self, task: str) -> list[Setting]:
+        recipe = read_recipe(task)
+        rates, batch_sizes = self.rates or recipe.optimization.lr, self.batch_sizes or [recipe.dataset.batch_size]
+        return [Setting(rate, batch_size) for rate in rates for batch_size in batch_sizes]
+
+    def _run(self, task: str, seed: int, setting: Setting) -> Run:
+        """One run; a longer or shorter one than the recipe's has its share of warm-up."""
+        recipe = read_recipe(task)
+        updates, warm_up = recipe.optimization.max_update, recipe.lr_scheduler.warmup_updates
+        length = updates * recipe.dataset.batch_size / setting.batch_size
+        if self.epochs is not None:
+            rows = read_summary(self.data / task).splits["train"].examples
+            length = self.epochs * rows / setting.batch_size
+        several = len(self.rates) > 1 or len(self.batch_sizes) > 1
+        steps = max(1, math.ceil(length))
+        overrides = (
+            *model_overrides(self.model),
+            override("task.data", self.data / task),
+            override("checkpoint.finetune_from_model", self.checkpoint),
+            f"common.seed={seed}",
+            f"optimization.lr=[{setting.rate:g}]",
+            f"dataset.batch_size={setting.batch_size}",
+            f"lr_scheduler.warmup_updates={round(steps * warm_up / updates)}",
+            *(("optimization.max_epoch=0",) if self.epochs is not None else ()),
+            *self.overrides,
+        )
+        folder = self.out / task / (str(setting) if several else "") / f"seed{seed}"
+        return Run(task, seed, setting, steps, self.checkpoint, overrides, folder)
+
+    def _execute(self, runs: Sequence[Run], jobs: int, launcher: Sequence[str]) -> list[Result]:
+        calls: list[Callable[[], Result]] = [partial(train_and_score, run, self.data, launcher) for run in runs]
+        return [
+            Result(run, error=str(result)) if isinstance(result, Exception) else result
+            for run, result in zip(runs, side_by_side(calls, jobs), strict=True)
+        ]
+
+
+def read_recipe(task: str) -> Any:
+    """The YAML of a task: what every fine-tuning shares, with the task's own over it."""
+    files = ("shared.yaml", f"data/{config_name(task)}.yaml")
+    return OmegaConf.merge(*(OmegaConf.load(CONFIGS / "finetune" / file) for file in files))
+
+
+def config_name(task: str) -> str:
+    """The name of a task's YAML: sst_2 for SST-2."""
+    return task.lower().replace("-", "_")
+
+
+def official_name(task: str) -> str:
+    """SST-2 for sst_2 or sst-2; ValueError where there is no such task."""
+    known = {config_name(name): name for name in TASK_METRICS}
+    if config_name(task) not in known:
+        raise ValueError(f"task {task} is unknown, known are: {', '.join(known)}")
+    return known[config_name(task)]
+
+
+def read_model(checkpoint: Path, data: Path) -> ResolvedConfig:
+    """The configuration of a checkpoint's model, which is loaded to see that it fits a task's vocabulary."""
+    cfg = read_checkpoint(checkpoint)["cfg"]
+    with contextlib.suppress(FileNotFoundError):  # pretrained elsewhere: that the sizes agree is all that can be told
+        check_vocabulary(data, data_folder(checkpoint, cfg), checkpoint)
+    hub = LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(data))
+    return hub.model.args
+
+
+def check_vocabulary(data: Path, other: Path, checkpoint: Path) -> None:
+    """ValueError where a prepared folder has not the vocabulary of the other, which is that of the checkpoint."""
+    if not filecmp.cmp(data / DICTIONARY_FILE, other / DICTIONARY_FILE, shallow=False):
+        raise ValueError(f"{data} has not the vocabulary of {other}: prepare it again with --tokenizer {checkpoint}")
+
+
+def model_overrides(config: ResolvedConfig) -> Iterator[str]:
+    """Hydra's overrides that build the same model with any YAML of configs/finetune."""
+    for name in (option.name for option in fields(LinformerRobertaConfig)):
+        value = getattr(config, name)
+        if name in _OF_THE_RECIPE or value is None:
+            continue
+        if name == "projected_length":
+            value = value[0] if len(set(value)) == 1 else str(value).replace(" ", "")
+        yield f"model.{name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def train_and_score(run: Run, data: Path, launcher: Sequence[str] = ()) -> Result:
+    """Trains a run to its end, predicts the dev sets with its best checkpoint, and scores what was saved.
+
+    Raises:
+        OSError: the training failed.
+        ValueError: the metrics are not those that fairseq logged.
+    """
+    log = train(f"finetune/{config_name(run.task)}", run.overrides, run.folder, run.updates, launcher)
+    checkpoint = run.folder / "checkpoint_best.pt"
+    splits = read_recipe(run.task).dataset.get("valid_subset", "valid").split(",")
+    files = {split: run.folder / f"predictions-{split}.tsv" for split in splits}
+    if not all(file.is_file() for file in files.values()):
+        predictor = Predictor(checkpoint, data / run.task)
+        for split, file in files.items():
+            write_predictions(predictor, split, file)
+    result = Result(run, {split: score(run.task, *read_predictions(run.task, file)) for split, file in files.items()})
+    state = read_checkpoint(checkpoint)
+    if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # fairseq validates in that precision, this does not
+        check_log(result, log, int(state["optimizer_history"][-1]["num_updates"]))
+    return result
+
+
+def check_folder(run: Run, data: Path) -> None:
+    """ValueError where a run's folder holds one with other settings, or an older one than its checkpoint or data."""
+    check_settings(run.overrides, run.folder, run.updates)
+    mark = run.folder / RUN_FILE
+    for source in (run.checkpoint, data / run.task / SUMMARY_FILE):
+        if mark.is_file() and source.stat().st_mtime > mark.stat().st_mtime:
+            raise ValueError(f"{source} is younger than the run in {run.folder}: remove that, or name another folder")
+
+
+def write_predictions(predictor: Predictor, split: str, file: Path) -> None:
+    """A line a row of the split: its label, the prediction, and the probability of each class."""
+    predictions, targets = predictor.split(split)
+    partial_file = file.with_name(f"{file.name}.partial")
+    with partial_file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
+        writer.writerow(["label", "prediction", *predictor.labels])
+        for prediction, target in zip(predictions, targets or (), strict=True):
+            writer.writerow([target, prediction.label, *prediction.probabilities.values()])
+    partial_file.rename(file)
+
+
+def read_predictions(task: str, file: Path) -> tuple[list, list]:
+    """The labels and the predictions of a file: class names, or numbers for a regression."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t"))
+    kind = float if "pearson" in TASK_METRICS[task] else str
+    return [kind(row["label"]) for row in rows], [kind(row["prediction"]) for row in rows]
+
+
+def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> None:
+    """ValueError where a metric is not what fairseq logged after that update, to its rounding of one digit."""
+    for split, scores in result.scores.items():
+        for name, value in scores.items():
+            logged = [
+                row[f"{split}_{name}"]
+                for row in log
+                if row.get(f"{split}_num_updates") == update and f"{split}_{name}" in row
+            ]
+            if logged and abs(logged[-1] - value) > 0.0501:  # nan is no difference: a correlation with a constant
+                raise ValueError(
+                    f"{result.run.folder}: {split} {name} is {value:.2f} by the saved predictions, but fairseq logged "
+                    f"{logged[-1]} after {update} updates"
+                )
+
+
+def _best(results: Sequence[Result]) -> Result:
+    """The result with the highest mean; a failed one only where all failed."""
+    return max(results, key=lambda result: -math.inf if result.error else _mean(result.scores))
+
+
+def _mean(scores: Mapping[str, Mapping[str, float]]) -> float:
+    """By which settings and runs are chosen: the mean of all metrics; no number is worse than any."""
+    mean = statistics.mean(value for values in scores.values() for value in values.values())
+    return -math.inf if math.isnan(mean) else mean
+
+
+def summarise(results: Sequence[Result], config: ResolvedConfig) -> list[dict[str, Any]]:
+    """A row of the table for each task, dev set and metric."""
+    rows = []
+    for task in dict.fromkeys(result.run.task for result in results):
+        done = [result for result in results if result.run.task == task and not result.error]
+        for split, scores in (done[0].scores if done else {"valid": dict.fromkeys(TASK_METRICS[task])}).items():
+            for name in scores:
+                values = [result.scores[split][name] for result in done]
+                rows.append(
+                    {
+                        "task": task,
+                        "split": split,
+                        "metric": NAMES[name],
+                        "mean": statistics.mean(values) if values else None,
+                        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+                        "median": statistics.median(values) if values else None,
+                        "values": values,
+                        "paper": paper_score(task, name, config),
+                    }
+                )
+    return rows
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows in Markdown."""
+    lines = ["| task | metric | mean ± deviation | median | runs | paper, table 2 |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = ["failed", "", "0"]
+        if row["values"]:
+            spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
+            cells = [f"{row['mean']:.1f}{spread}", f"{row['median']:.1f}", str(len(row["values"]))]
+        name = row["task"] if row["split"] == "valid" else f"{row['task']} (mismatched)"
+        lines.append("| " + " | ".join([name, row["metric"], *cells, row["paper"]]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def best_checkpoints(out: Path) -> dict[str, Path]:
+    """The checkpoint of each task's run that is best on the dev set, from the results in a folder of runs.
+
+    Raises:
+        FileNotFoundError: the folder holds no results.
+    """
+    if not (out / RESULTS_FILE).is_file():
+        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
+    best: dict[str, tuple[float, Path]] = {}
+    for run in json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))["runs"]:
+        if not run["error"]:
+            mean = _mean(run["scores"])
+            if run["task"] not in best or mean > best[run["task"]][0]:
+                best[run["task"]] = mean, Path(run["folder"], "checkpoint_best.pt")
+    return {task: checkpoint for task, (_, checkpoint) in best.items()}
+
+
+def write_results(tuning: FineTuning, results: Sequence[Result]) -> str:
+    """Writes OUT/results.json and OUT/results.md, and returns the table.
+
+    What they hold of the checkpoint's other tasks stays, so that tasks can be run one after another.
+    """
+    content: dict[str, Any] = {"checkpoint": str(tuning.checkpoint), "model": vars(tuning.model)}
+    content["table"] = summarise(results, tuning.model)
+    content["runs"] = [{**asdict(result.run), "scores": result.scores, "error": result.error} for result in results]
+    if (tuning.out / RESULTS_FILE).is_file():
+        earlier = json.loads((tuning.out / RESULTS_FILE).read_text(encoding="utf-8"))
+        if earlier["checkpoint"] == content["checkpoint"]:
+            for rows in ("table", "runs"):
+                content[rows] += [row for row in earlier[rows] if row["task"] not in tuning.tasks]
+    for rows in ("table", "runs"):
+        content[rows].sort(key=lambda row: list(TASK_METRICS).index(row["task"]))
+    table = as_table(content["table"])
+    (tuning.out / RESULTS_FILE).write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    (tuning.out / "results.md").write_text(table, encoding="utf-8")
+    return table

@@ -1,0 +1,84 @@
+"""The official metrics of GLUE's tasks and IMDB, by scikit-learn and scipy, and what Linformer's paper reports.
+
+All are times 100, and named as fairseq's ``sentence_prediction`` criterion logs them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from .config import ResolvedConfig
+
+LEAST_SPREAD = 1e-3  # of predicted scores: those of a model that says the same of every row differ by rounding alone
+
+
+def _correlation(function: Callable, targets: Sequence[float], predictions: Sequence[float]) -> float:
+    varies = max(predictions) - min(predictions) > LEAST_SPREAD
+    return function(targets, predictions).statistic if varies else math.nan
+
+
+METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = {
+    "accuracy": accuracy_score,
+    "f1": lambda targets, predictions: f1_score(targets, predictions, pos_label="1"),
+    "mcc": matthews_corrcoef,
+    "pearson": partial(_correlation, pearsonr),
+    "spearman": partial(_correlation, spearmanr),
+}
+NAMES = {"accuracy": "accuracy", "f1": "F1", "mcc": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
+
+_TWO = ("accuracy", "f1")
+TASK_METRICS: Mapping[str, tuple[str, ...]] = {
+    "CoLA": ("mcc",),
+    "SST-2": ("accuracy",),
+    "MRPC": _TWO,
+    "QQP": _TWO,
+    "STS-B": ("pearson", "spearman"),
+    "MNLI": ("accuracy",),
+    "QNLI": ("accuracy",),
+    "RTE": ("accuracy",),
+    "WNLI": ("accuracy",),
+    "IMDB": ("accuracy",),
+}
+
+# Wang et al. 2020, table 2: accuracy on the dev sets (IMDB: test) by (n, k, sharing); k None: RoBERTa-base, softmax.
+PAPER_TASKS = ("SST-2", "IMDB", "QNLI", "QQP")
+PAPER: Mapping[tuple[int, int | None, str | None], tuple[float, ...]] = {
+    (512, None, None): (93.1, 94.1, 90.9, 90.9),
+    (512, 128, "headwise"): (92.4, 94.0, 90.4, 90.2),
+    (512, 128, "key-value"): (93.4, 93.4, 90.3, 90.3),
+    (512, 128, "layerwise"): (93.2, 93.8, 90.1, 90.2),
+    (512, 256, "headwise"): (93.2, 94.0, 90.6, 90.5),
+    (512, 256, "key-value"): (93.3, 93.6, 90.6, 90.6),
+    (512, 256, "layerwise"): (93.1, 94.1, 91.2, 90.8),
+    (1024, 256, "headwise"): (93.0, 93.8, 90.4, 90.4),
+    (1024, 256, "key-value"): (93.0, 93.6, 90.3, 90.4),
+    (1024, 256, "layerwise"): (93.2, 94.2, 90.8, 90.5),
+}
+
+
+def score(task: str, targets: Sequence, predictions: Sequence) -> dict[str, float]:
+    """The task's metrics, times 100: of class names, or of numbers for a regression.
+
+    A correlation with predictions that are all alike is nan, where fairseq logs that of their rounding errors.
+    """
+    return {name: 100 * float(METRICS[name](targets, predictions)) for name in TASK_METRICS[task]}
+
+
+def paper_score(task: str, metric: str, config: ResolvedConfig) -> str:
+    """What table 2 of the paper has for a task with a model's attention, n, k and sharing.
+
+    The range over the paper's Linformers where it has none with that n, k and sharing; empty for other tasks.
+    """
+    if metric != "accuracy" or task not in PAPER_TASKS:
+        return ""
+    column = PAPER_TASKS.index(task)
+    if config.attention == "softmax":
+        return str(PAPER[512, None, None][column])
+    setting = (config.max_positions, config.projected_length[0], config.sharing)
+    if config.attention == "linformer" and setting in PAPER:
+        return str(PAPER[setting][column])
+    scores = [row[column] for (_, k, _), row in PAPER.items() if k is not None]
+    return f"{min(scores)} to {max(scores)}"

@@ -1,0 +1,130 @@
+"""The registered tasks, which are fairseq's own with little changed.
+
+``dynamic_masked_lm`` is ``masked_lm`` with new masks in each epoch; ``text_prediction`` is ``sentence_prediction`` with
+a choice of what is cut of long texts.
+"""
+
+# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks import register_task
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+
+from .config import check
+from .data.epochs import SharedEpochDataset
+from .data.tokenizer import DICTIONARY_FILE
+from .data.truncation import METHODS, TruncatedDataset
+
+TRUNCATION_CHOICES = ChoiceEnum(list(METHODS))
+
+
+@register_task("dynamic_masked_lm", dataclass=MaskedLMConfig)
+class DynamicMaskedLMTask(MaskedLMTask):
+    """Masked language modelling with new masks in each epoch: RoBERTa's dynamic masking (Liu et al. 2019, section 4.1).
+
+    fairseq's ``masked_lm`` means to do so, but from the second epoch on its worker processes mask as in the first.
+    """
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        super().load_dataset(split, epoch, combine, **kwargs)
+        self.datasets[split] = SharedEpochDataset(self.datasets[split])
+
+
+@dataclass
+class TextPredictionConfig(SentencePredictionConfig):
+    """Options of ``text_prediction``: those of ``sentence_prediction``, and how long texts are shortened."""
+
+    truncation: TRUNCATION_CHOICES = field(  # type: ignore[valid-type]
+        default="head", metadata={"help": "what stays of a long text (random-crop: of train's; the head of others)"}
+    )
+    truncate_to: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "tokens of a row at most, special ones included (default: max_positions)"}
+    )
+
+
+@register_task("text_prediction", dataclass=TextPredictionConfig)
+class TextPredictionTask(SentencePredictionTask):
+    """Classification or regression of texts and pairs of any length, shortened to ``truncate_to`` tokens.
+
+    Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of the split ``train``,
+    new ones each epoch; every other split takes the head, so that validation does not depend on chance.
+    """
+
+    @classmethod
+    def setup_task(cls, cfg: TextPredictionConfig, **kwargs: Any) -> "TextPredictionTask":
+        """The task with its dictionaries read.
+
+        Raises:
+            FileNotFoundError: the data folder, or a dictionary in it, does not exist.
+            ValueError: an option cannot work, with this data.
+        """
+        _check_data(cfg)
+        task = super().setup_task(cfg, **kwargs)
+        _check_options(cfg, task.source_dictionary)
+        _check_lengths(cfg)
+        return task
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
+        """Loads a split, its rows truncated as the class says."""
+        cfg, dictionary = self.cfg, self.source_dictionary
+        method = "head" if cfg.truncation == "random-crop" and split != "train" else str(cfg.truncation)
+        truncated = TruncatedDataset(
+            super().load_dataset(split, combine, **kwargs),
+            cfg.max_positions if cfg.truncate_to is None else cfg.truncate_to,
+            method,
+            dictionary.bos(),
+            dictionary.eos(),
+            seed=cfg.seed,
+            by_length=not cfg.no_shuffle,
+        )
+        self.datasets[split] = SharedEpochDataset(truncated)
+        return self.datasets[split]
+
+
+def _check_data(cfg: TextPredictionConfig) -> None:
+    folder = Path(cfg.data)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"data={folder}: there is no such folder")
+    for name in ("input0",) if cfg.regression_target else ("input0", "label"):
+        if not (folder / name / DICTIONARY_FILE).is_file():
+            raise FileNotFoundError(f"data={folder}: it holds no {name}/{DICTIONARY_FILE}")
+    if not cfg.regression_target:
+        file = folder / "label" / DICTIONARY_FILE
+        classes = _number_of_classes(file)
+        check("num_classes", cfg.num_classes, cfg.num_classes == classes, f"{classes}, the classes of {file}")
+
+
+def _number_of_classes(file: Path) -> int:
+    """The lines of a label dictionary, without those that fairseq-preprocess fills up to a multiple of eight with."""
+    with file.open(encoding="utf-8") as lines:
+        return sum(not line.startswith("madeupword") for line in lines)
+
+
+def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
+    allowed = "none: truncation and truncate_to say how texts are shortened here"
+    check("shorten_method", cfg.shorten_method, cfg.shorten_method == "none", allowed)
+    check("shorten_data_split_list", cfg.shorten_data_split_list, not cfg.shorten_data_split_list, "left out")
+    # Encoder-decoders and data2vec read other inputs than the one that is truncated.
+    check("add_prev_output_tokens", cfg.add_prev_output_tokens, not cfg.add_prev_output_tokens, "false")
+    check("d2v2_multi", cfg.d2v2_multi, not cfg.d2v2_multi, "false")
+    # Any other token would be taken for text, and cut.
+    bos, eos = dictionary.bos(), dictionary.eos()
+    check("init_token", cfg.init_token, cfg.init_token in (None, bos), f"{bos}, <s>, or left out")
+    check("separator_token", cfg.separator_token, cfg.separator_token in (None, eos), f"{eos}, </s>, or left out")
+
+
+def _check_lengths(cfg: TextPredictionConfig) -> None:
+    ends = 1
+    if Path(cfg.data, "input1").is_dir():
+        ends = 2 if cfg.separator_token is None else 3
+    least = (cfg.init_token is not None) + ends + 1  # one token of text beside the special ones
+    check("max_positions", cfg.max_positions, cfg.max_positions >= least, f"at least {least}")
+    if cfg.truncate_to is not None:
+        allowed = f"from {least} to max_positions={cfg.max_positions}"
+        check("truncate_to", cfg.truncate_to, least <= cfg.truncate_to <= cfg.max_positions, allowed)

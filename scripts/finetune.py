@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Fine-tunes a pretrained checkpoint on GLUE and IMDB over seeds, and prints the table that papers print.
+
+    python scripts/finetune.py --checkpoint runs/tiny_512/checkpoint_best.pt --data data-bin/tasks \\
+        --tasks rte,mrpc,sst_2 --seeds 1,2,3
+
+The data is a folder with a folder a task, as scripts/prepare_glue.py and prepare_imdb.py write them with the
+checkpoint's tokenizer. Each run is fairseq-hydra-train with the task's YAML of configs/finetune and the checkpoint's
+model; its best checkpoint predicts the dev set, and the official metrics are computed from the saved predictions.
+Runs that are complete are not run again, an interrupted one goes on, a failed one is named at the end. Words at the end
+are Hydra's overrides for every run: optimization.clip_norm=1.0
+
+--launcher submits every run by a launcher of Hydra's, which overrides configure:
+    --launcher slurm --jobs 30 hydra.launcher.partition=gpu
+Ending this command does not cancel what Slurm runs: scancel does, and should before the command is repeated.
+"""
+
+import argparse
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+
+from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.finetuning import BATCH_SIZES, RATES, FineTuning, write_results
+from fairseq_linformer.scores import TASK_METRICS
+
+
+def finetune(tuning: FineTuning, jobs: int, launcher: str | None) -> None:
+    chosen = [word for word in tuning.overrides if word.startswith("hydra.launcher.")]
+    tuning.overrides = [word for word in tuning.overrides if word not in chosen]
+    results = tuning.run(jobs, [f"hydra/launcher={launcher}", *chosen] if launcher else ())
+    print(f"\n{write_results(tuning, results)}\nruns, predictions, results.json and results.md: {tuning.out}")
+    for task, setting in {result.run.task: result.run.setting for result in results}.items():
+        print(f"{task}: lr {setting.rate:g}, batches of {setting.batch_size}")
+    failed = [result for result in results if result.error]
+    for result in failed:
+        print(f"\n{result.run.task}, seed {result.run.seed} failed: {result.error}", file=sys.stderr)
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(results)} runs failed; repeat the command to run them again")
+
+
+def numbers(kind: type, least: float):
+    """A parser of distinct numbers, separated by commas, above `least`."""
+
+    def parse(text: str) -> list:
+        try:
+            values = [kind(word) for word in text.split(",")]
+        except ValueError:
+            values = []
+        if not values or min(values) <= least or len(set(values)) < len(values):
+            raise argparse.ArgumentTypeError(f"{text} is not allowed: numbers above {least:g}, each once, with commas")
+        return values
+
+    return parse
+
+
+def positive(text: str) -> float:
+    return numbers(float, 0)(text)[0]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--checkpoint", metavar="FILE", type=Path, required=True, help="of a pretrained model")
+    add("--data", metavar="DIR", type=Path, required=True, help="holds a prepared folder a task: DIR/RTE, DIR/IMDB")
+    add("--tasks", metavar="A,B,…", required=True, help=f"of {', '.join(TASK_METRICS)}")
+    add("--seeds", metavar="N,N,…", type=numbers(int, -1), default=[1, 2, 3], help="default: 1,2,3")
+    add("--out", metavar="DIR", type=Path, default=Path("runs/finetune"), help="default: runs/finetune")
+    add("--epochs", metavar="N", type=positive, help="default: the updates of the task's YAML")
+    add("--learning-rates", metavar="X,X,…", type=numbers(float, 0), default=[], help="default: the task's YAML")
+    add("--batch-sizes", metavar="N,N,…", type=numbers(int, 0), default=[], help="default: the task's YAML")
+    grid = f"{', '.join(f'{rate:g}' for rate in RATES)} and {', '.join(map(str, BATCH_SIZES))}"
+    add("--search", action="store_true", help=f"try RoBERTa's grid where none is named: {grid}")
+    add("--jobs", metavar="N", type=numbers(int, 0), default=[1], help="runs side by side (default 1)")
+    add("--launcher", metavar="NAME", help="of Hydra: slurm, submitit_local, joblib")
+    add("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's overrides for every run")
+    return parser.parse_args()
+
+
+def main(arguments: argparse.Namespace) -> None:
+    options = vars(arguments)
+    search, jobs, launcher = options.pop("search"), options.pop("jobs")[0], options.pop("launcher")
+    options["rates"] = options.pop("learning_rates") or (RATES if search else ())
+    options["batch_sizes"] = options.pop("batch_sizes") or (BATCH_SIZES if search else ())
+    finetune(FineTuning(**{**options, "tasks": options["tasks"].split(",")}), jobs, launcher)
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to DEBUG, for every library
+    warnings.filterwarnings("ignore", message=".*pin_memory")  # fairseq asks for it on machines without a GPU too
+    with one_line_errors():
+        main(arguments)

@@ -1,0 +1,127 @@
+"""Truncation: exact cases of every method, pairs against one token taken at a time, refusals."""
+
+import random
+
+import pytest
+import torch
+
+from fairseq_linformer.data.truncation import METHODS, truncate
+
+BOS, EOS = 0, 2
+
+
+def single(tokens, first=10):
+    """<s> A </s>, where A is `tokens` ids from `first` on."""
+    return torch.tensor([BOS, *range(first, first + tokens), EOS])
+
+
+def pair(first, second):
+    """<s> A </s> </s> B </s>, where A counts from 10, and B from 1000 on."""
+    return torch.tensor([*single(first), EOS, *single(second, 1000)[1:]])
+
+
+def cut(row, length, method, fraction=0.0):
+    return truncate(row, length, method, BOS, EOS, fraction).tolist()
+
+
+@pytest.mark.parametrize(
+    ("method", "fraction", "text"),
+    [
+        ("head", 0.0, [10, 11, 12, 13, 14, 15]),
+        ("tail", 0.0, [14, 15, 16, 17, 18, 19]),
+        ("head-tail", 0.0, [10, 11, 16, 17, 18, 19]),
+        ("random-crop", 0.0, [10, 11, 12, 13, 14, 15]),
+        ("random-crop", 0.19, [10, 11, 12, 13, 14, 15]),
+        ("random-crop", 0.2, [11, 12, 13, 14, 15, 16]),
+        ("random-crop", 0.999, [14, 15, 16, 17, 18, 19]),
+    ],
+)
+def test_six_of_ten_tokens(method, fraction, text):
+    assert cut(single(10), 8, method, fraction) == [BOS, *text, EOS]
+    assert cut(single(10)[1:], 7, method, fraction) == [*text, EOS]  # a row without <s>
+
+
+def test_head_tail_of_510_is_that_of_the_authors():
+    text = list(range(10, 3010))
+    assert cut(single(3000), 512, "head-tail") == [BOS, *text[:128], *text[-382:], EOS]
+
+
+@pytest.mark.parametrize(("kept", "head"), [(1, 0), (2, 1), (5, 1), (6, 2), (9, 2), (10, 3)])
+def test_head_tail_of_few_tokens(kept, head):
+    text = list(range(10, 60))
+    assert cut(single(50), kept + 2, "head-tail") == [BOS, *text[:head], *text[50 - kept + head :], EOS]
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "second"),
+    [
+        ("head", [10, 11, 12], [1000, 1001]),
+        ("tail", [17, 18, 19], [1008, 1009]),
+        ("head-tail", [10, 18, 19], [1000, 1009]),
+        ("random-crop", [14, 15, 16], [1005, 1006]),  # int(0.6 · 8), int(0.6 · 9)
+    ],
+)
+def test_a_pair_of_long_texts(method, first, second):
+    assert cut(pair(10, 10), 9, method, 0.6) == [BOS, *first, EOS, EOS, *second, EOS]
+
+
+def test_a_pair_of_which_one_text_is_long():
+    assert cut(pair(10, 2), 11, "tail") == [BOS, 15, 16, 17, 18, 19, EOS, EOS, 1000, 1001, EOS]
+    assert cut(pair(2, 10), 11, "tail") == [BOS, 10, 11, EOS, EOS, *range(1005, 1010), EOS]
+    assert cut(pair(10, 10), 5, "head") == [BOS, 10, EOS, EOS, EOS]
+
+
+def test_a_pair_with_an_empty_text():
+    for method in METHODS:
+        assert cut(pair(0, 10), 7, method)[:3] == [BOS, EOS, EOS]
+        assert len(cut(pair(0, 10), 7, method)) == 7
+    assert cut(pair(0, 10), 7, "tail") == [BOS, EOS, EOS, 1007, 1008, 1009, EOS]
+    assert cut(pair(10, 0), 7, "head") == [BOS, 10, 11, 12, EOS, EOS, EOS]
+
+
+def longest_first(lengths, room):
+    """How many tokens of each text stay when one after another is taken from the longest, of two from the second."""
+    kept = list(lengths)
+    while sum(kept) > room:
+        longest = max(reversed(range(len(kept))), key=lambda number: kept[number])
+        kept[longest] -= 1
+    return kept
+
+
+def test_pairs_are_shortened_as_one_token_after_another_would_be():
+    chance = random.Random(1)
+    for _ in range(300):
+        lengths = [chance.randrange(30) for _ in range(2)]
+        room = chance.randrange(1, 40)
+        row = cut(pair(*lengths), room + 4, "head")
+        kept = [sum(10 <= token < 1000 for token in row), sum(token >= 1000 for token in row)]
+        assert kept == longest_first(lengths, room), (lengths, room)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("row", [single(6), pair(3, 1), pair(0, 4), single(0)])
+def test_a_row_that_fits_is_unchanged(method, row):
+    for length in (8, 9, 100):
+        assert cut(row, length, method, 0.9) == row.tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "length", "method", "fraction", "message"),
+    [
+        (single(10), 2, "head", 0.0, "length=2 is not allowed: it must be at least 3, one beside the special tokens"),
+        (single(10), -1, "tail", 0.0, "length=-1 is not allowed: it must be at least 3"),
+        (pair(10, 1), 4, "head", 0.0, "length=4 is not allowed: it must be at least 5"),
+        (single(10)[1:], 1, "head", 0.0, "length=1 is not allowed: it must be at least 2"),
+        (
+            single(1),
+            8,
+            "middle",
+            0.0,
+            "method=middle is not allowed: it must be one of head, tail, head-tail, random-c",
+        ),
+        (single(1), 8, "random-crop", 1.0, r"fraction=1\.0 is not allowed: it must be at least 0 and below 1"),
+    ],
+)
+def test_what_cannot_work_is_refused(row, length, method, fraction, message):
+    with pytest.raises(ValueError, match=message):
+        cut(row, length, method, fraction)

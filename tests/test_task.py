@@ -1,0 +1,263 @@
+"""The tasks on small prepared folders: what is loaded, batched, masked and cropped anew each epoch, and refused."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fairseq.data import Dictionary
+from fairseq.tasks import setup_task
+from fairseq.tasks.masked_lm import MaskedLMConfig
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig
+from omegaconf import OmegaConf
+from torch.utils.data import DataLoader
+
+from fairseq_linformer.data.classification import Example, write_classification
+from fairseq_linformer.data.tokenizer import Tokenizer
+from fairseq_linformer.data.truncation import METHODS, truncate
+from fairseq_linformer.task import TextPredictionConfig
+
+BOS, PAD, EOS = 0, 1, 2
+LENGTH = 12
+
+
+class Numbers(Tokenizer):
+    """A text is numbers below 90; the token of n is n + 4."""
+
+    def __init__(self) -> None:
+        dictionary = Dictionary()
+        for number in range(90):
+            dictionary.add_symbol(str(number))
+        super().__init__(dictionary)
+
+    def encode(self, lines):
+        return [np.array([int(word) + 4 for word in line.split()], dtype=np.int32) for line in lines]
+
+    def save(self, folder: Path) -> None:
+        pass
+
+
+def write(folder: Path, *, pairs: bool, scores: bool = False) -> Path:
+    """80 rows to train on and 30 to validate on, of 1 to 40 tokens a text."""
+    chance = random.Random(1)
+
+    def text():
+        return " ".join(str(chance.randrange(90)) for _ in range(chance.randint(1, 40)))
+
+    splits = {
+        split: [Example(text(), str(row % 2), text() if pairs else None) for row in range(rows)]
+        for split, rows in (("train", 80), ("valid", 30), ("test", 30))
+    }
+    write_classification(folder, splits, Numbers(), labels=() if scores else None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("texts") / "out", pairs=False)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("pairs") / "out", pairs=True)
+
+
+def task_of(folder, name="text_prediction", **options):
+    """The task as fairseq-hydra-train sets it up, with its splits train and valid."""
+    config = {"text_prediction": TextPredictionConfig, "sentence_prediction": SentencePredictionConfig}[name]
+    given = {"data": str(folder), "num_classes": 2, "init_token": BOS, "separator_token": EOS, "max_positions": 64}
+    given |= {"regression_target": False, "classification_head_name": "head", "seed": 1, "_name": name}
+    task = setup_task(OmegaConf.create({**vars(config()), **given, **options}))
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+    return task
+
+
+def rows(task, split, epoch=1):
+    dataset = task.dataset(split)
+    dataset.set_epoch(epoch)
+    return [dataset[row]["net_input.src_tokens"].tolist() for row in range(len(dataset))]
+
+
+def batches(task, split, epoch=1, shuffle=True, **options):
+    """The batches of an epoch, as the trainer gets them."""
+    iterator = task.get_batch_iterator(task.dataset(split), max_sentences=8, max_positions=64, epoch=epoch, **options)
+    return list(iterator.next_epoch_itr(shuffle=shuffle))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("folder", ["texts", "pairs"])
+def test_no_row_and_no_batch_is_longer_than_asked(folder, method, request):
+    data = request.getfixturevalue(folder)
+    task = task_of(data, truncation=method, truncate_to=LENGTH)
+    whole = task_of(data, max_positions=100)
+    ends = 1 if folder == "texts" else 3
+    for split in ("train", "valid"):
+        dataset, before = task.dataset(split), rows(whole, split)
+        found = rows(task, split)
+        assert [len(row) for row in found] == [min(LENGTH, len(row)) for row in before] == dataset.sizes.tolist()
+        assert all(dataset.num_tokens(i) == dataset.size(i) == len(row) for i, row in enumerate(found))
+        assert all(row[0] == BOS and row[-1] == EOS and row.count(EOS) == ends for row in found)
+        for batch in batches(task, split):
+            tokens, lengths = batch["net_input"]["src_tokens"], batch["net_input"]["src_lengths"]
+            assert tokens.shape[1] == lengths.max() <= LENGTH
+            assert tokens.ne(PAD).sum(1).tolist() == lengths.tolist() and batch["ntokens"] == lengths.sum()
+            for row, index, label in zip(tokens, batch["id"].tolist(), batch["target"], strict=True):
+                assert row[row.ne(PAD)].tolist() == found[index] and label == index % 2
+
+
+def test_nothing_is_cut_where_nothing_is_long(texts):
+    ours, fairseqs = task_of(texts), task_of(texts, name="sentence_prediction")
+    for split in ("train", "valid"):
+        assert rows(ours, split) == rows(fairseqs, split)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_validation_takes_no_chance(pairs, method):
+    task = task_of(pairs, truncation=method, truncate_to=LENGTH)
+    kept = "head" if method == "random-crop" else method
+    whole = task_of(pairs, name="sentence_prediction").dataset("valid")
+    items = [whole[row]["net_input.src_tokens"] for row in range(len(whole))]
+    expected = [truncate(item, LENGTH, kept, BOS, EOS).tolist() for item in items]
+    assert rows(task, "valid", epoch=1) == rows(task, "valid", epoch=2) == expected
+
+
+def test_crops_differ_between_epochs_and_agree_between_runs(texts):
+    options = {"truncation": "random-crop", "truncate_to": LENGTH}
+    task, again, other = task_of(texts, **options), task_of(texts, **options), task_of(texts, **options, seed=2)
+    first, second = rows(task, "train", 1), rows(task, "train", 2)
+    assert rows(again, "train", 2) == second and rows(again, "train", 1) == first
+    long = [i for i, size in enumerate(task_of(texts).dataset("train").sizes) if size > LENGTH + 10]
+    for differing in (second, rows(other, "train", 1)):
+        assert sum(first[i] != differing[i] for i in long) > len(long) / 2
+    for row, whole in zip(first, rows(task_of(texts), "train"), strict=True):
+        windows = [whole[1:-1][start : start + len(row) - 2] for start in range(len(whole))]
+        assert row[1:-1] in windows
+
+
+def test_crops_of_every_epoch_reach_the_worker_processes(texts):
+    """fairseq's live from epoch to epoch, with the dataset that they got when they started."""
+    options = {"truncation": "random-crop", "truncate_to": LENGTH}
+    dataset, again = task_of(texts, **options).dataset("train"), task_of(texts, **options)
+    loader = DataLoader(dataset, 8, num_workers=2, persistent_workers=True, collate_fn=dataset.collater)
+    for epoch in (1, 2, 3):
+        dataset.set_epoch(epoch)
+        found = [row[row.ne(PAD)].tolist() for batch in loader for row in batch["net_input"]["src_tokens"]]
+        assert found == rows(again, "train", epoch)
+
+
+def test_masks_of_every_epoch_reach_the_worker_processes(corpus):
+    """fairseq's masked_lm fails this: from the second epoch on its workers mask as in the first."""
+    config = MaskedLMConfig(data=str(corpus), tokens_per_sample=32, seed=1)
+    config._name = "dynamic_masked_lm"
+    task = setup_task(OmegaConf.structured(config))
+    task.load_dataset("valid")
+    masked = []
+    for epoch in (1, 2, 3):
+        iterator = task.get_batch_iterator(task.dataset("valid"), max_sentences=4, epoch=epoch, num_workers=2)
+        batches = list(iterator.next_epoch_itr(shuffle=False))
+        task.dataset("valid").set_epoch(epoch)
+        here = [task.dataset("valid")[int(row)]["net_input.src_tokens"].tolist() for row in batches[0]["id"]]
+        masked.append(
+            [[token for token in row if token != PAD] for row in batches[0]["net_input"]["src_tokens"].tolist()]
+        )
+        assert masked[-1] == here
+    assert masked[0] != masked[1] != masked[2] != masked[0]
+
+
+def test_crops_of_every_epoch_reach_the_batches(texts):
+    task, again = (task_of(texts, truncation="random-crop", truncate_to=LENGTH) for _ in range(2))
+    for epoch in (1, 2, 3):
+        found = {}
+        for batch in batches(task, "train", epoch):
+            for index, row in zip(batch["id"].tolist(), batch["net_input"]["src_tokens"], strict=True):
+                found[index] = row[row.ne(PAD)].tolist()
+        assert [found[index] for index in range(80)] == rows(again, "train", epoch)
+
+
+def test_rows_of_one_length_come_together_in_shuffled_batches(texts):
+    options = {"truncation": "tail", "truncate_to": 30}
+    task, unsorted = task_of(texts, **options), task_of(texts, **options, no_shuffle=True)
+    dataset = task.dataset("train")
+    order = dataset.ordered_indices()
+    assert sorted(order) == list(range(80)) and (np.diff(dataset.sizes[order]) >= 0).all()
+    full = [index for index in order if dataset.sizes[index] == 30]
+    assert full != sorted(full)  # fairseq's shuffle decides among equals
+    assert task_of(texts, **options).dataset("train").ordered_indices().tolist() == order.tolist()
+    assert unsorted.dataset("train").ordered_indices().tolist() == list(range(80))
+
+    epochs = [[tuple(batch["id"].tolist()) for batch in batches(task, "train", epoch)] for epoch in (1, 2)]
+    cut_in_order = [tuple(order[start : start + 8]) for start in range(0, 80, 8)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(cut_in_order)
+    assert epochs[0] != epochs[1] and cut_in_order not in epochs
+    in_order = [tuple(batch["id"].tolist()) for batch in batches(task_of(texts, **options), "train", shuffle=False)]
+    assert in_order == cut_in_order
+
+
+def test_no_row_is_left_out_for_its_length(texts):
+    dataset = task_of(texts, truncate_to=LENGTH).dataset("train")
+    for limit in (LENGTH - 5, LENGTH, 64):
+        indices, ignored = dataset.filter_indices_by_size(np.arange(80), limit)
+        assert indices.tolist() == list(range(80)) and ignored == []
+    assert sum(len(batch["id"]) for batch in batches(task_of(texts, max_positions=20), "train")) == 80
+    sizes = [batch["net_input"]["src_tokens"].numel() for batch in batches(task_of(texts), "train", max_tokens=128)]
+    assert max(sizes) <= 128
+
+
+def test_scores(tmp_path):
+    folder = write(tmp_path / "out", pairs=True, scores=True)
+    task = task_of(folder, num_classes=1, regression_target=True, truncation="head-tail", truncate_to=LENGTH)
+    for batch in batches(task, "valid"):
+        assert batch["net_input"]["src_tokens"].shape[1] <= LENGTH
+        assert batch["target"].flatten().tolist() == [index % 2 for index in batch["id"].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"truncate_to": 65}, "truncate_to=65 is not allowed: it must be from 3 to max_positions=64"),
+        ({"truncate_to": 2}, "truncate_to=2 is not allowed: it must be from 3"),
+        ({"truncate_to": 1, "init_token": None}, "truncate_to=1 is not allowed: it must be from 2"),
+        ({"max_positions": 2}, "max_positions=2 is not allowed: it must be at least 3"),
+        ({"shorten_method": "truncate"}, "shorten_method=truncate is not allowed: it must be none: truncation and"),
+        ({"shorten_method": "random_crop"}, "shorten_method=random_crop is not allowed"),
+        ({"shorten_data_split_list": "train"}, "shorten_data_split_list=train is not allowed: it must be left out"),
+        ({"num_classes": 3}, r"num_classes=3 is not allowed: it must be 2, the classes of .*label/dict\.txt"),
+        ({"num_classes": -1}, "num_classes=-1 is not allowed: it must be 2"),
+        ({"init_token": 5}, "init_token=5 is not allowed: it must be 0, <s>"),
+        ({"separator_token": 5}, "separator_token=5 is not allowed: it must be 2, </s>"),
+        ({"add_prev_output_tokens": True}, "add_prev_output_tokens=True is not allowed"),
+        ({"d2v2_multi": True}, "d2v2_multi=True is not allowed"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(texts, options, message):
+    with pytest.raises(ValueError, match=message):
+        task_of(texts, **options)
+
+
+@pytest.mark.parametrize(("separator", "least"), [(EOS, 5), (None, 4)])
+def test_a_pair_needs_more_room(pairs, separator, least):
+    with pytest.raises(ValueError, match=f"truncate_to={least - 1} is not allowed: it must be from {least} to"):
+        task_of(pairs, truncate_to=least - 1, separator_token=separator)
+    assert max(map(len, rows(task_of(pairs, truncate_to=least, separator_token=separator), "train"))) == least
+
+
+def test_a_folder_that_is_no_prepared_task_is_refused(texts, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data=.*/gone: there is no such folder"):
+        task_of(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match=r"data=.*: it holds no input0/dict\.txt"):
+        task_of(tmp_path)
+    (tmp_path / "input0").symlink_to(texts / "input0")
+    with pytest.raises(FileNotFoundError, match=r"data=.*: it holds no label/dict\.txt"):
+        task_of(tmp_path)
+
+
+def test_labels_as_fairseq_preprocess_writes_them(texts, tmp_path):
+    """It fills every dictionary, that of the labels too, up to a multiple of eight."""
+    (tmp_path / "input0").symlink_to(texts / "input0")
+    (tmp_path / "label").mkdir()
+    for file in (texts / "label").iterdir():
+        (tmp_path / "label" / file.name).write_bytes(file.read_bytes())
+    with (tmp_path / "label/dict.txt").open("a") as labels:
+        labels.write("madeupword0000 0\nmadeupword0001 0\n")
+    assert len(task_of(tmp_path).label_dictionary) == 9
