@@ -26,6 +26,8 @@ setup(
         "pooch",
         "scikit-learn",
         "scipy",
+        "hydra-joblib-launcher",
+        "hydra-submitit-launcher",
     ],
     extras_require={"dev": ["pytest", "ruff", "mypy"]},
 )

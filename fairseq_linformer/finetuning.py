@@ -1,4 +1,4 @@
-"""Fine-tuning over tasks and seeds, and the table that papers print.
+"""Fine-tuning over tasks and seeds: one run after another, or side by side.
 
 Every run is fairseq-hydra-train with a YAML of configs/finetune. When it is complete, its best checkpoint predicts the
 dev set; the predictions are saved, and the metrics are computed from that file.
@@ -15,11 +15,9 @@ import contextlib
 import csv
 import filecmp
 import itertools
-import json
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +30,10 @@ from .data.classification import SUMMARY_FILE, read_summary
 from .data.tokenizer import DICTIONARY_FILE
 from .model import LinformerRobertaModel
 from .prediction import Predictor
+from .results import Result, Run, Setting, mean_score
 from .running import CONFIGS, RUN_FILE, check_settings, override, side_by_side, train
-from .scores import NAMES, TASK_METRICS, paper_score, score
+from .scores import TASK_METRICS, score
 
-RESULTS_FILE = "results.json"
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
 
@@ -44,39 +42,6 @@ _OF_THE_RECIPE = {"_name", "dropout", "attention_dropout", "activation_dropout",
 _OF_THE_RECIPE |= {"checkpoint_activations", "offload_activations", "min_params_to_wrap", "load_checkpoint_heads"}
 _OF_THE_RECIPE |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
 _OF_THE_RECIPE |= {"encoder_layers_to_keep"}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What may differ between the runs of a task, beside the seed."""
-
-    rate: float
-    batch_size: int
-
-    def __str__(self) -> str:
-        return f"lr{self.rate:g}-batch{self.batch_size}"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training, and where it lies."""
-
-    task: str
-    seed: int
-    setting: Setting
-    updates: int
-    checkpoint: Path
-    overrides: tuple[str, ...]
-    folder: Path
-
-
-@dataclass
-class Result:
-    """A run's metrics by split, ``{"valid": {"accuracy": 93.2}}``; `error` instead where it failed."""
-
-    run: Run
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    error: str = ""
 
 
 @dataclass
@@ -290,84 +255,4 @@ def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> 
 
 def _best(results: Sequence[Result]) -> Result:
     """The result with the highest mean; a failed one only where all failed."""
-    return max(results, key=lambda result: -math.inf if result.error else _mean(result.scores))
-
-
-def _mean(scores: Mapping[str, Mapping[str, float]]) -> float:
-    """By which settings and runs are chosen: the mean of all metrics; no number is worse than any."""
-    mean = statistics.mean(value for values in scores.values() for value in values.values())
-    return -math.inf if math.isnan(mean) else mean
-
-
-def summarise(results: Sequence[Result], config: ResolvedConfig) -> list[dict[str, Any]]:
-    """A row of the table for each task, dev set and metric."""
-    rows = []
-    for task in dict.fromkeys(result.run.task for result in results):
-        done = [result for result in results if result.run.task == task and not result.error]
-        for split, scores in (done[0].scores if done else {"valid": dict.fromkeys(TASK_METRICS[task])}).items():
-            for name in scores:
-                values = [result.scores[split][name] for result in done]
-                rows.append(
-                    {
-                        "task": task,
-                        "split": split,
-                        "metric": NAMES[name],
-                        "mean": statistics.mean(values) if values else None,
-                        "deviation": statistics.stdev(values) if len(values) > 1 else None,
-                        "median": statistics.median(values) if values else None,
-                        "values": values,
-                        "paper": paper_score(task, name, config),
-                    }
-                )
-    return rows
-
-
-def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows in Markdown."""
-    lines = ["| task | metric | mean ± deviation | median | runs | paper, table 2 |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        cells = ["failed", "", "0"]
-        if row["values"]:
-            spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
-            cells = [f"{row['mean']:.1f}{spread}", f"{row['median']:.1f}", str(len(row["values"]))]
-        name = row["task"] if row["split"] == "valid" else f"{row['task']} (mismatched)"
-        lines.append("| " + " | ".join([name, row["metric"], *cells, row["paper"]]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def best_checkpoints(out: Path) -> dict[str, Path]:
-    """The checkpoint of each task's run that is best on the dev set, from the results in a folder of runs.
-
-    Raises:
-        FileNotFoundError: the folder holds no results.
-    """
-    if not (out / RESULTS_FILE).is_file():
-        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
-    best: dict[str, tuple[float, Path]] = {}
-    for run in json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))["runs"]:
-        if not run["error"]:
-            mean = _mean(run["scores"])
-            if run["task"] not in best or mean > best[run["task"]][0]:
-                best[run["task"]] = mean, Path(run["folder"], "checkpoint_best.pt")
-    return {task: checkpoint for task, (_, checkpoint) in best.items()}
-
-
-def write_results(tuning: FineTuning, results: Sequence[Result]) -> str:
-    """Writes OUT/results.json and OUT/results.md, and returns the table.
-
-    What they hold of the checkpoint's other tasks stays, so that tasks can be run one after another.
-    """
-    content: dict[str, Any] = {"checkpoint": str(tuning.checkpoint), "model": vars(tuning.model)}
-    content["table"] = summarise(results, tuning.model)
-    content["runs"] = [{**asdict(result.run), "scores": result.scores, "error": result.error} for result in results]
-    if (tuning.out / RESULTS_FILE).is_file():
-        earlier = json.loads((tuning.out / RESULTS_FILE).read_text(encoding="utf-8"))
-        if earlier["checkpoint"] == content["checkpoint"]:
-            for rows in ("table", "runs"):
-                content[rows] += [row for row in earlier[rows] if row["task"] not in tuning.tasks]
-    for rows in ("table", "runs"):
-        content[rows].sort(key=lambda row: list(TASK_METRICS).index(row["task"]))
-    table = as_table(content["table"])
-    (tuning.out / RESULTS_FILE).write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    (tuning.out / "results.md").write_text(table, encoding="utf-8")
-    return table
+    return max(results, key=lambda result: -math.inf if result.error else mean_score(result.scores))

@@ -24,7 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.finetuning import BATCH_SIZES, RATES, FineTuning, write_results
+from fairseq_linformer.finetuning import BATCH_SIZES, RATES, FineTuning
+from fairseq_linformer.results import write_results
 from fairseq_linformer.scores import TASK_METRICS
 
 
@@ -32,7 +33,8 @@ def finetune(tuning: FineTuning, jobs: int, launcher: str | None) -> None:
     chosen = [word for word in tuning.overrides if word.startswith("hydra.launcher.")]
     tuning.overrides = [word for word in tuning.overrides if word not in chosen]
     results = tuning.run(jobs, [f"hydra/launcher={launcher}", *chosen] if launcher else ())
-    print(f"\n{write_results(tuning, results)}\nruns, predictions, results.json and results.md: {tuning.out}")
+    table = write_results(tuning.out, tuning.checkpoint, tuning.model, results)
+    print(f"\n{table}\nruns, predictions, results.json and results.md: {tuning.out}")
     for task, setting in {result.run.task: result.run.setting for result in results}.items():
         print(f"{task}: lr {setting.rate:g}, batches of {setting.batch_size}")
     failed = [result for result in results if result.error]

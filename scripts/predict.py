@@ -29,8 +29,8 @@ from fairseq_linformer.data.rows import FORMATS, read_rows
 from fairseq_linformer.data.staging import staged_folder
 from fairseq_linformer.data.submission import FILES, check_submission, check_test_set, write_submission_file
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.finetuning import best_checkpoints
 from fairseq_linformer.prediction import Prediction, Predictor
+from fairseq_linformer.results import best_checkpoints
 
 
 def predict(

@@ -16,8 +16,9 @@ from fairseq_linformer import finetuning
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.glue import TASKS
-from fairseq_linformer.finetuning import FineTuning, Result, check_log, model_overrides, read_recipe
+from fairseq_linformer.finetuning import FineTuning, check_log, model_overrides, read_recipe
 from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.results import Result, Run, Setting
 from fairseq_linformer.running import RUN_FILE
 from tests.conftest import ROOT, run, sentences, write_sst_2
 from tests.test_configs import composed
@@ -204,7 +205,7 @@ def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypat
 
 
 def test_figures_that_are_not_fairseqs_are_an_error():
-    run_of = finetuning.Run("SST-2", 1, finetuning.Setting(1, 1), 1, Path(), (), Path("f"))
+    run_of = Run("SST-2", 1, Setting(1, 1), 1, Path(), (), Path("f"))
     result = Result(run_of, {"valid": {"accuracy": 80.04}})
     log = [{"valid_num_updates": 5, "valid_accuracy": 70.0}, {"valid_num_updates": 10, "valid_accuracy": 80.0}]
     check_log(result, log, 10)
