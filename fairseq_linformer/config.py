@@ -3,13 +3,13 @@
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 
-from .attention import ATTENTIONS
+from .attention import ATTENTIONS, check, get_attention, option
 from .attention.linformer import SHARINGS
 from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
 
@@ -51,12 +51,20 @@ SHARING_CHOICES = ChoiceEnum(list(SHARINGS))
 ACTIVATION_CHOICES = ChoiceEnum(utils.get_available_activation_fns())
 
 
-def option(default: Any, help: str) -> Any:
-    """A field with the help text that ``fairseq-train --help`` shows."""
-    return field(default=default, metadata={"help": help})
+Config = TypeVar("Config", bound=type)
+
+
+def with_options_of_mechanisms(cls: Config) -> Config:
+    """Class decorator: adds the options of every mechanism to a class that will be a dataclass, None by default."""
+    for kind in ATTENTIONS.values():
+        for name, own in kind.option_fields():
+            cls.__annotations__[name] = Optional[own.type]
+            setattr(cls, name, option(None, f"attention={kind.name}: {own.metadata['help']} (default: {own.default})"))
+    return cls
 
 
 @dataclass
+@with_options_of_mechanisms
 class LinformerRobertaConfig(FairseqDataclass):
     """Options of ``linformer_roberta``. None stands for what the architecture says (``ARCHITECTURES``)."""
 
@@ -128,6 +136,7 @@ class ResolvedConfig(LinformerRobertaConfig):
         heads, embed_dim = self.encoder_attention_heads, self.encoder_embed_dim
         check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
         check("max_positions", self.max_positions, self.max_positions >= 1, "at least 1")
+        self._validate_attention()
         if self.attention == "linformer":
             self._validate_projection()
         width = self.local_conv
@@ -137,6 +146,17 @@ class ResolvedConfig(LinformerRobertaConfig):
         if self.offload_activations:
             allowed = "true only together with checkpoint_activations=true"
             check("offload_activations", True, self.checkpoint_activations, allowed)
+
+    def _validate_attention(self) -> None:
+        chosen = get_attention(self.attention)
+        for kind in ATTENTIONS.values():
+            for name, _ in kind.option_fields():
+                value = getattr(self, name)
+                check(name, value, kind is chosen or value is None, f"left out with attention={self.attention}")
+        chosen.read_options(self).validate(self, chosen.prefix())
+        rate = self.attention_dropout
+        allowed = f"0 with attention={self.attention}, which has no attention weights"
+        check("attention_dropout", rate, chosen.HAS_WEIGHTS or rate == 0, allowed)
 
     def _validate_projection(self) -> None:
         kind, n, beside = PROJECTIONS[self.projection], self.max_positions, f"with projection={self.projection}"
@@ -152,11 +172,6 @@ class ResolvedConfig(LinformerRobertaConfig):
         check("projection_init", self.projection_init, self.projection_init in starts, f"{allowed} {beside}")
         freezes = kind.TRAINABLE or not self.freeze_projection
         check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
-
-
-def check(name: str, value: object, holds: bool, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}={value} is not allowed: it must be {allowed}")
 
 
 def apply_architecture(name: str, args: Any) -> None:

@@ -3,9 +3,18 @@
 import importlib
 import pkgutil
 
-from .base import ATTENTIONS, Attention, AttentionConfig, get_attention, register_attention
+from .base import ATTENTIONS, Attention, AttentionConfig, Options, check, get_attention, option, register_attention
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["ATTENTIONS", "Attention", "AttentionConfig", "get_attention", "register_attention"]
+__all__ = [
+    "ATTENTIONS",
+    "Attention",
+    "AttentionConfig",
+    "Options",
+    "check",
+    "get_attention",
+    "option",
+    "register_attention",
+]

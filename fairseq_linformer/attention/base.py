@@ -5,8 +5,9 @@ Nothing under ``attention/`` imports fairseq: each mechanism can be read, tested
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +28,31 @@ class AttentionConfig(Protocol):
     freeze_projection: bool
 
 
+def option(default: Any, help: str) -> Any:
+    """A field of a dataclass of options, with the help text that ``fairseq-train --help`` shows."""
+    return field(default=default, metadata={"help": help})
+
+
+def check(name: str, value: object, holds: bool, allowed: str) -> None:
+    """ValueError that names an option, its value and what is allowed, where it does not hold."""
+    if not holds:
+        raise ValueError(f"{name}={value} is not allowed: it must be {allowed}")
+
+
+@dataclass
+class Options:
+    """Options of a mechanism of its own, by default none: numbers, booleans and strings, each with a default.
+
+    The field ``window`` of the mechanism ``longformer`` is the model's option ``longformer_window``. A value that a
+    mechanism cannot work with is refused in ``validate``.
+    """
+
+    SMALL: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # what the contract suite tries, at 15 positions, d = 12
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        """Raises ValueError by ``check``; the name of an option there is `prefix` and its field's name."""
+
+
 class Attention(nn.Module, ABC):
     """Bidirectional self-attention over a batch of sequences: the four linear maps, and what mechanisms share.
 
@@ -37,8 +63,13 @@ class Attention(nn.Module, ABC):
     * The output at real positions does not depend on padded ones, on their number or on the other rows of the batch.
       The output at padded positions is finite and otherwise free.
     * n is any length from 1 to ``max_positions``; the encoder refuses longer ones.
-    * Attention dropout applies to the attention weights, in training mode only.
+    * Attention dropout applies to the attention weights, in training mode only. A mechanism that never has them
+      (``HAS_WEIGHTS``) is not built with any.
     """
+
+    Options: ClassVar[type[Options]] = Options  # set by register_attention, as is the name
+    name: ClassVar[str]
+    HAS_WEIGHTS: ClassVar[bool] = True
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float):
         super().__init__()
@@ -53,9 +84,31 @@ class Attention(nn.Module, ABC):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     @classmethod
-    @abstractmethod
     def build_layers(cls, config: AttentionConfig) -> list["Attention"]:
         """Builds the attention of every layer, all at once, so that layers can share parameters."""
+        options = cls.read_options(config)
+        return [cls.build(config, layer, options) for layer in range(config.encoder_layers)]
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: Any) -> "Attention":
+        """Builds the attention of one layer, numbered from 0, with the mechanism's own (validated) options."""
+        return cls(config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+
+    @classmethod
+    def read_options(cls, config: AttentionConfig) -> Any:
+        """The mechanism's own options, those that the configuration leaves open (None) at their defaults."""
+        given = {own.name: getattr(config, name, None) for name, own in cls.option_fields()}
+        return cls.Options(**{name: value for name, value in given.items() if value is not None})
+
+    @classmethod
+    def option_fields(cls) -> Iterator[tuple[str, Field]]:
+        """The mechanism's own options by their names in the model's configuration."""
+        return ((cls.prefix() + own.name, own) for own in fields(cls.Options))
+
+    @classmethod
+    def prefix(cls) -> str:
+        """What stands before the names of the mechanism's own options: ``long_short_`` for long-short."""
+        return cls.name.replace("-", "_") + "_"
 
     @abstractmethod
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -86,13 +139,14 @@ ATTENTIONS: dict[str, type[Attention]] = {}
 AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
 
 
-def register_attention(name: str) -> Callable[[AttentionClass], AttentionClass]:
-    """Class decorator: makes a mechanism selectable as ``attention=name``. A name is taken once."""
+def register_attention(name: str, options: type[Options] = Options) -> Callable[[AttentionClass], AttentionClass]:
+    """Class decorator: makes a mechanism with its own options selectable as ``attention=name``; a name is taken once."""
 
     def register(cls: AttentionClass) -> AttentionClass:
         if name in ATTENTIONS:
             raise ValueError(f"attention={name} is registered already, by {ATTENTIONS[name].__name__}")
         ATTENTIONS[name] = cls
+        cls.name, cls.Options = name, options
         return cls
 
     return register

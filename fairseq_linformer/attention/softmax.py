@@ -6,19 +6,12 @@ Cost a layer: O(B n d^2 + B n^2 d) time; memory O(B n d) where PyTorch has a fus
 
 from torch import Tensor
 
-from .base import Attention, AttentionConfig, register_attention
+from .base import Attention, register_attention
 
 
 @register_attention("softmax")
 class SoftmaxAttention(Attention):
     """Every position attends to every other: softmax(Q K^T / sqrt(d_h)) V."""
-
-    @classmethod
-    def build_layers(cls, config: AttentionConfig) -> list[Attention]:
-        return [
-            cls(config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-            for _ in range(config.encoder_layers)
-        ]
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         visible = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)

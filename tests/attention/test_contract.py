@@ -1,9 +1,13 @@
 """The contract of every mechanism in the registry, at odd lengths and head counts."""
 
+import importlib
+import importlib.util
 from argparse import Namespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention, register_attention
 from fairseq_linformer.attention.linformer import SHARINGS
@@ -12,7 +16,13 @@ from tests.reference import naive_attention
 
 N, D = 15, 12
 
-CASES = [("softmax", {"heads": 3})] + [
+CASES = [
+    (name, {"heads": heads, **small})
+    for name, kind in ATTENTIONS.items()
+    if name != "linformer"
+    for small in kind.Options.SMALL
+    for heads in (3, 2)
+] + [
     ("linformer", {"projection": projection, "sharing": sharing, "heads": heads, "k": k})
     for projection, kind in PROJECTIONS.items()
     for sharing in kind.SHARINGS
@@ -20,6 +30,22 @@ CASES = [("softmax", {"heads": 3})] + [
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 WINDOWED = ("conv", "mean-pool", "max-pool")
+
+
+def configured(name, heads, projection, sharing, k, dropout, layers, frozen, n, d, initialisation, own):
+    return Namespace(
+        encoder_layers=layers,
+        encoder_embed_dim=d,
+        encoder_attention_heads=heads,
+        attention_dropout=dropout,
+        max_positions=n,
+        projection=projection,
+        projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
+        projected_length=[k] * layers,
+        sharing=sharing,
+        freeze_projection=frozen,
+        **{get_attention(name).prefix() + option: value for option, value in own.items()},
+    )
 
 
 def build(
@@ -34,21 +60,12 @@ def build(
     n=N,
     d=D,
     initialisation=None,
+    seed=0,
+    **own,
 ):
     """Layers of a mechanism with weights large enough that attention is far from uniform."""
-    config = Namespace(
-        encoder_layers=layers,
-        encoder_embed_dim=d,
-        encoder_attention_heads=heads,
-        attention_dropout=dropout,
-        max_positions=n,
-        projection=projection,
-        projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
-        projected_length=[k] * layers,
-        sharing=sharing,
-        freeze_projection=frozen,
-    )
-    torch.manual_seed(0)
+    config = configured(name, heads, projection, sharing, k, dropout, layers, frozen, n, d, initialisation, own)
+    torch.manual_seed(seed)
     attentions = get_attention(name).build_layers(config)
     for attention in attentions:
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
@@ -57,19 +74,30 @@ def build(
     return attentions
 
 
+def reference_of(name):
+    """tests/reference/NAME.py has the function ``reference``; those of the two first mechanisms stand together."""
+    if hasattr(naive_attention, name):
+        return getattr(naive_attention, name)
+    module = f"tests.reference.{name.replace('-', '_')}"
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{name} has no naive reference: write {module.replace('.', '/')}.py")
+    return importlib.import_module(module).reference
+
+
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 @pytest.mark.parametrize("length", [1, 2, 7, N])
 def test_equals_naive_reference_with_gradients(name, options, length):
     attention = build(name, **options)[0].double()
     x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
     out = attention(x)
-    expected = torch.stack([getattr(naive_attention, name)(attention, row) for row in x])
+    expected = torch.stack([reference_of(name)(attention, row) for row in x])
     torch.testing.assert_close(out, expected, atol=1e-9, rtol=0)
 
     wanted = [x, *(parameter for parameter in attention.parameters() if parameter.requires_grad)]
     weights = torch.randn_like(out)
-    gradients = torch.autograd.grad((out * weights).sum(), wanted)
-    expected_gradients = torch.autograd.grad((expected * weights).sum(), wanted)
+    unused = {"allow_unused": True, "materialize_grads": True}  # a single position has nothing to choose from
+    gradients = torch.autograd.grad((out * weights).sum(), wanted, **unused)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), wanted, **unused)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=0)
 
@@ -103,11 +131,63 @@ def test_no_gradient_from_padding(name, options):
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 def test_dropout_reaches_attention_weights_in_training_alone(name, options):
+    if not ATTENTIONS[name].HAS_WEIGHTS:
+        pytest.skip("has no attention weights, and the configuration refuses dropout on them (test_config.py)")
     attention = build(name, dropout=0.5, **options)[0]
     x = torch.randn(2, N, D)
     assert not torch.equal(attention(x), attention(x))
     attention.eval()
     torch.testing.assert_close(attention(x), build(name, **options)[0](x))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the number of elements of the largest tensor that is made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        sizes = [tensor.numel() for tensor in tree_leaves(made) if isinstance(tensor, torch.Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return made
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_memory_grows_with_n_and_not_with_its_square(name):
+    """Forward and backward, from n = 1k to 8k, with each mechanism's default options: at most as n sqrt n."""
+    largest = []
+    for n in (1024, 8192):
+        attention = build(name, heads=2, n=n, k=64, d=16)[0]
+        x = torch.randn(1, n, 16, requires_grad=True)
+        with LargestTensor() as made:
+            attention(x).sum().backward()
+        largest.append(made.elements)
+    assert largest[1] < 1.1 * 8**1.5 * largest[0]
+    assert largest[1] < 8192**2 / 2
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_finite_and_near(name, dtype):
+    """Activations as large as a trained model has them, and long enough that sums of n terms could overflow."""
+    attention = build(name, heads=2, n=600, k=16, d=16)[0]
+    x = 4 * torch.randn(2, 600, 16)
+    mask = torch.arange(600).expand(2, 600) >= torch.tensor([[600], [400]])
+    exact = attention(x, mask)
+    half = attention.to(dtype)(x.to(dtype), mask).float()
+    assert half.isfinite().all()
+    real = ~mask
+    assert (half - exact)[real].norm() < 0.1 * exact[real].norm()
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_what_was_drawn_at_random_comes_from_the_seed_and_is_in_the_checkpoint(name):
+    first, second = build(name)[0].eval(), build(name)[0].eval()
+    other = build(name, seed=7)[0].eval()
+    x = torch.randn(2, N, D)
+    torch.testing.assert_close(first(x), second(x), atol=0, rtol=0)
+    other.load_state_dict(first.state_dict())
+    torch.testing.assert_close(other(x), first(x), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
