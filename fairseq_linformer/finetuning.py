@@ -11,9 +11,7 @@ dev set; the predictions are saved, and the metrics are computed from that file.
     OUT/results.json, OUT/results.md                             every run, and the table
 """
 
-import contextlib
 import csv
-import filecmp
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
+from .attention import get_attention
 from .checkpoint import data_folder, read_checkpoint
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .data.classification import SUMMARY_FILE, read_summary
-from .data.tokenizer import DICTIONARY_FILE
+from .data.tokenizer import DICTIONARY_FILE, load_dictionary
 from .model import LinformerRobertaModel
 from .prediction import Predictor
 from .results import Result, Run, Setting, mean_score
@@ -42,6 +42,19 @@ _OF_THE_RECIPE = {"_name", "dropout", "attention_dropout", "activation_dropout",
 _OF_THE_RECIPE |= {"checkpoint_activations", "offload_activations", "min_params_to_wrap", "load_checkpoint_heads"}
 _OF_THE_RECIPE |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
 _OF_THE_RECIPE |= {"encoder_layers_to_keep"}
+
+# What a run sets itself, and by which option of scripts/finetune.py.
+_SET_BY = {
+    "task.data": "--data",
+    "checkpoint.finetune_from_model": "--checkpoint",
+    "checkpoint.save_dir": "--out",
+    "common.seed": "--seeds",
+    "optimization.lr": "--learning-rates",
+    "dataset.batch_size": "--batch-sizes",
+    "optimization.max_update": "--epochs",
+    "optimization.max_epoch": "--epochs",
+    "lr_scheduler.warmup_updates": "--epochs",
+}
 
 
 @dataclass
@@ -79,17 +92,20 @@ class FineTuning:
     def __post_init__(self) -> None:
         self.checkpoint, self.data, self.out = (path.absolute() for path in (self.checkpoint, self.data, self.out))
         self.tasks = list(dict.fromkeys(map(official_name, self.tasks)))
+        for word in self.overrides:
+            check_override(word)
         for task in self.tasks:
             read_summary(self.data / task)  # says so where it is not prepared
         first, *others = (self.data / task for task in self.tasks)
         self.model = read_model(self.checkpoint, first)
         for data in others:
-            check_vocabulary(data, first, self.checkpoint)
+            check_vocabulary(data, load_dictionary(first / DICTIONARY_FILE), self.checkpoint)
 
-    def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> list[Result]:
-        """Trains what is not yet complete, `jobs` runs at a time, and gives the results of every run.
+    def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> tuple[list[Result], list[Result]]:
+        """Trains what is not yet complete, `jobs` runs at a time.
 
-        Settings that were tried and are not the best are not among them.
+        Returns:
+            The results of every seed, and those of settings that were tried and are not the best.
 
         Raises:
             ValueError: a folder holds a run with other settings, or of a checkpoint or data that changed since.
@@ -99,10 +115,17 @@ class FineTuning:
                 check_folder(self._run(task, seed, setting), self.data)
         execute = partial(self._execute, jobs=jobs, launcher=launcher)
         first, *others = self.seeds
+        if not self._several():
+            runs = [self._run(task, seed, self._settings(task)[0]) for seed in self.seeds for task in self.tasks]
+            return execute(runs), []
         grid = execute([self._run(task, first, setting) for task in self.tasks for setting in self._settings(task)])
         chosen = {task: _best([result for result in grid if result.run.task == task]) for task in self.tasks}
         rest = execute([self._run(task, seed, chosen[task].run.setting) for task in self.tasks for seed in others])
-        return [*chosen.values(), *rest]
+        return [*chosen.values(), *rest], [result for result in grid if result not in chosen.values()]
+
+    def _several(self) -> bool:
+        """Whether there is more than one setting to choose from."""
+        return len(self.rates) > 1 or len(self.batch_sizes) > 1
 
     def _settings(self, task: str) -> list[Setting]:
         recipe = read_recipe(task)
@@ -117,12 +140,12 @@ class FineTuning:
         if self.epochs is not None:
             rows = read_summary(self.data / task).splits["train"].examples
             length = self.epochs * rows / setting.batch_size
-        several = len(self.rates) > 1 or len(self.batch_sizes) > 1
         steps = max(1, math.ceil(length))
         overrides = (
             *model_overrides(self.model),
             override("task.data", self.data / task),
             override("checkpoint.finetune_from_model", self.checkpoint),
+            "distributed_training.distributed_world_size=1",  # otherwise every GPU in sight, and batches of that many
             f"common.seed={seed}",
             f"optimization.lr=[{setting.rate:g}]",
             f"dataset.batch_size={setting.batch_size}",
@@ -130,7 +153,7 @@ class FineTuning:
             *(("optimization.max_epoch=0",) if self.epochs is not None else ()),
             *self.overrides,
         )
-        folder = self.out / task / (str(setting) if several else "") / f"seed{seed}"
+        folder = self.out / task / (str(setting) if self._several() else "") / f"seed{seed}"
         return Run(task, seed, setting, steps, self.checkpoint, overrides, folder)
 
     def _execute(self, runs: Sequence[Run], jobs: int, launcher: Sequence[str]) -> list[Result]:
@@ -160,19 +183,34 @@ def official_name(task: str) -> str:
     return known[config_name(task)]
 
 
+def check_override(word: str) -> None:
+    """ValueError for an override that is none, or of what a run's own settings say."""
+    name, equals, _ = word.partition("=")
+    if not equals:
+        raise ValueError(f"{word} is no override of Hydra's, NAME=VALUE; values of one option are separated by commas")
+    if name in _SET_BY:
+        raise ValueError(f"{word}: {name} is set by {_SET_BY[name]}")
+
+
 def read_model(checkpoint: Path, data: Path) -> ResolvedConfig:
-    """The configuration of a checkpoint's model, which is loaded to see that it fits a task's vocabulary."""
-    cfg = read_checkpoint(checkpoint)["cfg"]
-    with contextlib.suppress(FileNotFoundError):  # pretrained elsewhere: that the sizes agree is all that can be told
-        check_vocabulary(data, data_folder(checkpoint, cfg), checkpoint)
-    hub = LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(data))
-    return hub.model.args
+    """The configuration of a checkpoint's model, whose vocabulary must be that of a prepared folder."""
+    state = read_checkpoint(checkpoint)
+    cfg = state["cfg"]
+    try:
+        vocabulary = load_dictionary(data_folder(checkpoint, cfg) / DICTIONARY_FILE)
+    except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
+        vocabulary = load_dictionary(data / DICTIONARY_FILE)
+    sizes = {len(tensor) for name, tensor in state["model"].items() if name.endswith("embed_tokens.weight")}
+    if sizes and sizes != {len(vocabulary) + 1}:  # the task adds <mask>
+        raise ValueError(f"{checkpoint} has {max(sizes)} tokens, the vocabulary of {data} {len(vocabulary) + 1}")
+    check_vocabulary(data, vocabulary, checkpoint)
+    return LinformerRobertaModel.resolve(cfg)
 
 
-def check_vocabulary(data: Path, other: Path, checkpoint: Path) -> None:
-    """ValueError where a prepared folder has not the vocabulary of the other, which is that of the checkpoint."""
-    if not filecmp.cmp(data / DICTIONARY_FILE, other / DICTIONARY_FILE, shallow=False):
-        raise ValueError(f"{data} has not the vocabulary of {other}: prepare it again with --tokenizer {checkpoint}")
+def check_vocabulary(data: Path, vocabulary: Dictionary, checkpoint: Path) -> None:
+    """ValueError where a prepared folder has not the checkpoint's vocabulary."""
+    if load_dictionary(data / DICTIONARY_FILE).symbols != vocabulary.symbols:
+        raise ValueError(f"{data} has another vocabulary than {checkpoint}: prepare it again, with that as --tokenizer")
 
 
 def model_overrides(config: ResolvedConfig) -> Iterator[str]:
@@ -184,6 +222,8 @@ def model_overrides(config: ResolvedConfig) -> Iterator[str]:
         if name == "projected_length":
             value = value[0] if len(set(value)) == 1 else str(value).replace(" ", "")
         yield f"model.{name}={str(value).lower() if isinstance(value, bool) else value}"
+    if not get_attention(config.attention).HAS_WEIGHTS:
+        yield "model.attention_dropout=0"  # the recipe's has nothing to drop
 
 
 def train_and_score(run: Run, data: Path, launcher: Sequence[str] = ()) -> Result:
@@ -197,14 +237,16 @@ def train_and_score(run: Run, data: Path, launcher: Sequence[str] = ()) -> Resul
     checkpoint = run.folder / "checkpoint_best.pt"
     splits = read_recipe(run.task).dataset.get("valid_subset", "valid").split(",")
     files = {split: run.folder / f"predictions-{split}.tsv" for split in splits}
-    if not all(file.is_file() for file in files.values()):
+    predicted = all(file.is_file() for file in files.values())
+    if not predicted:
         predictor = Predictor(checkpoint, data / run.task)
         for split, file in files.items():
             write_predictions(predictor, split, file)
     result = Result(run, {split: score(run.task, *read_predictions(run.task, file)) for split, file in files.items()})
-    state = read_checkpoint(checkpoint)
-    if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # fairseq validates in that precision, this does not
-        check_log(result, log, int(state["optimizer_history"][-1]["num_updates"]))
+    if not predicted:
+        state = read_checkpoint(checkpoint)
+        if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # in which fairseq validates, and this does not
+            check_log(result, log, int(state["optimizer_history"][-1]["num_updates"]))
     return result
 
 
@@ -246,7 +288,7 @@ def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> 
                 for row in log
                 if row.get(f"{split}_num_updates") == update and f"{split}_{name}" in row
             ]
-            if logged and abs(logged[-1] - value) > 0.0501:  # nan is no difference: a correlation with a constant
+            if logged and value != 0.0 and abs(logged[-1] - value) > 0.0501:  # 0: a correlation that there is none
                 raise ValueError(
                     f"{result.run.folder}: {split} {name} is {value:.2f} by the saved predictions, but fairseq logged "
                     f"{logged[-1]} after {update} updates"
@@ -255,4 +297,4 @@ def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> 
 
 def _best(results: Sequence[Result]) -> Result:
     """The result with the highest mean; a failed one only where all failed."""
-    return max(results, key=lambda result: -math.inf if result.error else mean_score(result.scores))
+    return max(results, key=lambda result: (not result.error, mean_score(result.scores)))

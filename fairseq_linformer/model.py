@@ -100,15 +100,30 @@ class LinformerRobertaModel(RobertaModel):
         checkpoint = Path(model_name_or_path, checkpoint_file)
         state = read_checkpoint(checkpoint)
         cfg = state["cfg"]
-        registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
-        if not issubclass(registered, RobertaModel):
-            raise ValueError(f"{checkpoint} holds a model of architecture {cfg.model._name}, which is no RoBERTa")
-        if registered is not cls:
-            cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
+        cls._adopt(cfg)
         data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
         _override(cfg, _subword_model(data, bpe), {"load_checkpoint_heads": True, "data": str(data), **overrides})
         models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         return RobertaHubInterface(cfg, task, models[0])
+
+    @classmethod
+    def resolve(cls, cfg: Any) -> ResolvedConfig:
+        """The model's complete configuration from that of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
+
+        Raises:
+            ValueError: it is of another model.
+        """
+        cls._adopt(cfg)
+        return resolve_config(cfg.model, cfg.task.get("tokens_per_sample") or cfg.task.get("max_positions"))
+
+    @classmethod
+    def _adopt(cls, cfg: Any) -> None:
+        """Makes the configuration of a RoBERTa's checkpoint one of ours, in place."""
+        registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
+        if not issubclass(registered, RobertaModel):
+            raise ValueError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
+        if registered is not cls:
+            cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
 
 
 def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import ResolvedConfig
+from .data.staging import write_whole
 from .scores import NAMES, TASK_METRICS, paper_score
 
 RESULTS_FILE = "results.json"
@@ -48,9 +49,9 @@ class Result:
 
 
 def mean_score(scores: Mapping[str, Mapping[str, float]]) -> float:
-    """By which settings and runs are chosen: the mean of all metrics; no number is worse than any."""
-    mean = statistics.mean(value for values in scores.values() for value in values.values())
-    return -math.inf if math.isnan(mean) else mean
+    """By which settings and runs are chosen: the mean of all metrics; none is worse than any."""
+    values = [value for metrics in scores.values() for value in metrics.values()]
+    return statistics.mean(values) if values else -math.inf
 
 
 def summarise(results: Sequence[Result], config: ResolvedConfig) -> list[dict[str, Any]]:
@@ -102,27 +103,35 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
         if not run["error"]:
             mean = mean_score(run["scores"])
             if run["task"] not in best or mean > best[run["task"]][0]:
-                best[run["task"]] = mean, Path(run["folder"], "checkpoint_best.pt")
+                best[run["task"]] = mean, out / run["folder"] / "checkpoint_best.pt"
     return {task: checkpoint for task, (_, checkpoint) in best.items()}
 
 
-def write_results(out: Path, checkpoint: Path, model: ResolvedConfig, results: Sequence[Result]) -> str:
-    """Writes `out`/results.json and `out`/results.md, and returns the table.
+def write_results(
+    out: Path, checkpoint: Path, model: ResolvedConfig, results: Sequence[Result], search: Sequence[Result]
+) -> str:
+    """Writes `out`/results.json and `out`/results.md, and returns the table; `search` has the settings not chosen.
 
     What they hold of the checkpoint's other tasks stays, so that tasks can be run one after another.
     """
     content: dict[str, Any] = {"checkpoint": str(checkpoint), "model": vars(model)}
     content["table"] = summarise(results, model)
-    content["runs"] = [{**asdict(result.run), "scores": result.scores, "error": result.error} for result in results]
+    content["runs"] = [_as_row(result, out) for result in results]
+    content["search"] = [_as_row(result, out) for result in search]
     if (out / RESULTS_FILE).is_file():
         earlier = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
         tasks = {result.run.task for result in results}
         if earlier["checkpoint"] == content["checkpoint"]:
-            for rows in ("table", "runs"):
+            for rows in ("table", "runs", "search"):
                 content[rows] += [row for row in earlier[rows] if row["task"] not in tasks]
-    for rows in ("table", "runs"):
+    for rows in ("table", "runs", "search"):
         content[rows].sort(key=lambda row: list(TASK_METRICS).index(row["task"]))
     table = as_table(content["table"])
-    (out / RESULTS_FILE).write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    (out / "results.md").write_text(table, encoding="utf-8")
+    write_whole(out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
+    write_whole(out / "results.md", table)
     return table
+
+
+def _as_row(result: Result, out: Path) -> dict[str, Any]:
+    run = {**asdict(result.run), "folder": result.run.folder.relative_to(out)}
+    return {**run, "scores": result.scores, "error": result.error}

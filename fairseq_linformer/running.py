@@ -1,22 +1,27 @@
 """Runs fairseq-hydra-train as a user would, with a progress bar, reads what it logged, and writes its command lines."""
 
+import itertools
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+import torch
 from tqdm import tqdm
 
 from .data.encoding import available_cores
-from .data.staging import lock
+from .data.staging import lock, write_whole
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RUN_FILE = "run.json"  # in a run's folder: its settings, and whether it is complete
@@ -26,6 +31,8 @@ POLL_SECONDS = 0.2
 
 T = TypeVar("T")
 _running: set["subprocess.Popen[str]"] = set()
+_starting = threading.Lock()  # held while a process is started, and while all are stopped
+_job = threading.local()  # what a thread of side_by_side passes to the processes that it starts
 
 
 def override(name: str, value: object) -> str:
@@ -73,7 +80,8 @@ def train(
     settings = _settings(overrides, folder, updates)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "train.log").open("a", buffering=1, encoding="utf-8") as log:
-        lock(log, f"{folder}: another process is training there")
+        # The training inherits it: where this process alone is killed, no second one starts beside the first.
+        lock(log, f"{folder}: another process is training there", inherited=True)
         if not _is_complete(folder, settings):
             _write_run(folder, settings, complete=False)
             _run(config, settings, folder, log, updates, launcher)
@@ -94,7 +102,8 @@ def _is_complete(folder: Path, settings: list[str]) -> bool:
     if not (folder / RUN_FILE).is_file():
         return False
     run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    if run["settings"] != settings:
+    holds_work = run["complete"] or any(folder.glob("*.pt"))  # a run that failed at its start is no hindrance
+    if run["settings"] != settings and holds_work:
         differing = sorted(set(run["settings"]) ^ set(settings))
         raise ValueError(
             f"{folder} holds a run with other settings ({', '.join(differing)}): remove it, or name another folder"
@@ -103,7 +112,7 @@ def _is_complete(folder: Path, settings: list[str]) -> bool:
 
 
 def _write_run(folder: Path, settings: list[str], complete: bool) -> None:
-    (folder / RUN_FILE).write_text(json.dumps({"settings": settings, "complete": complete}, indent=1), encoding="utf-8")
+    write_whole(folder / RUN_FILE, json.dumps({"settings": settings, "complete": complete}, indent=1))
 
 
 def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: int, launcher: Sequence[str]) -> None:
@@ -111,6 +120,7 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
     directory, name = config.split("/")
     program = str(Path(sys.executable).with_name("fairseq-hydra-train"))
     command = [program, "--config-dir", str(CONFIGS / directory), "--config-name", name, "common.log_format=json"]
+    _mend_last_checkpoint(folder)
     before = log.tell()
     (folder / LOG_FILE).parent.mkdir(exist_ok=True)
     with (
@@ -123,10 +133,8 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
             where = [override("hydra.sweep.dir", folder), f"hydra.sweep.subdir={LOG_FILE.parent}"]
             settings = [*settings, *where, *launcher, "--multirun"]
         else:  # its temporary files are gone with it: workers that PyTorch ends in mid-epoch leave folders behind
-            environment["TMPDIR"] = temporary
-        output = {"stdout": log, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen([*command, *settings], env=environment, **output)  # type: ignore[call-overload]
-        _running.add(process)
+            environment |= {"TMPDIR": temporary, **getattr(_job, "environment", {})}
+        process = _start([*command, *settings], environment, log)
         try:
             while process.poll() is None:
                 time.sleep(POLL_SECONDS)
@@ -143,6 +151,25 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
         raise OSError(f"fairseq-hydra-train ended with status {process.returncode}; its last lines:\n{tail}")
 
 
+def _start(command: list[str], environment: dict[str, str], log: IO[str]) -> "subprocess.Popen[str]":
+    with _starting:
+        if getattr(_job, "stop", threading.Event()).is_set():
+            raise OSError("interrupted before it began")
+        output = {"stdout": log, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, env=environment, **output)  # type: ignore[call-overload]
+        _running.add(process)
+    return process
+
+
+def _mend_last_checkpoint(folder: Path) -> None:
+    """fairseq copies its best checkpoint to the last one: a kill meanwhile leaves half a file, on which it fails."""
+    last, best = folder / "checkpoint_last.pt", folder / "checkpoint_best.pt"
+    if last.is_file() and not zipfile.is_zipfile(last):
+        last.unlink()
+        if best.is_file():
+            shutil.copyfile(best, last)
+
+
 def _show(log: IO[str], bar: tqdm) -> None:
     """Moves a progress bar on to what has been logged since the last time."""
     for row in _rows(log):
@@ -150,27 +177,38 @@ def _show(log: IO[str], bar: tqdm) -> None:
         bar.set_postfix({key: row[key] for key in ("loss", "valid_loss") if key in row})
 
 
-def side_by_side(calls: Sequence[Callable[[], T]], jobs: int) -> list[T | ValueError | OSError]:
-    """Calls functions that train, `jobs` at a time, which share the cores.
+def side_by_side(calls: Sequence[Callable[[], T]], jobs: int) -> list[T | Exception]:
+    """Calls functions that train, `jobs` at a time, which share the cores, and the GPUs, each by turns one.
 
     A call that failed gives its error in place of a result; the others go on. An interruption ends them all: their
     checkpoints stay, and the runs go on from there when repeated.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // jobs)))
-    with ThreadPoolExecutor(jobs) as pool:
+    stop = threading.Event()
+    with ThreadPoolExecutor(jobs, initializer=_begin_job, initargs=(itertools.count(), jobs, stop)) as pool:
         try:
             return [future.result() for future in [pool.submit(_result_or_error, call) for call in calls]]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(_running):
-                process.terminate()
+            with _starting:
+                stop.set()
+                for process in list(_running):
+                    process.terminate()
             raise
 
 
-def _result_or_error(call: Callable[[], T]) -> T | ValueError | OSError:
+def _begin_job(numbers: Iterator[int], jobs: int, stop: threading.Event) -> None:
+    """Gives a thread of ``side_by_side`` its share of the machine, for what it will start."""
+    _job.stop = stop
+    _job.environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, available_cores() // jobs)))}
+    if devices := torch.cuda.device_count():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
+        _job.environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[next(numbers) % devices]
+
+
+def _result_or_error(call: Callable[[], T]) -> T | Exception:
     try:
         return call()
-    except (ValueError, OSError) as error:
+    except Exception as error:
         return error
 
 

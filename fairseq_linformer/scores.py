@@ -3,7 +3,6 @@
 All are times 100, and named as fairseq's ``sentence_prediction`` criterion logs them.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -17,7 +16,7 @@ LEAST_SPREAD = 1e-3  # of predicted scores: those of a model that says the same 
 
 def _correlation(function: Callable, targets: Sequence[float], predictions: Sequence[float]) -> float:
     varies = max(predictions) - min(predictions) > LEAST_SPREAD
-    return function(targets, predictions).statistic if varies else math.nan
+    return function(targets, predictions).statistic if varies else 0.0
 
 
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = {
@@ -62,7 +61,8 @@ PAPER: Mapping[tuple[int, int | None, str | None], tuple[float, ...]] = {
 def score(task: str, targets: Sequence, predictions: Sequence) -> dict[str, float]:
     """The task's metrics, times 100: of class names, or of numbers for a regression.
 
-    A correlation with predictions that are all alike is nan, where fairseq logs that of their rounding errors.
+    A correlation with predictions that are all alike is 0, as Matthews' is by definition; fairseq logs nan there, or
+    that of their rounding errors.
     """
     return {name: 100 * float(METRICS[name](targets, predictions)) for name in TASK_METRICS[task]}
 
@@ -78,7 +78,8 @@ def paper_score(task: str, metric: str, config: ResolvedConfig) -> str:
     if config.attention == "softmax":
         return str(PAPER[512, None, None][column])
     setting = (config.max_positions, config.projected_length[0], config.sharing)
-    if config.attention == "linformer" and setting in PAPER:
+    matrices = config.attention == "linformer" and config.projection == "linear"
+    if matrices and len(set(config.projected_length)) == 1 and setting in PAPER:
         return str(PAPER[setting][column])
     scores = [row[column] for (_, k, _), row in PAPER.items() if k is not None]
     return f"{min(scores)} to {max(scores)}"

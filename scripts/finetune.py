@@ -10,13 +10,16 @@ model; its best checkpoint predicts the dev set, and the official metrics are co
 Runs that are complete are not run again, an interrupted one goes on, a failed one is named at the end. Words at the end
 are Hydra's overrides for every run: optimization.clip_norm=1.0
 
---launcher submits every run by a launcher of Hydra's, which overrides configure:
+--jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
+launcher of Hydra's, which overrides configure:
     --launcher slurm --jobs 30 hydra.launcher.partition=gpu
-Ending this command does not cancel what Slurm runs: scancel does, and should before the command is repeated.
+The dev sets are predicted where this command runs. Ending it does not cancel what Slurm runs: scancel does, and should
+before the command is repeated.
 """
 
 import argparse
 import logging
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -29,19 +32,19 @@ from fairseq_linformer.results import write_results
 from fairseq_linformer.scores import TASK_METRICS
 
 
-def finetune(tuning: FineTuning, jobs: int, launcher: str | None) -> None:
-    chosen = [word for word in tuning.overrides if word.startswith("hydra.launcher.")]
-    tuning.overrides = [word for word in tuning.overrides if word not in chosen]
-    results = tuning.run(jobs, [f"hydra/launcher={launcher}", *chosen] if launcher else ())
-    table = write_results(tuning.out, tuning.checkpoint, tuning.model, results)
+def finetune(tuning: FineTuning, jobs: int, launcher: list[str]) -> None:
+    results, search = tuning.run(jobs, launcher)
+    table = write_results(tuning.out, tuning.checkpoint, tuning.model, results, search)
     print(f"\n{table}\nruns, predictions, results.json and results.md: {tuning.out}")
     for task, setting in {result.run.task: result.run.setting for result in results}.items():
         print(f"{task}: lr {setting.rate:g}, batches of {setting.batch_size}")
-    failed = [result for result in results if result.error]
+    failed = [result for result in (*results, *search) if result.error]
     for result in failed:
-        print(f"\n{result.run.task}, seed {result.run.seed} failed: {result.error}", file=sys.stderr)
+        run = result.run
+        print(f"\n{run.task}, {run.setting}, seed {run.seed} failed: {result.error}", file=sys.stderr)
     if failed:
-        raise ValueError(f"{len(failed)} of {len(results)} runs failed; repeat the command to run them again")
+        runs = len(results) + len(search)
+        raise ValueError(f"{len(failed)} of {runs} runs failed; repeat the command to run them again")
 
 
 def numbers(kind: type, least: float):
@@ -52,15 +55,23 @@ def numbers(kind: type, least: float):
             values = [kind(word) for word in text.split(",")]
         except ValueError:
             values = []
-        if not values or min(values) <= least or len(set(values)) < len(values):
+        if not values or not all(least < value < math.inf for value in values) or len(set(values)) < len(values):
             raise argparse.ArgumentTypeError(f"{text} is not allowed: numbers above {least:g}, each once, with commas")
         return values
 
     return parse
 
 
-def positive(text: str) -> float:
-    return numbers(float, 0)(text)[0]
+def number(kind: type):
+    """A parser of one number above 0."""
+
+    def parse(text: str):
+        values = numbers(kind, 0)(text)
+        if len(values) > 1:
+            raise argparse.ArgumentTypeError(f"{text} is not allowed: one number")
+        return values[0]
+
+    return parse
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -71,23 +82,28 @@ def parse_arguments() -> argparse.Namespace:
     add("--tasks", metavar="A,B,…", required=True, help=f"of {', '.join(TASK_METRICS)}")
     add("--seeds", metavar="N,N,…", type=numbers(int, -1), default=[1, 2, 3], help="default: 1,2,3")
     add("--out", metavar="DIR", type=Path, default=Path("runs/finetune"), help="default: runs/finetune")
-    add("--epochs", metavar="N", type=positive, help="default: the updates of the task's YAML")
+    add("--epochs", metavar="N", type=number(float), help="default: the updates of the task's YAML")
     add("--learning-rates", metavar="X,X,…", type=numbers(float, 0), default=[], help="default: the task's YAML")
     add("--batch-sizes", metavar="N,N,…", type=numbers(int, 0), default=[], help="default: the task's YAML")
     grid = f"{', '.join(f'{rate:g}' for rate in RATES)} and {', '.join(map(str, BATCH_SIZES))}"
     add("--search", action="store_true", help=f"try RoBERTa's grid where none is named: {grid}")
-    add("--jobs", metavar="N", type=numbers(int, 0), default=[1], help="runs side by side (default 1)")
-    add("--launcher", metavar="NAME", help="of Hydra: slurm, submitit_local, joblib")
+    add("--jobs", metavar="N", type=number(int), default=1, help="runs side by side (default 1)")
+    add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")
     add("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's overrides for every run")
     return parser.parse_args()
 
 
 def main(arguments: argparse.Namespace) -> None:
     options = vars(arguments)
-    search, jobs, launcher = options.pop("search"), options.pop("jobs")[0], options.pop("launcher")
+    search, jobs, launcher = options.pop("search"), options.pop("jobs"), options.pop("launcher")
+    settings = [word for word in options["overrides"] if word.startswith("hydra.launcher.")]
+    if settings and not launcher:
+        raise ValueError(f"{settings[0]} configures a launcher: --launcher names it")
+    options["overrides"] = [word for word in options["overrides"] if word not in settings]
     options["rates"] = options.pop("learning_rates") or (RATES if search else ())
     options["batch_sizes"] = options.pop("batch_sizes") or (BATCH_SIZES if search else ())
-    finetune(FineTuning(**{**options, "tasks": options["tasks"].split(",")}), jobs, launcher)
+    launching = [f"hydra/launcher={launcher}", *settings] if launcher else []
+    finetune(FineTuning(**{**options, "tasks": options["tasks"].split(",")}), jobs, launching)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """GLUE tasks, from the official files, into folders that fairseq's sentence_prediction task trains on.
 
 examples:
-  python scripts/prepare_glue.py --source glue_data --tasks SST-2,MRPC --tokenizer data/books --out data/glue
-  python scripts/prepare_glue.py --source https://dl.fbaipublicfiles.com --tokenizer runs/books --out data/glue
+  python scripts/prepare_glue.py --source glue_data --tasks SST-2,MRPC --tokenizer data/books --out data/tasks
+  python scripts/prepare_glue.py --source https://dl.fbaipublicfiles.com --tokenizer runs/books --out data/tasks
 
 The source is a folder that holds a folder a task, an archive of one (zip, tar.*), or the address of the official
 downloads, or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official train set
@@ -15,6 +15,7 @@ beside the checkpoint where there is a dict.txt, else that of the data it was tr
 """
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from fairseq_linformer.data.classification import SUMMARY_FILE, write_classifica
 from fairseq_linformer.data.glue import TASKS, glue_folder, read_glue
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.running import fine_tuning_command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -57,7 +57,8 @@ def main(source: str, tasks: str, tokenizer: Path, out: Path) -> None:
             rows = {split: read.examples for split, read in splits.items()}
             summary = write_classification(out / task, rows, loaded, TASKS[task].labels, scale=TASKS[task].scale)
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-            print("next:", fine_tuning_command(task.lower().replace("-", "_"), out / task))
+    trained = ",".join(task.lower().replace("-", "_") for task in names if task != "AX")  # which is for MNLI's models
+    print(f"next: python scripts/finetune.py --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The IMDB reviews, as officially downloaded, into a folder that fairseq's sentence_prediction task trains on.
 
 examples:
-  python scripts/prepare_imdb.py --source aclImdb_v1.tar.gz --tokenizer data/books --out data/imdb
+  python scripts/prepare_imdb.py --source aclImdb_v1.tar.gz --tokenizer data/books --out data/tasks/IMDB
   python scripts/prepare_imdb.py --source http://ai.stanford.edu/~amaas/data/sentiment --tokenizer runs/books \\
-      --out data/imdb
+      --out data/tasks/IMDB
 
 The source is the folder aclImdb or its parent, an archive of one (zip, tar.*), or the address below which the official
 archive lies, or a mirror's (checked by checksum, kept in the user's cache). There is no official dev set: as in the

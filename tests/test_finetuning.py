@@ -92,7 +92,8 @@ def test_the_table(finished):
 
 def test_figures_come_from_the_saved_predictions_and_are_fairseqs(finished):
     for result in json.loads((finished / "results.json").read_text())["runs"]:
-        rows = read_tsv(Path(result["folder"], "predictions-valid.tsv"))
+        folder = finished / result["folder"]
+        rows = read_tsv(folder / "predictions-valid.tsv")
         assert len(rows) == {"SST-2": 40, "STS-B": 48}[result["task"]]
         scores = result["scores"]["valid"]
         if result["task"] == "SST-2":
@@ -101,9 +102,9 @@ def test_figures_come_from_the_saved_predictions_and_are_fairseqs(finished):
             assert all(abs(float(row["0"]) + float(row["1"]) - 1) < 1e-5 for row in rows)
         else:
             assert {row["label"] for row in rows} == {"5.0", "1.0"}, "multiplied back"
-        lines = Path(result["folder"], "hydra/hydra_train.log").read_text().splitlines()
+        lines = (folder / "hydra/hydra_train.log").read_text().splitlines()
         logged = [json.loads(line[line.index("{") :]) for line in lines if '"valid_loss"' in line]
-        best = read_checkpoint(Path(result["folder"], "checkpoint_best.pt"))["optimizer_history"][-1]["num_updates"]
+        best = read_checkpoint(folder / "checkpoint_best.pt")["optimizer_history"][-1]["num_updates"]
         (row,) = (row for row in logged if row["valid_num_updates"] == str(best))
         for name, value in scores.items():
             assert float(row[f"valid_{name}"]) == pytest.approx(value, abs=0.0501)
@@ -136,7 +137,7 @@ def test_a_failing_run_is_named_and_the_others_go_on(pretrained, tmp_path):
     (tmp_path / "tasks" / "STS-B" / "label" / "train.label").unlink()
     options = ("--tasks", "sts_b,sst_2", "--seeds", "1", "--learning-rates", "0.01")
     printed = run(*command(*options), cwd=tmp_path, status=1)
-    assert "STS-B, seed 1 failed: fairseq-hydra-train ended with status 1" in printed
+    assert "STS-B, lr0.01-batch16, seed 1 failed: fairseq-hydra-train ended with status 1" in printed
     assert "error: 1 of 2 runs failed; repeat the command to run them again" in printed
     table = (tmp_path / "runs" / "finetune" / "results.md").read_text()
     assert "| STS-B | Pearson | failed |  | 0 |" in table and "| SST-2 | accuracy | failed" not in table
@@ -148,6 +149,19 @@ def test_runs_by_a_launcher_of_hydra(pretrained, tmp_path):
     printed = run(*command(*options, "--learning-rates", "0.01"), "hydra.launcher.timeout_min=5", cwd=pretrained)
     assert "| SST-2 | accuracy | " in printed
     assert list(tmp_path.glob("SST-2/seed1/.submitit/*/*_log.out"))
+
+
+def test_a_fine_tuned_checkpoint_is_a_start_too(finished, pretrained, tmp_path):
+    """RoBERTa's recipe starts the small tasks from MNLI's checkpoint, whose number of classes is another."""
+    tuning = FineTuning(finished / "SST-2/seed1/checkpoint_best.pt", pretrained / "tasks", tmp_path, ["sts_b"], [1])
+    assert tuning.model.projected_length == [8, 6]
+
+
+def test_no_weights_no_dropout(monkeypatch):
+    config = resolve_config(LinformerRobertaConfig(), 64)
+    assert "model.attention_dropout=0" not in list(model_overrides(config))
+    monkeypatch.setattr(finetuning.get_attention("linformer"), "HAS_WEIGHTS", False)
+    assert "model.attention_dropout=0" in list(model_overrides(config)), "the recipe's would be refused"
 
 
 def test_slurm_is_configured():
@@ -191,15 +205,18 @@ def test_epochs_and_batch_sizes_change_the_updates(pretrained):
 
 
 def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypatch):
-    figures = {1e-3: 60.0, 2e-3: 80.0, 3e-3: float("nan")}
-    monkeypatch.setattr(
-        finetuning,
-        "train_and_score",
-        lambda run, data, launcher: Result(run, {"valid": {"accuracy": figures[run.setting.rate] + run.seed}}),
-    )
+    figures = {1e-3: 60.0, 2e-3: 80.0, 3e-3: 90.0}
+
+    def train_and_score(run, data, launcher):
+        if run.setting.rate == 3e-3:
+            raise RuntimeError("out of memory")
+        return Result(run, {"valid": {"accuracy": figures[run.setting.rate] + run.seed}})
+
+    monkeypatch.setattr(finetuning, "train_and_score", train_and_score)
     checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
     tuning = FineTuning(checkpoint, pretrained / "tasks", tmp_path, ["sst_2"], [5, 6, 7], tuple(figures))
-    results = tuning.run()
+    results, search = tuning.run()
+    assert [(result.run.setting.rate, result.error) for result in search] == [(1e-3, ""), (3e-3, "out of memory")]
     assert [(result.run.seed, result.run.setting.rate) for result in results] == [(5, 2e-3), (6, 2e-3), (7, 2e-3)]
     assert results[1].run.folder == tmp_path / "SST-2" / "lr0.002-batch32" / "seed6"
 
@@ -238,6 +255,10 @@ def test_results_of_another_checkpoint_or_other_data_are_not_shown(finished, pre
         (["--tasks", "sst_2", "--checkpoint", "runs/none.pt"], "error: there is no checkpoint runs/none.pt"),
         (["--tasks", "sst_2", "--learning-rates", "1e-4,x"], "1e-4,x is not allowed: numbers above 0"),
         (["--tasks", "sst_2", "--seeds", "1,1"], "1,1 is not allowed: numbers above -1, each once"),
+        (["--tasks", "sst_2", "--epochs", "1,5"], "1,5 is not allowed: one number"),
+        (["--tasks", "sst_2", "mrpc"], "error: mrpc is no override of Hydra's, NAME=VALUE"),
+        (["--tasks", "sst_2", "optimization.lr=[1]"], "optimization.lr is set by --learning-rates"),
+        (["--tasks", "sst_2", "hydra.launcher.partition=a"], "configures a launcher: --launcher names it"),
     ],
 )
 def test_what_is_refused_before_any_work(pretrained, words, message):
@@ -254,7 +275,7 @@ def test_a_task_with_another_vocabulary_is_refused(pretrained, tmp_path):
     dictionary.write_text("\n".join([second, first, *others]) + "\n")  # as many pieces, other numbers
     checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
     for tasks in (["sts_b"], ["sst_2", "sts_b"]):
-        with pytest.raises(ValueError, match=r"STS-B has not the vocabulary of .*: prepare it again with --tokenizer"):
+        with pytest.raises(ValueError, match=r"STS-B has another vocabulary than .*: prepare it again"):
             FineTuning(checkpoint, tmp_path / "tasks", tmp_path / "out", tasks, [1])
 
 

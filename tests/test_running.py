@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -112,12 +114,43 @@ def test_an_interruption_ends_what_runs_side_by_side(calls, tmp_path):
     assert not running._running
 
 
+def test_a_typing_error_does_not_occupy_the_folder(calls, tmp_path):
+    with pytest.raises(OSError, match="out of memory"):
+        train("pretrain/tiny_512", ["optimization.lr=fail"], tmp_path / "run", 2)
+    train("pretrain/tiny_512", ["optimization.lr=1"], tmp_path / "run", 2)
+    assert len(calls.read_text().splitlines()) == 2
+
+
+def test_a_checkpoint_that_was_cut_short_in_copying_is_copied_again(calls, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "checkpoint_best.pt", "w") as whole:
+        whole.writestr("model", "x")
+    content = (folder / "checkpoint_best.pt").read_bytes()
+    (folder / "checkpoint_last.pt").write_bytes(content[:-10])
+    train("pretrain/tiny_512", [], folder, 2)
+    assert (folder / "checkpoint_last.pt").read_bytes() == content
+
+
+def test_each_job_has_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(running.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    barrier = threading.Barrier(3)
+
+    def device():
+        barrier.wait(timeout=30)  # all three at once
+        return running._job.environment["CUDA_VISIBLE_DEVICES"]
+
+    assert sorted(side_by_side([device] * 3, jobs=3)) == ["4", "4", "6"]
+
+
 def test_temporary_files_of_a_run_are_gone_with_it(calls, tmp_path):
     train("pretrain/tiny_512", [], tmp_path / "run", 2)
     assert not Path(calls.read_text().strip()).exists()
 
 
-def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_training(calls, tmp_path):
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_training(calls, tmp_path, ended_by):
     script = """
         import sys
         from pathlib import Path
@@ -136,6 +169,12 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
             time.sleep(0.1)
         with pytest.raises(ValueError, match="another process is training there"):
             train("pretrain/tiny_512", ["optimization.lr=wait"], tmp_path / "run", 2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        process.send_signal(ended_by)
+        process.wait(timeout=30)
+    if ended_by == signal.SIGKILL:  # the training lives on, and so does its lock
+        with pytest.raises(ValueError, match="another process is training there"):
+            train("pretrain/tiny_512", ["optimization.lr=wait"], tmp_path / "run", 2)
+        os.killpg(process.pid, signal.SIGKILL)
+        return
+    assert process.returncode == 128 + signal.SIGTERM
     assert not running_in_group(process.pid)

@@ -5,6 +5,7 @@ And its splits as read from there, which tell how they compare with the official
 
 import contextlib
 import lzma
+import re
 import stat
 import tarfile
 import tempfile
@@ -96,7 +97,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
 def _check_inside(archive: Path, names: list[str]) -> None:
     for name in names:
         path = PurePosixPath(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in path.parts[:1]:
+        if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name):
             raise ValueError(f"{archive} is refused: its member {name!r} would leave the folder it is unpacked into")
 
 

@@ -43,17 +43,25 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
         _rename(partial, out)
 
 
-def lock(stream: IO[str], busy: str) -> None:
+def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
     """Locks a file for as long as this process keeps it open; worker processes do not inherit such a lock.
 
+    With `inherited` they do: it lasts until the last process to which the open file was passed has ended.
     Raises ValueError, with the message `busy`, if another process holds it.
     """
     try:
-        fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (fcntl.flock if inherited else fcntl.lockf)(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise ValueError(busy) from error
         # Otherwise the file system knows no locks, which many clusters' do not: go on without.
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is there as it was, or as it shall be, whenever this process is killed."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def _check_unmoved(stream: IO[str], marked: Path) -> None:
