@@ -29,5 +29,9 @@ setup(
         "hydra-joblib-launcher",
         "hydra-submitit-launcher",
     ],
-    extras_require={"dev": ["pytest", "ruff", "mypy"]},
+    extras_require={
+        "dev": ["pytest", "ruff", "mypy"],
+        # other implementations that tests compare with, where they are installed
+        "peers": ["transformers", "performer-pytorch"],
+    },
 )

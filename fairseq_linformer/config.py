@@ -137,7 +137,7 @@ class ResolvedConfig(LinformerRobertaConfig):
         check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
         check("max_positions", self.max_positions, self.max_positions >= 1, "at least 1")
         self._validate_attention()
-        if self.attention == "linformer":
+        if get_attention(self.attention).USES_PROJECTION:
             self._validate_projection()
         width = self.local_conv
         check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")

@@ -101,7 +101,7 @@ class SentenceEncoder(FairseqEncoder):
         """Activation checkpointing and FSDP around a layer, where asked for."""
         if config.checkpoint_activations:
             layer = checkpoint_wrapper(layer, offload_to_cpu=config.offload_activations)
-        if config.attention == "linformer" and config.sharing == "layerwise":
+        if get_attention(config.attention).USES_PROJECTION and config.sharing == "layerwise":
             return layer  # FSDP cannot split a matrix that several layers own: the model as a whole is wrapped
         return fsdp_wrap(layer, min_num_params=0 if config.checkpoint_activations else config.min_params_to_wrap)
 

@@ -70,6 +70,7 @@ class Attention(nn.Module, ABC):
     Options: ClassVar[type[Options]] = Options  # set by register_attention, as is the name
     name: ClassVar[str]
     HAS_WEIGHTS: ClassVar[bool] = True
+    USES_PROJECTION: ClassVar[bool] = False  # whether it reads the options of E and F, which are validated if so
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float):
         super().__init__()
@@ -140,7 +141,7 @@ AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
 
 
 def register_attention(name: str, options: type[Options] = Options) -> Callable[[AttentionClass], AttentionClass]:
-    """Class decorator: makes a mechanism with its own options selectable as ``attention=name``; a name is taken once."""
+    """Class decorator: makes a mechanism with its own options ``attention=name``; a name is taken once."""
 
     def register(cls: AttentionClass) -> AttentionClass:
         if name in ATTENTIONS:

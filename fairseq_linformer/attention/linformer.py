@@ -18,18 +18,16 @@ from .projection import PROJECTIONS, LinearProjection, Projection
 SHARINGS = ("none", "headwise", "key-value", "layerwise")
 
 
-@register_attention("linformer")
-class LinformerAttention(Attention):
-    """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
-
-    Cost a layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
-    where softmax attention takes B (4 n d^2 + 2 n^2 d).
+class ProjectedAttention(Attention):
+    """What Linformer and its kin share: keys and values that E and F project along the sequence.
 
     Args:
         embed_dim, num_heads, dropout: as in ``Attention``.
         key_projection: E.
         value_projection: F; the same module as E where keys and values share one.
     """
+
+    USES_PROJECTION = True
 
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float, key_projection: Projection, value_projection: Projection
@@ -68,7 +66,12 @@ class LinformerAttention(Attention):
             layers.append(cls(*sizes, key_projection, value_projection))
         return layers
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def keys_and_values(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Projects keys and values.
+
+        Returns:
+            E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that attention may see, or None for all.
+        """
         real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         if self.embedding_first(x.size(1)):
             keys = self._embed_then_project(real, self.key_projection, self.k_proj)
@@ -79,9 +82,7 @@ class LinformerAttention(Attention):
             if self.value_projection is not self.key_projection:
                 rows = self.value_projection(real, padding_mask)
             values = self._embed(rows, self.v_proj)
-        visible = self.key_projection.visible(padding_mask)
-        mask = None if visible is None else visible[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
-        return self.softmax_attention(self.split_heads(self.q_proj(x)), keys, values, mask)
+        return keys, values, self.key_projection.visible(padding_mask)
 
     def embedding_first(self, length: int) -> bool:
         """Whether E (X W_k^T) takes fewer multiplications than (E X) W_k^T, for n = length, keys and values together.
@@ -112,3 +113,17 @@ class LinformerAttention(Attention):
             return self.split_heads(linear(rows))
         weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))  # (d, d) -> (h, d_h, d)
         return rows @ weight.transpose(1, 2) + linear.bias.view(self.num_heads, 1, self.head_dim)
+
+
+@register_attention("linformer")
+class LinformerAttention(ProjectedAttention):
+    """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
+
+    Cost a layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
+    where softmax attention takes B (4 n d^2 + 2 n^2 d).
+    """
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        keys, values, visible = self.keys_and_values(x, padding_mask)
+        mask = None if visible is None else visible[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
+        return self.softmax_attention(self.split_heads(self.q_proj(x)), keys, values, mask)

@@ -10,22 +10,12 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import AttentionConfig
+from .blocks import into_blocks, leading
 
 NOISE = 0.002  # standard deviation of the noise on the segment means: enough to tell the rows of E and F apart
-
-
-def leading(x: Tensor, length: int, dim: int) -> Tensor:
-    """The first entries of a dimension: a view; while PyTorch compiles a copy.
-
-    A slice may be the whole tensor, for some lengths and not for others: that would tie an exported graph to either.
-    """
-    if torch.compiler.is_compiling():
-        return x.index_select(dim, torch.arange(length, device=x.device))
-    return x.narrow(dim, 0, length)
 
 
 def segment_means(max_positions: int, projected_length: int) -> Tensor:
@@ -135,10 +125,7 @@ class WindowProjection(Projection):
 
     def windows(self, x: Tensor, beyond: float = 0.0) -> Tensor:
         """(B, n, ...) -> (B, m, w, ...), with the value `beyond` after the end."""
-        after_the_end = (0, 0) * (x.dim() - 2) + (0, self.window - 1)
-        rows = (x.size(1) + self.window - 1) // self.window
-        padded = leading(F.pad(x, after_the_end, value=beyond), rows * self.window, dim=1)
-        return padded.unflatten(1, (rows, self.window))
+        return into_blocks(x, self.window, beyond)
 
 
 class ConvProjection(WindowProjection):

@@ -1,0 +1,141 @@
+"""BigBird: window, global and random blocks (Zaheer et al. 2020, arXiv 2007.14062, section 2 and appendix D).
+
+    a query in block i attends to the blocks {i - 1, i, i + 1}, {0, L} and r random ones, under one softmax;
+    a query in block 0 or L attends to every position.
+
+This is the paper's internal transformer construction (ITC): blocks of the text itself are global, the first one and
+the last one, L, the one with the row's last real position, however far it is padded.
+
+Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, r random blocks, m = r + 5 blocks that a query
+sees, d embedding, h heads, d_h = d / h.
+Cost a layer: O(B n d^2 + B n m b d) time, O(B n m (b h + d)) memory.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from .blocks import block_size, into_blocks, out_of_blocks
+
+NO_BLOCK = -1
+
+
+@dataclass
+class BigBirdOptions(Options):
+    """Options of ``bigbird``."""
+
+    block: int = option(64, "positions in a block; a query sees its own block, the two beside it, the first, the last")
+    random_blocks: int = option(3, "random blocks that a query sees besides, in sequences of max_positions")
+
+    SMALL: ClassVar = ({"block": 2, "random_blocks": 1}, {"block": 3, "random_blocks": 2})
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        check(prefix + "block", self.block, self.block >= 1, "at least 1")
+        check(prefix + "random_blocks", self.random_blocks, self.random_blocks >= 0, "at least 0")
+
+
+def draw_random_blocks(blocks: int, num_heads: int, count: int) -> Tensor:
+    """(N, h, r): for each block of queries and each head different blocks, drawn from those that it would not see.
+
+    In a sequence of N blocks these are all but the window, the first and the last; where there are fewer than `count`,
+    ``NO_BLOCK`` stands in.
+    """
+    drawn = []
+    for block in range(blocks):
+        chances = torch.rand(num_heads, blocks)
+        chances[:, [0, max(block - 1, 0), block, min(block + 1, blocks - 1), blocks - 1]] = -1.0
+        best = chances.topk(min(count, blocks))
+        drawn.append(best.indices.masked_fill(best.values < 0, NO_BLOCK))
+    return torch.stack(drawn)
+
+
+@register_attention("bigbird", BigBirdOptions)
+class BigBirdAttention(Attention):
+    """Attention over m blocks of b positions; see the module.
+
+    ``random_blocks`` are drawn once, for sequences of ``max_positions``, and kept in checkpoints. A shorter row has
+    those of them that it reaches: its random blocks depend on positions alone, but are fewer.
+
+    Args:
+        embed_dim, num_heads, dropout: as in ``Attention``.
+        block: b.
+        random_blocks: r.
+        max_positions: the longest sequence.
+    """
+
+    random_blocks: Tensor
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float, block: int, random_blocks: int, max_positions: int
+    ):
+        super().__init__(embed_dim, num_heads, dropout)
+        self.block = block
+        blocks = (max_positions + block - 1) // block
+        self.register_buffer("random_blocks", draw_random_blocks(blocks, num_heads, random_blocks))
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, options.block, options.random_blocks, config.max_positions)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+        size = block_size(self.block, x.size(1))
+        real = into_blocks(real, size)  # (B, N, b)
+        queries, keys, values = (into_blocks(p(x), size) for p in (self.q_proj, self.k_proj, self.v_proj))
+        # Padding stands on the right: the blocks that hold something real are the first ones, at least block 0.
+        last = (real.any(2).sum(1).clamp(min=1) - 1)[:, None, None, None]  # (B, 1, 1, 1)
+
+        out = self._attend_to_some(queries, keys, values, real, last)  # (B, N, b, d), as are the four
+        of_first, of_last = self._attend_to_all(queries, keys, values, real, last)  # (B, 1, b, d)
+        block = torch.arange(out.size(1), device=x.device)[:, None, None]  # (N, 1, 1)
+        out = torch.where(block == 0, of_first, torch.where(block == last, of_last, out))
+        return out_of_blocks(out, x.size(1))
+
+    def _attend_to_all(
+        self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The rows of the first block and of the last one, which see everything: twice (B, 1, b, d)."""
+        of_last = queries.gather(1, last.expand(-1, -1, *queries.shape[2:]))
+        both = torch.cat([queries[:, :1], of_last], dim=1)
+        both, keys, values = (self.split_heads(blocks.flatten(1, 2)) for blocks in (both, keys, values))
+        out = self.softmax_attention(both, keys, values, real.flatten(1, 2)[:, None, None, :])  # (B, 2 b, d)
+        return out.unsqueeze(1).chunk(2, dim=2)
+
+    def _attend_to_some(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
+        """The rows of all blocks, each over the blocks it sees; those of block 0 and L are not used: (B, N, b, d).
+
+        The blocks of queries, each with its keys, are the rows of a larger batch of B N.
+        """
+        seen, visible = self._seen_blocks(queries.size(1), last)  # (B, N, h, m)
+        index = seen + queries.size(1) * torch.arange(seen.size(0), device=seen.device)[:, None, None, None]
+        visible = visible.unsqueeze(-1) & real.flatten(0, 1)[index]  # (B, N, h, m, b)
+        visible = visible.flatten(3).flatten(0, 1).unsqueeze(2)  # (B N, h, 1, m b)
+        keys, values = (self._take(blocks, index) for blocks in (keys, values))
+        out = self.softmax_attention(self.split_heads(queries.flatten(0, 1)), keys, values, visible)  # (B N, b, d)
+        return out.unflatten(0, queries.shape[:2])
+
+    def _seen_blocks(self, blocks: int, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers of the blocks that each block sees, head by head, and which of them count: both (B, N, h, m).
+
+        What lies beyond the ends does not count, nor, a second time, what is in the window and global too. (Where block
+        0 is also the last it does count twice, in rows that are padding or not used.)
+        """
+        numbers = torch.arange(blocks, device=last.device)
+        window = numbers[:, None] + torch.arange(-1, 2, device=last.device)  # (N, 3)
+        inner = torch.cat([window[:, None].expand(-1, self.num_heads, -1), self.random_blocks[:blocks]], dim=-1)
+        inner_visible = (inner >= 1) & (inner < last)  # (B, N, h, r + 3)
+        ends = torch.cat([torch.zeros_like(last), last], dim=-1).expand(*inner_visible.shape[:3], 2)
+        seen = torch.cat([ends, inner.clamp(0, blocks - 1).expand_as(inner_visible)], dim=-1)
+        return seen, F.pad(inner_visible, (2, 0), value=True)
+
+    def _take(self, blocks: Tensor, index: Tensor) -> Tensor:
+        """Head by head the blocks of that index into (B N), (B, N, h, m): (B, N, b, d) -> (B N, h, m b, d_h)."""
+        heads = self.split_heads(blocks.flatten(0, 1)).flatten(0, 1)  # (B N h, b, d_h)
+        index = index * self.num_heads + torch.arange(self.num_heads, device=index.device)[:, None]
+        taken = heads.index_select(0, index.flatten()).unflatten(0, (-1, *index.shape[2:]))  # (B N, h, m, b, d_h)
+        return taken.flatten(2, 3)

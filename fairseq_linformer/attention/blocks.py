@@ -1,0 +1,42 @@
+"""Sequences cut into blocks: what windows, chunks and segments have in common.
+
+Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def leading(x: Tensor, length: int, dim: int) -> Tensor:
+    """The first entries of a dimension: a view; while PyTorch compiles a copy.
+
+    A slice may be the whole tensor, for some lengths and not for others: that would tie an exported graph to either.
+    """
+    if torch.compiler.is_compiling():
+        return x.index_select(dim, torch.arange(length, device=x.device))
+    return x.narrow(dim, 0, length)
+
+
+def block_size(longest: int, length: int) -> int:
+    """b: a sequence that is shorter than a block is a block, except where PyTorch compiles for any length."""
+    return longest if torch.compiler.is_compiling() else min(longest, length)
+
+
+def into_blocks(x: Tensor, size: int, beyond: float = 0.0) -> Tensor:
+    """(B, n, ...) -> (B, N, b, ...), with the value `beyond` (0 is False) after the end."""
+    after_the_end = (0, 0) * (x.dim() - 2) + (0, size - 1)
+    blocks = (x.size(1) + size - 1) // size
+    return leading(F.pad(x, after_the_end, value=beyond), blocks * size, dim=1).unflatten(1, (blocks, size))
+
+
+def out_of_blocks(blocks: Tensor, length: int) -> Tensor:
+    """(B, N, b, ...) -> (B, n, ...), the inverse."""
+    return leading(blocks.flatten(1, 2), length, dim=1)
+
+
+def with_neighbours(blocks: Tensor) -> Tensor:
+    """(B, N, b, ...) -> (B, N, 3 b, ...): each block between those before and after it; zeros beyond both ends."""
+    one_at_each_end = (0, 0) * (blocks.dim() - 2) + (1, 1)
+    padded = F.pad(blocks, one_at_each_end)
+    return torch.cat([padded[:, :-2], blocks, padded[:, 2:]], dim=2)

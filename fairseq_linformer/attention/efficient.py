@@ -1,0 +1,34 @@
+"""Efficient attention with linear complexities (Shen et al. 2018, arXiv 1812.01243, section 3.2).
+
+    head = softmax over features(Q) . (softmax over positions(K)^T V)
+
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
+Cost a layer: O(B n d^2 / h) time beside the linear maps, O(B n d) memory.
+
+Each of the d_h features of the keys is one global attention map over the positions: its weights sum the values up to
+one context vector, and a query mixes the d_h context vectors. The product of both softmaxes is a matrix whose rows sum
+to 1, as those of softmax attention do, but it is another matrix: nothing here approximates it. As in the authors' code
+(cmsflash/efficient-attention), neither softmax is tempered by sqrt(d_h). Dropout, which the paper does not mention,
+applies to the softmax over positions, the attention weights of the method.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Attention, register_attention
+
+
+@register_attention("efficient")
+class EfficientAttention(Attention):
+    """A context of d_h vectors, each a weighted sum of the values, is read by every query."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        queries, keys, values = (self.split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        if padding_mask is not None:
+            hidden = padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
+            keys = keys.masked_fill(hidden, torch.finfo(keys.dtype).min)
+        weights = F.dropout(keys.softmax(dim=2), self.dropout, self.training)  # over positions
+        context = weights.transpose(2, 3) @ values  # (B, h, d_h, n) @ (B, h, n, d_h) -> (B, h, d_h, d_h)
+        heads = queries.softmax(dim=3) @ context  # over features; (B, h, n, d_h) @ (B, h, d_h, d_h) -> (B, h, n, d_h)
+        return self.out_proj(heads.transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)

@@ -1,0 +1,65 @@
+"""Linear transformer (Katharopoulos et al. 2020, arXiv 2006.16236, eq. 4 to 7), and what kernel attentions share.
+
+    head_i = phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j),    here with phi(x) = elu(x) + 1
+
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m features (here m = d_h).
+Cost a layer: O(B h n m d_h) time beside the linear maps, O(B h n m) memory: both sums over j are taken once for all i.
+
+It is attention whose weights phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j) are never formed, so there is nothing to
+apply attention dropout to. ``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k).
+"""
+
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Attention, register_attention
+
+
+class KernelAttention(Attention):
+    """Attention with weights in proportion to phi(q) . phi(k), for the feature maps phi of a subclass.
+
+    Everything between the linear maps is in float32 at least: sums over n positions overflow half precision, and
+    exponentials lose what distinguishes them.
+    """
+
+    HAS_WEIGHTS = False
+    smallest_denominator: float = 1e-6
+
+    @abstractmethod
+    def query_features(self, queries: Tensor) -> Tensor:
+        """phi of queries, (B, h, n, d_h) -> (B, h, n, m)."""
+
+    @abstractmethod
+    def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
+        """phi of keys, (B, h, n, d_h) -> (B, h, n, m); those of padded keys, where padding (B, 1, n, 1), are free."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        padding = None if padding_mask is None else padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
+        projected = (self.split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        wide = torch.promote_types(x.dtype, torch.float32)
+        queries, keys, values = (part.to(wide) for part in projected)
+        with torch.autocast(x.device.type, enabled=False):
+            heads = self._attend(self.query_features(queries), self.key_features(keys, padding), values, padding)
+        return self.out_proj(heads.to(x.dtype).transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
+        """Features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h)."""
+        if padding is not None:
+            keys = keys.masked_fill(padding, 0.0)
+        totals = keys.sum(dim=2).unsqueeze(3)  # (B, h, n, m) -> (B, h, m, 1)
+        denominators = (queries @ totals).clamp_min(self.smallest_denominator)  # (B, h, n, 1)
+        return queries @ (keys.transpose(2, 3) @ values) / denominators  # (B, h, n, m) @ (B, h, m, d_h)
+
+
+@register_attention("linear")
+class LinearAttention(KernelAttention):
+    """phi(x) = elu(x) + 1, positive and one feature for each of the d_h dimensions."""
+
+    def query_features(self, queries: Tensor) -> Tensor:
+        return F.elu(queries) + 1
+
+    def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
+        return F.elu(keys) + 1

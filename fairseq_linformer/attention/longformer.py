@@ -1,0 +1,105 @@
+"""Longformer: a sliding window and a few global tokens (Beltagy et al. 2020, arXiv 2004.05150, section 3).
+
+    position i attends to {j : |i - j| <= w / 2} and to the global positions 0 … g - 1, under one softmax;
+    a global position attends to every position, with queries, keys and values of its own projections.
+
+Dimensions: B batch, n sequence length, w window, g global tokens, b block, N = ceil(n / b) blocks, d embedding,
+h heads, d_h = d / h.
+Cost a layer: O(B n d^2 + B n (w + g) d) time, O(B n ((w + g) h + d)) memory. Blocks of b = w / 2 queries see their
+own and the two neighbouring blocks, masked to the window: 1.5 times the scores that are needed.
+
+The window is not dilated, as in the paper's pretrained models. In a classifier the first position, ``<s>``, is the one
+global token (section 3.1).
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
+
+
+@dataclass
+class LongformerOptions(Options):
+    """Options of ``longformer``."""
+
+    window: int = option(512, "positions that a position sees: half of them on each side, and itself; even")
+    global_tokens: int = option(1, "how many first positions see all others and are seen by them")
+
+    SMALL: ClassVar = ({"window": 4}, {"window": 6, "global_tokens": 3}, {"window": 2, "global_tokens": 0})
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        check(prefix + "window", self.window, self.window >= 2 and self.window % 2 == 0, "even and at least 2")
+        tokens, n = self.global_tokens, config.max_positions
+        check(prefix + "global_tokens", tokens, 0 <= tokens <= n, f"from 0 to max_positions={n}")
+
+
+@register_attention("longformer", LongformerOptions)
+class LongformerAttention(Attention):
+    """Attention over w neighbours and g global positions; see the module.
+
+    The projections of global attention start as copies of the others (section 3.1 of the paper, which starts from
+    RoBERTa's). Whoever draws all linear maps anew after building, as RoBERTa's initialisation does, draws them apart.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, window: int, global_tokens: int):
+        super().__init__(embed_dim, num_heads, dropout)
+        self.reach = window // 2  # to each side
+        self.global_tokens = global_tokens
+        if global_tokens:
+            self.k_proj_global = deepcopy(self.k_proj)
+            self.v_proj_global = deepcopy(self.v_proj)
+            self.q_proj_global = deepcopy(self.q_proj)
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, options.window, options.global_tokens)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+        local = self._attend_locally(x, real)
+        if self.global_tokens == 0:
+            return local
+        return torch.cat([self._attend_globally(x, real), local[:, self.global_tokens :]], dim=1)
+
+    def _attend_globally(self, x: Tensor, real: Tensor) -> Tensor:
+        """The rows of the global positions: (B, n, d) -> (B, g, d)."""
+        queries = self.split_heads(self.q_proj_global(x[:, : self.global_tokens]))
+        keys, values = (self.split_heads(project(x)) for project in (self.k_proj_global, self.v_proj_global))
+        return self.softmax_attention(queries, keys, values, real[:, None, None, :])
+
+    def _attend_locally(self, x: Tensor, real: Tensor) -> Tensor:
+        """Every position's row over the global positions and its window: (B, n, d) -> (B, n, d).
+
+        The blocks of queries, each with the keys it may see, are the rows of a larger batch of B N.
+        """
+        size = block_size(self.reach, x.size(1))
+        blocks = into_blocks(self.q_proj(x), size)  # (B, N, b, d)
+        keys, values = (self._keys(project(x), size) for project in (self.k_proj, self.v_proj))  # (B, N, g + 3 b, d)
+        queries, keys, values = (self.split_heads(rows.flatten(0, 1)) for rows in (blocks, keys, values))
+        visible = self._visible(real, size).flatten(0, 1).unsqueeze(1)  # (B N, 1, b, g + 3 b)
+        out = self.softmax_attention(queries, keys, values, visible)  # (B N, b, d)
+        return out_of_blocks(out.unflatten(0, blocks.shape[:2]), x.size(1))
+
+    def _keys(self, rows: Tensor, size: int) -> Tensor:
+        """What each block sees, the global rows first: (B, n, d) -> (B, N, g + 3 b, d)."""
+        window = with_neighbours(into_blocks(rows, size))
+        first = rows[:, None, : self.global_tokens].expand(-1, window.size(1), -1, -1)
+        return torch.cat([first, window], dim=2)
+
+    def _visible(self, real: Tensor, size: int) -> Tensor:
+        """Which of these keys each query sees: (B, n) -> (B, N, b, g + 3 b)."""
+        positions = torch.arange(real.size(1), device=real.device)
+        # A global position is among the keys already, and must not count twice.
+        in_window = with_neighbours(into_blocks(real & (positions >= self.global_tokens), size)).unsqueeze(2)
+        place = torch.arange(3 * size, device=real.device)  # of a key; the query's own block starts at b
+        distance = (place - place[size : 2 * size, None]).abs()  # (b, 3 b)
+        # Every query sees itself, so that softmax is defined under padding too. A global query's row is not used.
+        near = (in_window & (distance <= self.reach)) | (distance == 0)  # (B, N, b, 3 b)
+        first = real[:, None, None, : self.global_tokens].expand(-1, near.size(1), size, -1)
+        return torch.cat([first, near], dim=3)

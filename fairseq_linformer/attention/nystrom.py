@@ -1,0 +1,128 @@
+"""Nyströmformer: softmax attention by the Nyström method (Xiong et al. 2021, arXiv 2102.03902, section 3).
+
+    softmax(Q K~^T / sqrt(d_h)) . softmax(Q~ K~^T / sqrt(d_h))^+ . softmax(Q~ K^T / sqrt(d_h)) V  +  conv(V)
+
+The landmarks Q~ and K~ are the means of m segments of Q and K; ^+ is the pseudo-inverse, by iteration.
+
+Dimensions: B batch, n sequence length, m landmarks, d embedding, h heads, d_h = d / h.
+Cost a layer: O(B n d^2 + B n m d + B h m^3) time, O(B n d + B h n m) memory: linear in n.
+
+Segments are those of a row's real length l: position p is in segment floor(p m / l), so lengths differ by one at most
+and padding has no part in them. A row of no more than m positions is its own landmarks; then the method is exact, and
+as in the authors' code nothing is inverted: softmax attention, plus the convolution.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import Attention, AttentionConfig, Options, check, option, register_attention
+
+
+@dataclass
+class NystromOptions(Options):
+    """The authors' settings are the defaults."""
+
+    landmarks: int = option(64, "m, segment means that stand for the sequence; rows up to m are attended exactly")
+    iterations: int = option(6, "steps of the iteration for the pseudo-inverse")
+    conv_width: int = option(33, "width of the depthwise convolution of the values, added to the output; 0 for none")
+
+    SMALL: ClassVar[tuple[dict[str, Any], ...]] = (
+        {"landmarks": 4, "conv_width": 3},
+        {"landmarks": 6, "conv_width": 0, "iterations": 3},
+    )
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        width = self.conv_width
+        check(prefix + "landmarks", self.landmarks, self.landmarks >= 1, "at least 1")
+        check(prefix + "iterations", self.iterations, self.iterations >= 1, "at least 1")
+        check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+
+
+@register_attention("nystrom", NystromOptions)
+class NystromAttention(Attention):
+    """Every position attends to m landmarks, and these to every position.
+
+    Attention dropout acts on the weights of the first softmax, those that each position gives to the landmarks.
+
+    Args:
+        embed_dim, num_heads, dropout: as in ``Attention``.
+        landmarks, iterations, conv_width: as in ``NystromOptions``.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float, landmarks: int, iterations: int, conv_width: int
+    ):
+        super().__init__(embed_dim, num_heads, dropout)
+        self.landmarks = landmarks
+        self.iterations = iterations
+        # One kernel a head along the sequence: heads are the channels of an image of n by d_h.
+        kernel: dict[str, Any] = {"kernel_size": (conv_width, 1), "padding": (conv_width // 2, 0), "bias": False}
+        self.conv = nn.Conv2d(num_heads, num_heads, groups=num_heads, **kernel) if conv_width else None
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: NystromOptions) -> "NystromAttention":
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, options.landmarks, options.iterations, options.conv_width)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        n = x.size(1)
+        real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        queries, keys, values = (self.split_heads(project(real)) for project in (self.q_proj, self.k_proj, self.v_proj))
+
+        positions = x.new_full((1,), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)  # (B,)
+        # Fewer rows for a short batch save work and change nothing; a compiled graph would be tied to some lengths.
+        rows = self.landmarks if torch.compiler.is_compiling() else min(self.landmarks, n)
+        means = segment_means(positions, rows, n, values.dtype).unsqueeze(1)  # (B, 1, m, n)
+        query_landmarks, key_landmarks = means @ queries, means @ keys  # (B, h, m, d_h)
+
+        visible = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
+        seen = F.scaled_dot_product_attention(query_landmarks, keys, values, visible)  # (B, h, m, d_h)
+        summaries = self._solve(query_landmarks, key_landmarks, seen)
+        # A row that is its own landmarks has their values as summaries, and the first softmax is all of attention.
+        short = (positions <= self.landmarks)[:, None, None, None]  # (B,) -> (B, 1, 1, 1)
+        summaries = torch.where(short, means @ values, summaries)
+
+        present = (torch.arange(rows, device=x.device) < positions.unsqueeze(1))[:, None, None, :]  # (B, 1, 1, m)
+        dropout = self.dropout if self.training else 0.0
+        heads = F.scaled_dot_product_attention(queries, key_landmarks, summaries, present, dropout)  # (B, h, n, d_h)
+        if self.conv is not None:
+            heads = heads + self.conv(values if visible is None else values * visible.transpose(-1, -2))
+        return self.out_proj(heads.transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+
+    def _solve(self, queries: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
+        """softmax(Q~ K~^T / sqrt(d_h))^+ times what the landmarks saw, (B, h, m, d_h): at least in float32."""
+        exact = torch.promote_types(seen.dtype, torch.float32)
+        with torch.autocast(seen.device.type, enabled=False):
+            scores = queries.to(exact) @ keys.to(exact).transpose(-1, -2) * self.head_dim**-0.5  # (B, h, m, m)
+            return (pseudo_inverse(scores.softmax(-1), self.iterations) @ seen.to(exact)).to(seen.dtype)
+
+
+def segment_means(lengths: Tensor, segments: int, n: int, dtype: torch.dtype) -> Tensor:
+    """(B, m, n): row j averages the positions of segment j of a sequence of length l; lengths is (B,).
+
+    Where l < m there are l segments of one position each, and the rows from l on are zero.
+    """
+    position, length = torch.arange(n, device=lengths.device), lengths.unsqueeze(1)
+    segment = position * length.clamp(max=segments) // length.clamp(min=1)  # (B, n)
+    segment = segment.masked_fill(position >= length, -1)
+    members = segment.unsqueeze(1) == torch.arange(segments, device=lengths.device).unsqueeze(1)  # (B, m, n)
+    return members.to(dtype) / members.sum(-1, keepdim=True).clamp(min=1)
+
+
+def pseudo_inverse(kernel: Tensor, iterations: int) -> Tensor:
+    """The Moore-Penrose inverse of matrices whose rows sum to one, (..., m, m), by the paper's iteration.
+
+    It starts at A^T / (|A|_1 |A|_inf), with the norms of each matrix: the authors' first code took the largest of the
+    whole batch, so that a row's result hung on the others. Each step is of third order.
+    """
+    identity = torch.eye(kernel.size(-1), dtype=kernel.dtype, device=kernel.device)
+    inverse = kernel.transpose(-1, -2) / kernel.sum(-2, keepdim=True).amax(-1, keepdim=True)
+    for _ in range(iterations):
+        product = kernel @ inverse
+        inner = 15 * identity - product @ (7 * identity - product)
+        inverse = 0.25 * inverse @ (13 * identity - product @ inner)
+    return inverse

@@ -1,0 +1,104 @@
+"""Performer: FAVOR+, positive orthogonal random features (Choromanski et al. 2020, arXiv 2009.14794, lemma 1).
+
+    head_i = phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j)
+    phi(x)_r = exp(w_r . x' - |x'|^2 / 2),    x' = x / d_h^(1/4),    w_r of length chi(d_h), orthogonal in blocks of d_h
+
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m random features.
+Cost a layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
+
+The mean of phi(q)_r phi(k)_r over draws of w_r is exp(q . k / sqrt(d_h)), so it is an unbiased estimate of the weights
+of softmax attention before they are normalised, and a better one the more features there are. The factor 1 / sqrt(m)
+of the paper cancels. The numerical stabiliser is that of the authors' JAX code: the exponent is lowered by the largest
+w_r . x' of the query, and for keys by the largest of the head and sequence, then every feature is raised by 1e-4.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .base import AttentionConfig, Options, check, option, register_attention
+from .linear import KernelAttention
+
+STABILIZER = 1e-4
+
+
+@dataclass
+class PerformerOptions(Options):
+    features: int = option(256, "m: number of random features")
+    redraw_interval: int = option(1000, "draw the random features anew after this many updates; 0 for never")
+
+    SMALL = ({"features": 10}, {"features": 3})
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        check(prefix + "features", self.features, self.features >= 1, "at least 1")
+        check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
+
+
+def orthogonal_features(number: int, size: int, generator: torch.Generator) -> Tensor:
+    """(number, size): each row is N(0, I) distributed, and rows are orthogonal in blocks of `size`."""
+    directions = torch.empty(number, size, device="cpu")
+    for block in directions.split(size):
+        nn.init.orthogonal_(block, generator=generator)
+    lengths = torch.randn(number, size, generator=generator, device="cpu").norm(dim=1, keepdim=True)
+    return lengths * directions
+
+
+@register_attention("performer", PerformerOptions)
+class PerformerAttention(KernelAttention):
+    """Softmax attention by random features, the same for all heads of a layer.
+
+    Draws are numbered and each depends on its number and the buffer ``seed`` alone. So redrawing is reproducible,
+    equal on every worker, and a run that is resumed goes on with the draws it would have had.
+
+    Args:
+        embed_dim, num_heads, dropout: as in ``Attention``.
+        features, redraw_interval: as in ``PerformerOptions``.
+    """
+
+    smallest_denominator = 1e-12  # never reached: no feature is below STABILIZER
+    seed: Tensor
+    projection: Tensor  # (m, d_h): the w_r
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, features: int, redraw_interval: int):
+        super().__init__(embed_dim, num_heads, dropout)
+        self.redraw_interval = redraw_interval
+        self.register_buffer("seed", torch.randint(2**24, ()))  # exact in float32, should a copy be cast to it
+        self.register_buffer("projection", torch.empty(features, self.head_dim))
+        self.redraw(0)
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: PerformerOptions) -> "PerformerAttention":
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, options.features, options.redraw_interval)
+
+    def redraw(self, number: int) -> None:
+        """Replaces the random features by draw `number`."""
+        generator = torch.Generator().manual_seed(int(self.seed) + number)
+        self.projection.copy_(orthogonal_features(self.projection.size(0), self.head_dim, generator))
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Redraws when due. fairseq calls it before each forward and backward pass of training.
+
+        It is not done in ``forward``, where a redraw between a pass and its recomputation (``checkpoint_activations``)
+        would make gradients wrong, and where batches that are split over several passes would count several times.
+        """
+        if self.redraw_interval and num_updates and num_updates % self.redraw_interval == 0:
+            self.redraw(num_updates // self.redraw_interval)
+
+    def query_features(self, queries: Tensor) -> Tensor:
+        projected, half_squares = self._project(queries)
+        largest = projected.detach().amax(dim=3, keepdim=True)  # (B, h, n, 1)
+        return (projected - half_squares - largest).exp() + STABILIZER
+
+    def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
+        projected, half_squares = self._project(keys)
+        if padding is not None:
+            projected = projected.masked_fill(padding, torch.finfo(projected.dtype).min)
+        largest = projected.detach().amax(dim=(2, 3), keepdim=True)  # (B, h, 1, 1): one for all keys leaves ratios
+        return (projected - half_squares - largest).exp() + STABILIZER
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """w_r . x' and |x'|^2 / 2: (B, h, n, d_h) -> (B, h, n, m), (B, h, n, 1)."""
+        x = x * self.head_dim**-0.25
+        return x @ self.projection.to(x.dtype).T, x.square().sum(dim=3, keepdim=True) / 2

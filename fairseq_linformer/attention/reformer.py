@@ -1,0 +1,175 @@
+"""Reformer: attention among positions that hash alike (Kitaev et al. 2020, arXiv 2001.04451, section 2 and appendix A).
+
+    o_i = sum over j in A_i of softmax_j(q_i . q_j / |q_j|) v_j,    A_i = union over rounds of A_i^(r), without i
+
+Keys are the queries at unit length. A round of locality-sensitive hashing sorts the positions by their buckets,
+h(q) = argmax([q R; -q R]) for a random R, and cuts the sorted sequence into chunks of m: A_i^(r) is what stands in the
+chunk of i or beside it. A position attends to itself only where A_i is empty.
+
+Dimensions: B batch, n sequence length, N = C m with C = ceil(n / m) chunks, r rounds, f hash functions a round,
+c columns of a rotation, d embedding, h heads, d_h = d / h.
+Cost a layer: O(B n d^2 + B r n m d + B r n c d + B h r n log n) time, with c at most m, or sqrt(n / 2m) + 1 where that
+is more; O(B n d + B h r n (m + d_h)) memory, linear in n.
+
+As in the authors' code and experiments, a chunk is attended as a whole, whatever the buckets in it; there are about
+2 l / m buckets for l positions; two hash functions together number them where that could be more than 2 m buckets; and
+scores are q_i . k_j for keys of unit length without a further 1 / sqrt(d_h). For both directions the chunk before and
+the chunk after are seen, and none wraps around.
+
+Padding is beyond the end: it is sorted after everything real and hidden, and a row has the buckets of its real length
+l, by the first columns of its rotations, so its chunks are the same however long the batch is.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from .projection import leading
+
+ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
+
+
+@dataclass
+class ReformerOptions(Options):
+    """The authors' settings are the defaults."""
+
+    chunk_length: int = option(64, "m, positions in a chunk, twice the mean size of a bucket; three chunks are seen")
+    hashes: int = option(4, "rounds of hashing: each costs as much as the first, and finds more of what is alike")
+
+    SMALL: ClassVar[tuple[dict[str, Any], ...]] = (
+        {"chunk_length": 2, "hashes": 2},
+        {"chunk_length": 3, "hashes": 1},
+        {"chunk_length": 4, "hashes": 3},
+    )
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        check(prefix + "chunk_length", self.chunk_length, self.chunk_length >= 1, "at least 1")
+        check(prefix + "hashes", self.hashes, self.hashes >= 1, "at least 1")
+
+
+@register_attention("reformer", ReformerOptions)
+class ReformerAttention(Attention):
+    """Attention within chunks of the sequence as sorted by hash, in several rounds, each pair counted once.
+
+    There is no projection of keys: ``k_proj`` is ``q_proj``, and no parameter of its own. The rotations are drawn once
+    and kept in checkpoints: ``rotations`` (h, r, f, d_h, c).
+
+    Args:
+        embed_dim, num_heads, dropout: as in ``Attention``.
+        max_positions: the longest sequence, for the size of the rotations.
+        chunk_length, hashes: as in ``ReformerOptions``.
+    """
+
+    rotations: Tensor
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float, max_positions: int, chunk_length: int, hashes: int
+    ):
+        super().__init__(embed_dim, num_heads, dropout)
+        del self._modules["k_proj"]
+        self.chunk_length = chunk_length
+        self.hashes = hashes
+        self.functions = 1 if max_positions <= chunk_length**2 else 2
+        columns = int(self._columns(torch.tensor(max_positions, device="cpu")))
+        self.register_buffer("rotations", torch.randn(num_heads, hashes, self.functions, self.head_dim, columns))
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: ReformerOptions) -> "ReformerAttention":
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, config.max_positions, options.chunk_length, options.hashes)
+
+    @property
+    def k_proj(self) -> nn.Linear:  # type: ignore[override]
+        """Keys come from the queries' projection."""
+        return self.q_proj
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        n, m = x.size(1), self.chunk_length
+        chunks = (n + m - 1) // m
+        real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        real = leading(F.pad(real, (0, 0, 0, m - 1)), chunks * m, dim=1)  # (B, n, d) -> (B, N, d)
+        lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
+        queries, values = self.split_heads(self.q_proj(real)), self.split_heads(self.v_proj(real))  # (B, h, N, d_h)
+
+        order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each place
+        place = order.argsort(-1)  # (B, h, r, N), the place of each position
+        order = order.unflatten(-1, (chunks, m))  # (B, h, r, N) -> (B, h, r, C, m)
+        bias = self._bias(order, place, lengths, torch.promote_types(x.dtype, torch.float32))
+        outputs, totals = self._attend_in_chunks(queries, values, order, bias)
+        shares = totals.flatten(3).gather(3, place).softmax(2).to(outputs.dtype)  # (B, h, r, N), of a round in the sum
+        outputs = outputs.flatten(3, 4).gather(3, place.unsqueeze(-1).expand(-1, -1, -1, -1, self.head_dim))
+        heads = (outputs * shares.unsqueeze(-1)).sum(2)  # (B, h, r, N, d_h) -> (B, h, N, d_h)
+        return self.out_proj(leading(heads, n, dim=2).transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+
+    def _sorted(self, queries: Tensor, lengths: Tensor) -> Tensor:
+        """(B, h, N, d_h) -> (B, h, r, N): the positions in the order of their buckets, then of the sequence."""
+        with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+            exact = torch.promote_types(queries.dtype, torch.float32)
+            vectors = queries.to(exact)[:, :, None, None]  # (B, h, N, d_h) -> (B, h, 1, 1, N, d_h)
+            rotated = vectors @ self.rotations.to(exact)  # (B, h, r, f, N, c)
+            columns = self._columns(lengths)[:, None, None, None, None]  # (B,) -> (B, 1, 1, 1, 1)
+            others = torch.arange(rotated.size(-1), device=columns.device) >= columns.unsqueeze(-1)
+            strongest = rotated.abs().masked_fill(others, -1.0).argmax(-1, keepdim=True)
+            negative = rotated.gather(-1, strongest).squeeze(-1) < 0
+            buckets = strongest.squeeze(-1) + columns * negative  # (B, h, r, f, N), each below 2 columns
+            digits = (2 * columns) ** torch.arange(self.functions, device=columns.device).view(-1, 1)
+            numbers = (buckets * digits).sum(3)  # (B, h, r, N)
+            end = torch.arange(numbers.size(-1), device=columns.device) >= lengths[:, None, None, None]
+            return numbers.masked_fill(end, torch.iinfo(torch.long).max).sort(stable=True).indices
+
+    def _columns(self, lengths: Tensor) -> Tensor:
+        """How many columns of a rotation a sequence of length l uses, so that there are about 2 l / m buckets."""
+        buckets = 2 * lengths / self.chunk_length
+        return (buckets ** (1 / self.functions) / 2).ceil().clamp(min=1).long()
+
+    @torch.no_grad()
+    def _bias(self, order: Tensor, place: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
+        """(B, h, r, C, m, 3m), by place: minus the logarithm of the number of rounds that see a pair.
+
+        So a pair counts once in the sum over rounds (appendix A). Almost nothing is left for a position with itself,
+        and nothing for padding.
+        """
+        position = order.unsqueeze(-1)  # (B, h, r, C, m, 1)
+        key_position = _beside(position, -1).transpose(-1, -2)  # (B, h, r, C, 1, 3m)
+        times = torch.ones_like(position == key_position, dtype=dtype)  # its own round sees a pair
+        for shift in range(1, self.hashes):
+            another = (place // self.chunk_length).to(dtype).roll(shift, dims=2)  # chunks of positions in another round
+            chunk = another.gather(3, order.flatten(3)).view_as(order).unsqueeze(-1)  # (B, h, r, C, m, 1)
+            times += (chunk - _beside(chunk).transpose(-1, -2)).abs() <= 1
+        bias = -times.log()
+        bias = bias.masked_fill(position == key_position, ITSELF)
+        real = (key_position >= 0) & (key_position < lengths.view(-1, 1, 1, 1, 1, 1))
+        return bias.masked_fill(~real, torch.finfo(dtype).min)
+
+    def _attend_in_chunks(self, queries: Tensor, values: Tensor, order: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of each round, by place: outputs (B, h, r, C, m, d_h), log-sum-exp of scores (B, h, r, C, m, 1).
+
+        Args:
+            queries, values: (B, h, N, d_h), by position.
+            order: (B, h, r, C, m), the position at each place.
+            bias: (B, h, r, C, m, 3m), to add to the scores, at least in float32.
+        """
+        keys = F.normalize(queries.to(bias.dtype), dim=-1).to(queries.dtype)
+        keys, values = _beside(_by_place(keys, order)), _beside(_by_place(values, order))  # (B, h, r, C, 3m, d_h)
+        scores = _by_place(queries, order) @ keys.transpose(-1, -2) + bias  # (B, h, r, C, m, 3m)
+        highest = scores.detach().amax(-1, keepdim=True)
+        weights = (scores - highest).exp()
+        total = weights.sum(-1, keepdim=True)
+        weights = F.dropout(weights, self.dropout, self.training).to(values.dtype)
+        return weights @ values / total.to(values.dtype), highest + total.log()
+
+
+def _by_place(x: Tensor, order: Tensor) -> Tensor:
+    """(B, h, N, e) by position and the position at each place, (B, h, r, C, m), to (B, h, r, C, m, e)."""
+    index = order.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x.size(-1))  # (B, h, r N, e)
+    return x.gather(2, index).unflatten(2, order.shape[2:])
+
+
+def _beside(chunks: Tensor, beyond: int = 0) -> Tensor:
+    """(..., C, m, e) -> (..., C, 3m, e): each chunk between those before and after it, `beyond` outside."""
+    around = F.pad(chunks, (0, 0, 0, 0, 1, 1), value=beyond)
+    return torch.cat([around[..., :-2, :, :], around[..., 1:-1, :, :], around[..., 2:, :, :]], dim=-2)

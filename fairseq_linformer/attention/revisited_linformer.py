@@ -1,0 +1,42 @@
+"""Revisited Linformer: no attention weights of n by k (Verma 2021, "Revisiting Linformer with a modified self-attention
+with linear complexity", arXiv 2101.10277).
+
+    head_i = softmax_features(Q_i / sqrt(d_h)) . [ softmax_rows((E_i K_i)^T / sqrt(d_h)) . F_i V_i ]
+
+The first softmax runs over the d_h features of a position, the second over the k projected rows of a feature. The
+bracket is (d_h, d_h), so attention takes B (n + k) d d_h multiplications where Linformer's takes 2 B n k d: its n term
+is independent of k. E X and F X still take B n k d each where they are learned matrices, as in Linformer.
+
+Dimensions: B batch, n sequence length, k projected length, m = k rows, d embedding, h heads, d_h = d / h.
+Memory beside E and F: O(B n d).
+
+Keys, values, E and F, their sharing and their start are Linformer's: see ``ProjectedAttention``. With k = n and
+E = F = I this is Shen et al.'s efficient attention (arXiv 1812.01243) with queries and keys scaled.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import register_attention
+from .linformer import ProjectedAttention
+
+
+@register_attention("revisited-linformer")
+class RevisitedLinformerAttention(ProjectedAttention):
+    """Every feature of a head picks from the projected rows; every position mixes the d_h features.
+
+    Attention dropout applies to the weights of the projected rows, (d_h, m) a head.
+    """
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        keys, values, visible = self.keys_and_values(x, padding_mask)
+        scale = self.head_dim**-0.5
+        scores = scale * keys.transpose(2, 3)  # (B, h, m, d_h) -> (B, h, d_h, m)
+        if visible is not None:
+            hidden = ~visible[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
+            scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
+        picked = weights @ values  # (B, h, d_h, d_h): right to left, which keeps n and k apart
+        queries = (scale * self.split_heads(self.q_proj(x))).softmax(-1)
+        return self.out_proj((queries @ picked).transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)

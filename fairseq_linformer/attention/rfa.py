@@ -1,0 +1,74 @@
+"""Random feature attention, without gates (Peng et al. 2021, arXiv 2103.02143, section 3.1).
+
+    head_i = phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j)
+    phi(x) = [sin(w_1 . x'), ..., sin(w_m . x'), cos(w_1 . x'), ..., cos(w_m . x')] / sqrt(m),    x' = x / |x|
+    w_r = s * g_r / t,    g_r drawn from N(0, I),  s learned by each head, t the temperature
+
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m random vectors, hence 2 m features.
+Cost a layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
+
+With s = 1, as it starts, the mean of phi(q) . phi(k) over draws is exp(-|q' - k'|^2 / (2 t^2)) = exp(q' . k' / t^2) up
+to a factor that cancels: softmax attention of queries and keys of length 1. The authors learn s by reparametrisation,
+so that each head finds its own temperature in each dimension, and leave t = 1.
+
+Unlike positive features, sines and cosines give weights that may be negative, and a denominator near zero or below.
+The authors' code raises it to 0.1 with features scaled by 0.1, which is 10 / m in the scale of the paper and here.
+It draws 200 sets of g_r and takes another in each training step; here each head keeps the one it was built with.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import AttentionConfig, Options, check, option, register_attention
+from .linear import KernelAttention
+
+
+@dataclass
+class RandomFeatureOptions(Options):
+    features: int = option(64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual")
+    temperature: float = option(1.0, "t: queries and keys of length 1 have the scores q . k / t^2, before training")
+
+    SMALL = ({"features": 16}, {"features": 5, "temperature": 0.7})
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        check(prefix + "features", self.features, self.features >= 1, "at least 1")
+        check(prefix + "temperature", self.temperature, 0 < self.temperature < float("inf"), "above 0, and finite")
+
+
+@register_attention("rfa", RandomFeatureOptions)
+class RandomFeatureAttention(KernelAttention):
+    """Softmax attention of queries and keys of length 1 by random Fourier features, drawn once for each head.
+
+    Args:
+        embed_dim, num_heads, dropout: as in ``Attention``.
+        features, temperature: as in ``RandomFeatureOptions``.
+    """
+
+    draws: Tensor  # (h, m, d_h): the g_r
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, features: int, temperature: float):
+        super().__init__(embed_dim, num_heads, dropout)
+        self.temperature = temperature
+        self.smallest_denominator = 10 / features
+        self.scale = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))  # s
+        self.register_buffer("draws", torch.randn(num_heads, features, self.head_dim))
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: RandomFeatureOptions) -> "RandomFeatureAttention":
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, options.features, options.temperature)
+
+    def query_features(self, queries: Tensor) -> Tensor:
+        return self._features(queries)
+
+    def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
+        return self._features(keys)
+
+    def _features(self, x: Tensor) -> Tensor:
+        """(B, h, n, d_h) -> (B, h, n, 2 m)."""
+        vectors = (self.scale * self.draws).to(x.dtype) / self.temperature  # (h, m, d_h)
+        angles = F.normalize(x, dim=3) @ vectors.transpose(1, 2)  # (B, h, n, d_h) @ (h, d_h, m) -> (B, h, n, m)
+        return torch.cat((angles.sin(), angles.cos()), dim=3) * self.draws.size(1) ** -0.5

@@ -1,0 +1,146 @@
+"""Sparse Transformer: factorised attention, strided or fixed (Child et al. 2019, arXiv 1904.10509, section 4).
+
+Position i attends to A1 and A2 under one softmax: section 5.1's merged head, with their union in every layer. The
+paper's patterns look back; here, in a bidirectional encoder, they look both ways, l the stride and c the expressivity:
+
+    strided:  A1 = {j : |i - j| < l}                    A2 = {j : (i - j) mod l = 0}
+    fixed:    A1 = {j : floor(j / l) = floor(i / l)}    A2 = {j : j mod l >= l - c}
+
+Strided suits data with a period, such as images; the paper takes fixed for text.
+
+Dimensions: B batch, n sequence length, l stride, R = ceil(n / l) blocks of l positions, c expressivity, m keys,
+d embedding, h heads, d_h = d / h.
+Cost a layer: O(B n d^2 + B n m d) time, O(B n (m h + d)) memory, where a position sees at most m = 3 l + n / l keys
+(strided, 2 l of them masked) or l + c n / l (fixed): O(n sqrt n) with l near sqrt n.
+"""
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
+
+PATTERNS = ("fixed", "strided")
+EXPRESSIVITY = 8
+
+
+class Part(NamedTuple):
+    """Some of the keys and values, and where a query may see them."""
+
+    axes: str  # of keys and values, as einsum wants them (``SparseAttention._attend``)
+    keys: Tensor
+    values: Tensor
+    visible: Tensor  # broadcast to (B, R, h, l, keys)
+
+
+@dataclass
+class SparseOptions(Options):
+    """Options of ``sparse``."""
+
+    pattern: str = option("fixed", f"{' or '.join(PATTERNS)}")
+    stride: int = option(0, "l; 0: the root of max_positions, rounded up, but with pattern=fixed at least expressivity")
+    expressivity: int = option(EXPRESSIVITY, "c: with pattern=fixed, how many last positions of a block all others see")
+
+    SMALL: ClassVar = ({"expressivity": 2}, {"stride": 6, "expressivity": 1}, {"pattern": "strided"})
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        check(prefix + "pattern", self.pattern, self.pattern in PATTERNS, f"one of {', '.join(PATTERNS)}")
+        check(prefix + "stride", self.stride, self.stride >= 0, "at least 1, or 0 for about the root of max_positions")
+        name, c = prefix + "expressivity", self.expressivity
+        if self.pattern == "strided":
+            check(name, c, c == EXPRESSIVITY, f"left out with {prefix}pattern=strided")
+        elif self.stride:
+            check(name, c, 1 <= c <= self.stride, f"from 1 to {prefix}stride={self.stride}")
+        check(name, c, c >= 1, "at least 1")
+
+    def stride_for(self, max_positions: int) -> int:
+        """l: the one given, or one near the root of n."""
+        root = isqrt(max_positions - 1) + 1
+        return self.stride or (root if self.pattern == "strided" else max(root, self.expressivity))
+
+
+@register_attention("sparse", SparseOptions)
+class SparseAttention(Attention):
+    """Attention over O(sqrt n) positions; see the module.
+
+    With the sequence written in rows of l positions, A2 of the strided pattern is a position's column, and of the
+    fixed pattern the last c columns.
+
+    Args:
+        embed_dim, num_heads, dropout: as in ``Attention``.
+        pattern: ``fixed`` or ``strided``.
+        stride: l.
+        expressivity: c, of the fixed pattern.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, pattern: str, stride: int, expressivity: int):
+        super().__init__(embed_dim, num_heads, dropout)
+        self.strided = pattern == "strided"
+        self.stride = stride
+        self.expressivity = expressivity
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, options.pattern, options.stride_for(config.max_positions), options.expressivity)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+        size = block_size(self.stride, x.size(1))
+        queries, keys, values = (into_blocks(p(x), size) for p in (self.q_proj, self.k_proj, self.v_proj))
+        parts = (self._strided if self.strided else self._fixed)(keys, values, into_blocks(real, size))
+        out = self._attend(self._heads(queries), parts)  # (B, R, h, l, d_h)
+        return self.out_proj(out_of_blocks(out.transpose(2, 3).flatten(3), x.size(1)))
+
+    def _strided(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
+        """What stands less than l positions away; what else stands in the column."""
+        near_keys, near_values = (self._heads(with_neighbours(rows)) for rows in (keys, values))  # (B, R, h, 3 l, d_h)
+        place = torch.arange(near_keys.size(3), device=real.device)  # of a key; the query's own row is the middle one
+        own = place[real.size(2) : 2 * real.size(2)]
+        near = (place - own[:, None]).abs() < self.stride  # (l, 3 l)
+        near_real = with_neighbours(real)[:, :, None, None, :] & near  # (B, R, 1, l, 3 l)
+        columns = real.transpose(1, 2)[:, None, None] & self._other_rows(real, 1)  # (B, R, 1, l, R)
+        return [
+            Part("brhsd", near_keys, near_values, near_real),
+            Part("bshid", self._heads(keys), self._heads(values), columns),
+        ]
+
+    def _fixed(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
+        """The row; the last c columns of the other rows."""
+        summaries = [rows[:, :, -self.expressivity :] for rows in (keys, values, real)]  # (B, R, c, …)
+        columns = summaries[0].size(2)
+        summary_keys, summary_values, summary_real = (rows.flatten(1, 2) for rows in summaries)  # (B, R c, …)
+        others = summary_real[:, None, None, None] & self._other_rows(real, columns)  # (B, R, 1, 1, R c)
+        return [
+            Part("brhsd", self._heads(keys), self._heads(values), real[:, :, None, None]),
+            Part("bhsd", self.split_heads(summary_keys), self.split_heads(summary_values), others),
+        ]
+
+    def _attend(self, queries: Tensor, parts: list[Part]) -> Tensor:
+        """softmax(Q K^T / sqrt(d_h)) V over the keys of all parts together: (B, R, h, l, d_h).
+
+        In the subscripts b is the batch, r a row, h a head, i a position in the row, s a key, d a channel.
+        """
+        queries = queries * self.head_dim**-0.5
+        scores = [torch.einsum(f"brhid,{part.axes}->brhis", queries, part.keys) for part in parts]
+        lowest = torch.finfo(queries.dtype).min  # not -inf: padding may see nothing at all
+        hidden = [score.masked_fill(~part.visible, lowest) for score, part in zip(scores, parts, strict=True)]
+        weights = F.dropout(torch.cat(hidden, dim=-1).softmax(-1), self.dropout, self.training)
+        shares = weights.split([part.visible.size(-1) for part in parts], dim=-1)
+        out = [torch.einsum(f"brhis,{part.axes}->brhid", w, part.values) for w, part in zip(shares, parts, strict=True)]
+        return out[0] + out[1]
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        """(B, R, l, d) -> (B, R, h, l, d_h)."""
+        return rows.unflatten(-1, (self.num_heads, self.head_dim)).transpose(2, 3)
+
+    @staticmethod
+    def _other_rows(real: Tensor, columns: int) -> Tensor:
+        """(R, 1, 1, R columns): False where a row meets itself, since what is near must not count twice."""
+        rows = torch.arange(real.size(1), device=real.device)
+        return (rows[:, None] != rows.repeat_interleave(columns))[:, None, None]

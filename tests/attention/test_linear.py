@@ -1,0 +1,76 @@
+"""What linear attention, and the sums that Performer and RFA share with it, promise; test_contract.py has the rest."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_linformer.attention.linear import LinearAttention
+from fairseq_linformer.attention.performer import PerformerAttention
+from fairseq_linformer.attention.rfa import RandomFeatureAttention
+
+
+def built(kind, **options):
+    torch.manual_seed(0)
+    return kind(12, 3, 0.0, **options)
+
+
+KERNELS = [
+    pytest.param(lambda: built(LinearAttention), id="linear"),
+    pytest.param(lambda: built(PerformerAttention, features=32, redraw_interval=0), id="performer"),
+    pytest.param(lambda: built(RandomFeatureAttention, features=256, temperature=1.0), id="rfa"),
+]
+
+
+@pytest.mark.parametrize("make", KERNELS)
+def test_weights_sum_to_one(make):
+    """Equal values come out unchanged, whatever queries and keys are."""
+    attention = make()
+    torch.nn.init.zeros_(attention.v_proj.weight)
+    x = torch.randn(2, 9, 12)
+    torch.testing.assert_close(attention(x), attention.out_proj(attention.v_proj(x)))
+
+
+@pytest.mark.parametrize("make", KERNELS)
+def test_positions_have_no_order(make):
+    attention = make()
+    x, order = torch.randn(2, 9, 12), torch.randperm(9)
+    torch.testing.assert_close(attention(x[:, order]), attention(x)[:, order])
+
+
+@pytest.mark.parametrize("make", KERNELS)
+def test_sums_do_not_overflow_under_autocast(make):
+    """The sum of 4,096 values near 100 is beyond half precision; their mean is not."""
+    attention = make()
+    torch.nn.init.constant_(attention.v_proj.bias, 100.0)
+    x = torch.randn(1, 4096, 12)
+    with torch.autocast("cpu", dtype=torch.float16):
+        half = attention(x).float()
+    torch.testing.assert_close(half, attention(x), atol=0.5, rtol=0)
+
+
+@pytest.mark.parametrize("make", KERNELS)
+def test_a_row_of_padding_alone_is_finite(make):
+    x = torch.randn(2, 5, 12, requires_grad=True)
+    out = make()(x, torch.tensor([[False] * 5, [True] * 5]))
+    out.sum().backward()
+    assert out.isfinite().all() and x.grad.isfinite().all()
+
+
+def test_keys_that_all_features_ignore_leave_finite_output_and_gradients():
+    """elu(-100) + 1 is 0 in float32, and so is every weight."""
+    attention = built(LinearAttention)
+    torch.nn.init.constant_(attention.k_proj.bias, -100.0)
+    x = torch.randn(1, 5, 12, requires_grad=True)
+    attention(x).sum().backward()
+    assert attention(x).isfinite().all() and x.grad.isfinite().all()
+
+
+def test_equals_performer_pytorch():
+    """Its linear_attention takes the features; the map is the paper's."""
+    peer = pytest.importorskip("performer_pytorch.performer_pytorch")
+    attention = built(LinearAttention)
+    x = 3 * torch.randn(2, 9, 12)
+    linears = (attention.q_proj, attention.k_proj, attention.v_proj)
+    queries, keys, values = (attention.split_heads(linear(x)) for linear in linears)
+    expected = peer.linear_attention(F.elu(queries) + 1, F.elu(keys) + 1, values)
+    torch.testing.assert_close(attention(x), attention.out_proj(expected.transpose(1, 2).flatten(2)))

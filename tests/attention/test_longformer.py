@@ -1,0 +1,113 @@
+"""What Longformer alone promises: windows and global tokens, and agreement with Hugging Face transformers."""
+
+import sys
+
+import pytest
+import torch
+
+from fairseq_linformer.attention.longformer import LongformerOptions
+from tests.attention.test_contract import D, N, build, configured
+
+
+def with_weights_of(attention, other):
+    attention.load_state_dict({name: other.state_dict()[name] for name in attention.state_dict()})
+    return attention
+
+
+@pytest.mark.parametrize("length", [1, 4, N])
+@pytest.mark.parametrize("window", [2 * (N - 1), 512])
+def test_a_window_over_everything_is_softmax_attention(length, window):
+    longformer = build("longformer", window=window, global_tokens=0)[0]
+    softmax = with_weights_of(build("softmax")[0], longformer)
+    x = torch.randn(3, length, D, dtype=torch.float64)
+    torch.testing.assert_close(longformer.double()(x), softmax.double()(x), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("global_tokens", [1, 6, N])
+def test_global_tokens_are_softmax_attention_with_their_own_projections(global_tokens):
+    longformer = build("longformer", window=2, global_tokens=global_tokens)[0]
+    softmax = with_weights_of(build("softmax")[0], longformer)
+    x = torch.randn(3, N, D)
+    assert not torch.allclose(longformer(x)[:, :global_tokens], softmax(x)[:, :global_tokens], atol=1e-2)
+    for name in "kvq":
+        getattr(softmax, f"{name}_proj").load_state_dict(getattr(longformer, f"{name}_proj_global").state_dict())
+    expected = softmax(x)[:, :global_tokens]
+    torch.testing.assert_close(longformer(x)[:, :global_tokens], expected, atol=1e-5, rtol=0)
+
+
+def influences(attention, position):
+    """Positions that the output at a position depends on."""
+    x = torch.randn(1, N, D, requires_grad=True)
+    attention(x)[0, position].sum().backward()
+    return x.grad[0].abs().sum(1).nonzero().flatten().tolist()
+
+
+def test_a_position_sees_half_a_window_on_each_side_and_the_global_tokens():
+    attention = build("longformer", window=4, global_tokens=2)[0]
+    assert influences(attention, 9) == [0, 1, 7, 8, 9, 10, 11]
+    assert influences(attention, 3) == [0, 1, 2, 3, 4, 5]
+    assert influences(attention, N - 1) == [0, 1, N - 3, N - 2, N - 1]
+    assert influences(attention, 1) == list(range(N))
+
+
+def test_global_projections_start_as_copies_and_are_not_the_same_parameters():
+    config = configured("longformer", 3, "linear", "none", 5, 0.0, 1, False, N, D, None, {})
+    kind = type(build("longformer")[0])
+    attention = kind.build_layers(config)[0]
+    for name in "kvq":
+        local, wide = getattr(attention, f"{name}_proj"), getattr(attention, f"{name}_proj_global")
+        assert torch.equal(local.weight, wide.weight) and torch.equal(local.bias, wide.bias)
+        assert local.weight is not wide.weight
+    without = build("longformer", global_tokens=0)[0]
+    assert not [name for name, _ in without.named_parameters() if "global" in name], "parameters without a gradient"
+
+
+def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
+    attention = build("longformer", window=2, global_tokens=0)[0]
+    x = torch.randn(2, N, D, requires_grad=True)
+    out = attention(x, torch.arange(N) >= torch.tensor([[1], [N]]))
+    assert out.isfinite().all()
+    out[:, :1].sum().backward()
+    gradients = [x.grad, *(parameter.grad for parameter in attention.parameters() if parameter.grad is not None)]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "longformer_window=0 is not allowed: it must be even and at least 2"),
+        ({"window": 5}, "longformer_window=5 is not allowed: it must be even and at least 2"),
+        ({"global_tokens": -1}, "longformer_global_tokens=-1 is not allowed: it must be from 0 to max_positions=15"),
+        ({"global_tokens": 16}, "longformer_global_tokens=16 is not allowed: it must be from 0 to max_positions=15"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    config = configured("longformer", 3, "linear", "none", 5, 0.0, 1, False, N, D, None, {})
+    with pytest.raises(ValueError, match=message):
+        LongformerOptions(**options).validate(config, "longformer_")
+
+
+@pytest.mark.parametrize("global_tokens", [0, 1, 3])
+def test_agrees_with_hugging_face(monkeypatch, global_tokens):
+    """Two windows and more, with padding. Theirs is cut before the last linear map, ours is not."""
+    monkeypatch.setitem(sys.modules, "torchaudio", None)  # they import it, if they find it, for other models
+    theirs = pytest.importorskip("transformers.models.longformer.modeling_longformer")
+    window, length, real = 6, 24, 17
+    attention = build("longformer", window=window, global_tokens=global_tokens, n=length)[0].eval()
+    config = theirs.LongformerConfig(
+        hidden_size=D, num_attention_heads=3, attention_window=[window], attention_probs_dropout_prob=0.0
+    )
+    peer = theirs.LongformerSelfAttention(config, layer_id=0).eval()
+    for name, full_name in (("q", "query"), ("k", "key"), ("v", "value")):
+        getattr(peer, full_name).load_state_dict(getattr(attention, f"{name}_proj").state_dict())
+        if global_tokens:
+            wide = getattr(attention, f"{name}_proj_global")
+            torch.nn.init.normal_(wide.weight, std=0.5)
+            getattr(peer, f"{full_name}_global").load_state_dict(wide.state_dict())
+
+    x = torch.randn(2, length, D)
+    padding = torch.arange(length) >= torch.tensor([[length], [real]])
+    is_global = (torch.arange(length) < global_tokens).expand(2, length)
+    mask = is_global * 10000.0 - padding * 10000.0
+    heads = peer(x, mask, padding, is_global, bool(global_tokens))[0]
+    torch.testing.assert_close(attention(x, padding)[~padding], attention.out_proj(heads)[~padding], atol=1e-5, rtol=0)

@@ -1,0 +1,121 @@
+"""What LSH attention alone promises: where it is exact, what more rounds bring, what it finds, whose code agrees."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_linformer.attention.reformer import ReformerOptions
+from tests.attention.test_contract import D, N, build
+
+
+def full_attention(reformer, x):
+    """Shared-QK attention among all positions but oneself, which LSH attention approximates."""
+    queries, values = reformer.split_heads(reformer.q_proj(x)), reformer.split_heads(reformer.v_proj(x))
+    others = ~torch.eye(x.size(1), dtype=torch.bool)
+    heads = F.scaled_dot_product_attention(queries, F.normalize(queries, dim=-1), values, others, scale=1.0)
+    return reformer.out_proj(heads.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("hashes", [1, 4])
+@pytest.mark.parametrize("chunk_length", [8, N, 64])
+def test_two_chunks_see_everything_and_no_pair_twice(chunk_length, hashes):
+    reformer = build("reformer", chunk_length=chunk_length, hashes=hashes)[0]
+    x = torch.randn(2, N, D)
+    torch.testing.assert_close(reformer(x), full_attention(reformer, x), atol=1e-5, rtol=0)
+
+
+def test_a_single_position_sees_itself():
+    reformer = build("reformer")[0]
+    x = torch.randn(2, 1, D)
+    torch.testing.assert_close(reformer(x), reformer.out_proj(reformer.v_proj(x)), atol=1e-5, rtol=0)
+
+
+def test_more_rounds_come_closer_to_full_attention():
+    torch.manual_seed(0)
+    x = torch.randn(2, 60, D)
+    errors = []
+    for hashes in (1, 4, 16, 64):
+        reformer = build("reformer", n=60, chunk_length=4, hashes=hashes)[0]
+        errors.append(float((reformer(x) - full_attention(reformer, x)).detach().norm()))
+    assert errors[0] > errors[1] > errors[2] > errors[3]
+    assert errors[3] < 0.01 * errors[0]
+
+
+@pytest.mark.parametrize("n", [64, 256])
+def test_what_is_alike_is_found_however_far_away(n):
+    """Equal vectors stand half a sequence apart, and the rounds find them: by one hash function each, and by two."""
+    reformer = build("reformer", n=n, d=48, chunk_length=8)[0]
+    assert reformer.rotations.size(2) == (1 if n == 64 else 2)
+    torch.manual_seed(0)
+    x = 10 * torch.randn(1, n // 2, 48).repeat(1, 2, 1)
+    torch.testing.assert_close(reformer(x), full_attention(reformer, x), atol=1e-2, rtol=1e-3)
+
+
+def test_a_row_hashes_with_the_buckets_of_its_length():
+    reformer = build("reformer", n=1000, chunk_length=10)[0]
+    lengths = torch.tensor([1, 10, 20, 100, 1000])
+    buckets = (2 * reformer._columns(lengths)) ** reformer.rotations.size(2)
+    assert buckets.tolist() == [4, 4, 4, 36, 256]  # two functions of an even number each, for about 2 l / m
+    reformer = build("reformer", n=100, chunk_length=10)[0]
+    assert (2 * reformer._columns(lengths[:4])).tolist() == [2, 2, 4, 20]
+
+
+@pytest.mark.parametrize(("n", "functions"), [(60, 1), (300, 2)])
+def test_longer_rows_beside_it_do_not_change_them(n, functions):
+    reformer = build("reformer", n=n, chunk_length=8, hashes=1)[0]
+    assert reformer.rotations.size(2) == functions
+    x = torch.randn(2, n, D)
+    lengths = torch.tensor([n, n // 2])
+    mask = torch.arange(n) >= lengths.unsqueeze(1)
+    assert len(reformer._columns(lengths).unique()) == 2
+    alone = reformer(x[1:, : n // 2])[0]
+    torch.testing.assert_close(reformer(x, mask)[1, : n // 2], alone, atol=1e-5, rtol=0)
+
+
+def test_keys_have_no_parameters():
+    reformer = build("reformer")[0]
+    assert reformer.k_proj is reformer.q_proj
+    assert {name.split(".")[0] for name in reformer.state_dict()} == {"q_proj", "v_proj", "out_proj", "rotations"}
+    assert not any(parameter is reformer.rotations for parameter in reformer.parameters())
+    reformer(torch.randn(2, N, D)).sum().backward()
+    assert all(parameter.grad is not None for parameter in reformer.parameters())
+
+
+@pytest.mark.parametrize("option", ["chunk_length", "hashes"])
+def test_options_that_cannot_work_are_refused(option):
+    with pytest.raises(ValueError, match=f"reformer_{option}=0 is not allowed: it must be at least 1"):
+        ReformerOptions(**{option: 0}).validate(None, "reformer_")
+
+
+def test_agrees_with_transformers():
+    """One round, weights and rotations copied, in all chunks but the first and the last.
+
+    There they differ, because its chunks wrap around; and over several rounds it counts a pair as often as it is seen.
+    """
+    pytest.importorskip("transformers")
+    from transformers import ReformerConfig
+    from transformers.models.reformer.modeling_reformer import LSHSelfAttention
+
+    heads, m, chunks = 3, 8, 5
+    sizes = {"hidden_size": D, "num_attention_heads": heads, "attention_head_size": D // heads, "num_hashes": 1}
+    chunked = {"lsh_attn_chunk_length": m, "lsh_num_chunks_before": 1, "lsh_num_chunks_after": 1}
+    others = {"num_buckets": 2 * chunks, "hash_seed": 3, "is_decoder": False, "lsh_attention_probs_dropout_prob": 0.0}
+    peer = LSHSelfAttention(ReformerConfig(**sizes, **chunked, **others)).eval()
+    ours = build("reformer", n=m * chunks, chunk_length=m, hashes=1)[0].eval()
+    with torch.no_grad():
+        ours.q_proj.bias.zero_()
+        ours.v_proj.bias.zero_()
+        ours.out_proj.bias.zero_()
+        ours.out_proj.weight.copy_(torch.eye(D))
+        peer.query_key.weight.copy_(ours.q_proj.weight)
+        peer.value.weight.copy_(ours.v_proj.weight)
+    x = torch.randn(2, m * chunks, D)
+    torch.manual_seed(3)
+    drawn = torch.randn(heads, D // heads, 1, chunks)  # as it draws them
+    ours.rotations.copy_(drawn.permute(0, 2, 1, 3).unsqueeze(2))
+
+    theirs = peer(x)
+    chunk = theirs.buckets.squeeze(2).sort(stable=True).indices.argsort(-1) // m  # (B, h, n)
+    inner = (chunk > 0) & (chunk < chunks - 1)
+    outputs = (ours.split_heads(out)[inner] for out in (ours(x), theirs.hidden_states))
+    torch.testing.assert_close(*outputs, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,84 @@
+"""What the revisited Linformer alone promises; test_contract.py has the rest, over E and F of every kind."""
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from fairseq_linformer.attention.efficient import EfficientAttention
+from fairseq_linformer.attention.linformer import LinformerAttention
+from fairseq_linformer.attention.projection import LinearProjection
+from fairseq_linformer.attention.revisited_linformer import RevisitedLinformerAttention
+from fairseq_linformer.resolve import resolve_config
+
+D, HEADS = 12, 3
+
+
+def build(kind, n, k, initialisation="normal", d=D, dropout=0.0):
+    """One matrix for keys and values."""
+    torch.manual_seed(0)
+    projection = LinearProjection(n, k, None, initialisation)
+    return kind(d, HEADS, dropout, projection, projection)
+
+
+def test_with_identity_projection_it_is_efficient_attention_of_scaled_queries_and_keys():
+    """k = n and E = F = I: both softmaxes of arXiv 1812.01243, which has no 1 / sqrt(d_h)."""
+    revisited, efficient = build(RevisitedLinformerAttention, n=9, k=9), EfficientAttention(D, HEADS, 0.0)
+    weights = {name: value for name, value in revisited.state_dict().items() if "projection" not in name}
+    scale = (D // HEADS) ** -0.5
+    efficient.load_state_dict({n: scale * v if n[0] in "qk" else v for n, v in weights.items()})
+    with torch.no_grad():
+        revisited.key_projection.weight.copy_(torch.eye(9))
+    x = 3 * torch.randn(2, 9, D)
+    torch.testing.assert_close(revisited(x), efficient(x), atol=1e-5, rtol=0)
+
+
+def test_its_parameters_are_linformers():
+    ours, theirs = (
+        build(kind, n=9, k=4).named_parameters() for kind in (RevisitedLinformerAttention, LinformerAttention)
+    )
+    assert [(name, value.shape) for name, value in ours] == [(name, value.shape) for name, value in theirs]
+
+
+@pytest.mark.parametrize("k", [64, 128])
+@pytest.mark.parametrize("n", [512, 1024])
+def test_costs_what_the_document_says(n, k):
+    """Beside the linear maps and E X, n is multiplied by d d_h, and by Linformer's 2 k d no more."""
+    d = 48
+    shared = n * k * d + 2 * n * d**2 + 2 * k * d**2  # E X, queries and output, keys and values
+    own = {RevisitedLinformerAttention: (n + k) * d * d // HEADS, LinformerAttention: 2 * n * k * d}
+    for kind, multiplications in own.items():
+        attention = build(kind, n, k, d=d)
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it knows no fused CPU kernel
+            attention(torch.randn(1, n, d))
+        assert counter.get_total_flops() == 2 * (shared + multiplications)
+
+
+def test_dropout_zeroes_whole_weights_of_projected_rows():
+    """With values all alike the weights' sum comes out: 1 without dropout, and with it a sum of rows kept or not."""
+    attention = build(RevisitedLinformerAttention, n=9, k=1, dropout=0.5)
+    torch.nn.init.zeros_(attention.v_proj.weight)
+    torch.nn.init.ones_(attention.v_proj.bias)
+    torch.nn.init.zeros_(attention.q_proj.weight)  # of a head's features each has the same share
+    torch.nn.init.zeros_(attention.q_proj.bias)
+    attention.out_proj = torch.nn.Identity()
+    heads = 4 * attention(torch.randn(1, 9, D)).unflatten(-1, (HEADS, -1))  # k = 1: each of 4 features weighs 0 or 2
+    torch.testing.assert_close(heads, 2 * (heads / 2).round())
+    assert len(heads.unique()) > 1
+    torch.testing.assert_close(attention.eval()(torch.randn(1, 9, D)), torch.ones(1, 9, D))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"projected_length": 65}, r"projected_length=65 is not allowed: it must be from 1 to max_positions=64"),
+        ({"projection": "conv", "sharing": "none"}, r"sharing=none is not allowed: .* with projection=conv"),
+        ({"projection": "random", "projection_init": "segment-mean"}, r"projection_init=segment-mean is not allowed"),
+        ({"projection": "mean-pool", "freeze_projection": True}, r"freeze_projection=True is not allowed"),
+    ],
+    ids=str,
+)
+def test_options_of_the_projections_are_checked_as_linformers_are(options, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_config(OmegaConf.create({"attention": "revisited-linformer", **options}), 64)

@@ -1,0 +1,95 @@
+"""What random feature attention alone promises; test_contract.py and test_linear.py have the rest."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_linformer.attention.rfa import RandomFeatureAttention, RandomFeatureOptions
+
+
+def built(features=32, temperature=1.0, dim=12, heads=3, seed=0):
+    torch.manual_seed(seed)
+    return RandomFeatureAttention(dim, heads, 0.0, features, temperature)
+
+
+def softmax_of_unit_vectors(attention, x):
+    """softmax(Q' K'^T / t^2) V, where the rows of Q' and K' have length 1."""
+    linears = (attention.q_proj, attention.k_proj, attention.v_proj)
+    queries, keys, values = (attention.split_heads(linear(x)) for linear in linears)
+    units = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
+    heads = F.scaled_dot_product_attention(*units, values, scale=attention.temperature**-2)
+    return attention.out_proj(heads.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_converges_to_softmax_attention_of_unit_vectors(temperature):
+    """The error falls as one over the root of the number of features: to about half with four times as many."""
+    x = torch.randn(2, 60, 64, generator=torch.Generator().manual_seed(0))
+    errors = []
+    for features in (64, 256, 1024, 4096):
+        draws = []
+        for seed in range(8):
+            attention = built(features, temperature, dim=64, heads=4, seed=seed)
+            exact = softmax_of_unit_vectors(attention, x)
+            draws.append((attention(x) - exact).norm() / exact.norm())
+        errors.append(torch.stack(draws).mean())
+    assert all(more < 0.65 * fewer for fewer, more in pairwise(errors))
+    assert errors[-1] < 0.1
+
+
+def test_lengths_of_queries_and_keys_do_not_matter():
+    attention = built()
+    x = torch.randn(2, 9, 12)
+    out = attention(x)
+    with torch.no_grad():
+        for linear in (attention.q_proj, attention.k_proj):
+            linear.weight *= 30
+            linear.bias *= 30
+    torch.testing.assert_close(attention(x), out)
+
+
+def test_scales_are_learned_by_each_head():
+    """A scale of 2 everywhere is half the temperature; each head has its own, which training moves."""
+    attention, colder = built(temperature=1.0), built(temperature=0.5)
+    x = torch.randn(2, 9, 12)
+    torch.nn.init.constant_(attention.scale, 2.0)
+    torch.testing.assert_close(attention(x), colder(x))
+    attention(x).square().sum().backward()
+    assert attention.scale.shape == (3, 1, 4) and (attention.scale.grad != 0).all()
+
+
+def test_denominators_near_zero_or_below_are_raised():
+    """One random vector w with w.(q - k) = pi: the only weight is cos(pi) = -1, and the denominator 10 / 1 for it."""
+    attention = built(features=1, dim=1, heads=1)
+    with torch.no_grad():
+        attention.draws.fill_(torch.pi / 2)
+        for linear, value in ((attention.q_proj, 1.0), (attention.k_proj, -1.0), (attention.v_proj, 5.0)):
+            linear.weight.zero_()
+            linear.bias.fill_(value)
+        attention.out_proj.weight.fill_(1.0)
+        attention.out_proj.bias.zero_()
+    torch.testing.assert_close(attention(torch.zeros(1, 1, 1)), torch.full((1, 1, 1), -5.0 / 10))
+
+
+def test_draws_are_of_the_seed_and_fixed():
+    attention, same, other = built(), built(), built(seed=1)
+    before = attention.draws.clone()
+    attention.train()(torch.randn(2, 9, 12)).sum().backward()
+    assert torch.equal(attention.draws, before) and torch.equal(same.draws, before)
+    assert not torch.equal(other.draws, before)
+    assert "draws" in attention.state_dict() and "draws" not in dict(attention.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": 0}, "rfa_features=0 is not allowed: it must be at least 1"),
+        ({"temperature": 0.0}, "rfa_temperature=0.0 is not allowed: it must be above 0, and finite"),
+        ({"temperature": float("inf")}, "rfa_temperature=inf is not allowed: it must be above 0, and finite"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        RandomFeatureOptions(**options).validate(None, "rfa_")
