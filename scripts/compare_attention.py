@@ -13,7 +13,6 @@ step, so that what else the machine did has no part in it) and cost.png. What is
 import argparse
 import json
 import logging
-import resource
 import statistics
 import sys
 import time
@@ -44,7 +43,7 @@ from fairseq_linformer.running import override, train
 
 SIZES = {"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512}
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.002]", "dataset.max_valid_steps=50"]
-LENGTHS = (512, 4096)
+LENGTHS = {512: 128, 4096: 256}  # n, and Linformer's k as our configurations have it
 TOKENS = 2048  # of a step, at least one row
 
 
@@ -58,9 +57,10 @@ def pretrain(attention: str, data: Path, out: Path, updates: int) -> list[dict[s
     return train("pretrain/tiny_512", settings, out / attention, updates)
 
 
-def build(attention: str, dictionary: Dictionary, length: int) -> RobertaModel:
-    """The model of configs/pretrain/tiny_512 with a mechanism, for a length of its own, k a quarter of it."""
+def build(attention: str, dictionary: Dictionary, length: int, k: int) -> RobertaModel:
+    """The model of configs/pretrain/tiny_512 with a mechanism, for sequences of a length."""
     options = {"_name": "linformer_roberta_tiny", "attention": attention, "max_positions": length, **SIZES}
+    options |= {"projected_length": k}
     options |= {"sharing": "layerwise", "local_conv": 9, "encoder_normalize_before": True}
     options |= {"dropout": 0.0, "attention_dropout": 0.0}
     config = resolve_config(argparse.Namespace(**{**vars(LinformerRobertaConfig()), **options}), length)
@@ -86,10 +86,10 @@ def batch(dictionary: Dictionary, length: int) -> tuple[torch.Tensor, torch.Tens
     return tokens.to(device), (torch.rand(shape, generator=generator) < 0.15).to(device)
 
 
-def measure_times(attentions: list[str], dictionary: Dictionary, length: int, rounds: int) -> dict[str, float]:
+def measure_times(attentions: list[str], dictionary: Dictionary, length: int, k: int, rounds: int) -> dict[str, float]:
     """Seconds of a training step, the median of `rounds`, the mechanisms interleaved; the first round warms up."""
     tokens, masked = batch(dictionary, length)
-    models = {attention: build(attention, dictionary, length).to(tokens.device) for attention in attentions}
+    models = {attention: build(attention, dictionary, length, k).to(tokens.device) for attention in attentions}
     seconds: dict[str, list[float]] = {attention: [] for attention in attentions}
     for number in tqdm(range(rounds + 1), desc=f"n={length}", unit="round", disable=None):
         for attention, model in models.items():
@@ -100,19 +100,25 @@ def measure_times(attentions: list[str], dictionary: Dictionary, length: int, ro
     return {attention: statistics.median(values) for attention, values in seconds.items()}
 
 
-def peak_memory(attention: str, data: Path, length: int) -> float:
-    """MiB that a training step adds to what the process with its model holds: of the GPU, or of resident memory."""
+def peak_memory(attention: str, data: Path, length: int, k: int) -> float:
+    """MiB that a training step adds to what a process with its model holds: of the GPU, or resident (Linux)."""
     dictionary = load(data)
     tokens, masked = batch(dictionary, length)
-    model = build(attention, dictionary, length).to(tokens.device)
+    model = build(attention, dictionary, length, k).to(tokens.device)
     if tokens.is_cuda:
         before = torch.cuda.memory_allocated()
         step(model, tokens, masked)
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here; importing torch had one of its own
+    before = resident("VmRSS")
     step(model, tokens, masked)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit / 2**20
+    return resident("VmHWM") - before
+
+
+def resident(name: str) -> float:
+    """MiB of this process's memory: VmRSS now, VmHWM at its peak (Linux)."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[name].split()[0]) / 1024
 
 
 def load(data: Path) -> Dictionary:
@@ -129,13 +135,14 @@ def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> d
         return known
     dictionary = load(data)
     cost: dict[str, dict[str, Any]] = {attention: {"seconds": {}, "MiB": {}} for attention in attentions}
-    for length in LENGTHS:
-        for attention, seconds in measure_times(attentions, dictionary, length, rounds).items():
+    for length, k in LENGTHS.items():
+        for attention, seconds in measure_times(attentions, dictionary, length, k, rounds).items():
             cost[attention]["seconds"][str(length)] = seconds
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:  # whose peak is its own
-                cost[attention]["MiB"][str(length)] = process.submit(peak_memory, attention, data, length).result()
+                cost[attention]["MiB"][str(length)] = process.submit(peak_memory, attention, data, length, k).result()
+    length, k = next(iter(LENGTHS.items()))
     for attention in attentions:
-        cost[attention]["parameters"] = sum(p.numel() for p in build(attention, dictionary, LENGTHS[0]).parameters())
+        cost[attention]["parameters"] = sum(p.numel() for p in build(attention, dictionary, length, k).parameters())
     write_whole(file, json.dumps(cost, indent=1))
     return cost
 
@@ -160,7 +167,7 @@ def draw(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[str,
     figure, (by_updates, by_time) = plt.subplots(1, 2, figsize=(12, 5), sharey=True)
     for (attention, curve), style in zip(curves.items(), styles, strict=True):
         updates, perplexities = zip(*curve, strict=True)
-        seconds = cost[attention]["seconds"][str(LENGTHS[0])]
+        seconds = cost[attention]["seconds"][str(next(iter(LENGTHS)))]
         by_updates.plot(updates, perplexities, label=attention, **style)
         by_time.plot([update * seconds / 60 for update in updates], perplexities, **style)
     by_updates.set(xlabel="updates", ylabel="masked-LM perplexity, validation", yscale="log")
@@ -170,8 +177,8 @@ def draw(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[str,
     figure, panels = plt.subplots(1, 2, figsize=(12, 5))
     for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
         for (attention, own), style in zip(cost.items(), styles, strict=True):
-            panel.plot(LENGTHS, [own[what][str(n)] for n in LENGTHS], label=attention, **style)
-        panel.set(xlabel="n", ylabel=f"{what} of a training step", xscale="log", yscale="log", xticks=LENGTHS)
+            panel.plot([*LENGTHS], [own[what][str(n)] for n in LENGTHS], label=attention, **style)
+        panel.set(xlabel="n", ylabel=f"{what} of a training step", xscale="log", yscale="log", xticks=[*LENGTHS])
         panel.set_xticklabels(map(str, LENGTHS))
         panel.minorticks_off()
     panels[0].legend(fontsize="small")
