@@ -62,7 +62,7 @@ class FineTuning:
     """What a checkpoint reaches on tasks, over seeds.
 
     Attributes:
-        checkpoint: a pretrained model.
+        checkpoint: a pretrained model, or the folder of its run, whose checkpoint_best.pt is meant.
         data: folder with a prepared folder a task, named as the task.
         out: folder of the runs and the results.
         tasks: names, see ``scores.TASK_METRICS``.
@@ -91,6 +91,8 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         self.checkpoint, self.data, self.out = (path.absolute() for path in (self.checkpoint, self.data, self.out))
+        if self.checkpoint.is_dir():
+            self.checkpoint /= "checkpoint_best.pt"
         self.tasks = list(dict.fromkeys(map(official_name, self.tasks)))
         for word in self.overrides:
             check_override(word)
@@ -176,11 +178,15 @@ def config_name(task: str) -> str:
 
 
 def official_name(task: str) -> str:
-    """SST-2 for sst_2 or sst-2; ValueError where there is no such task."""
-    known = {config_name(name): name for name in TASK_METRICS}
-    if config_name(task) not in known:
-        raise ValueError(f"task {task} is unknown, known are: {', '.join(known)}")
-    return known[config_name(task)]
+    """SST-2 for sst_2, sst-2 or sst2; ValueError where there is no such task."""
+
+    def letters(name: str) -> str:
+        return name.lower().replace("-", "").replace("_", "")
+
+    known = {letters(name): name for name in TASK_METRICS}
+    if letters(task) not in known:
+        raise ValueError(f"task {task} is unknown, known are: {', '.join(map(config_name, TASK_METRICS))}")
+    return known[letters(task)]
 
 
 def check_override(word: str) -> None:

@@ -1,11 +1,13 @@
 """Runs fairseq-hydra-train as a user would, with a progress bar, reads what it logged, and writes its command lines."""
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -142,8 +144,7 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
             _show(rows, bar)
         finally:
             _running.discard(process)
-            process.terminate()
-            process.wait()
+            _end(process)
     if process.returncode != 0:
         with Path(log.name).open(encoding="utf-8", errors="replace") as printed:
             printed.seek(before)
@@ -155,10 +156,17 @@ def _start(command: list[str], environment: dict[str, str], log: IO[str]) -> "su
     with _starting:
         if getattr(_job, "stop", threading.Event()).is_set():
             raise OSError("interrupted before it began")
-        output = {"stdout": log, "stderr": subprocess.STDOUT}
+        output = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
         process = subprocess.Popen(command, env=environment, **output)  # type: ignore[call-overload]
         _running.add(process)
     return process
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Ends a training with its workers, which would live on for seconds, and hold its lock."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
 
 
 def _mend_last_checkpoint(folder: Path) -> None:
@@ -192,7 +200,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], jobs: int) -> list[T | Except
             with _starting:
                 stop.set()
                 for process in list(_running):
-                    process.terminate()
+                    _end(process)
             raise
 
 

@@ -77,7 +77,8 @@ def number(kind: type):
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--checkpoint", metavar="FILE", type=Path, required=True, help="of a pretrained model")
+    from_where = "of a pretrained model, or its run's folder (checkpoint_best.pt)"
+    add("--checkpoint", metavar="FILE|DIR", type=Path, required=True, help=from_where)
     add("--data", metavar="DIR", type=Path, required=True, help="holds a prepared folder a task: DIR/RTE, DIR/IMDB")
     add("--tasks", metavar="A,B,…", required=True, help=f"of {', '.join(TASK_METRICS)}")
     add("--seeds", metavar="N,N,…", type=numbers(int, -1), default=[1, 2, 3], help="default: 1,2,3")

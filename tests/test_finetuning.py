@@ -60,7 +60,7 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 
 def command(*more) -> list:
-    options = ["--checkpoint", "runs/tiny/checkpoint_best.pt", "--data", "tasks", "--epochs", 4, "--jobs", 2]
+    options = ["--checkpoint", "runs/tiny", "--data", "tasks", "--epochs", 4, "--jobs", 2]
     return ["scripts/finetune.py", *options, *more, "dataset.num_workers=0"]
 
 
@@ -123,7 +123,7 @@ def test_what_is_done_is_not_run_again_and_another_setting_is_refused(finished, 
     assert table in run(*command("--tasks", "sts_b", "--seeds", "1,2", "--learning-rates", "0.01"), cwd=pretrained), (
         "the other task's rows stay"
     )
-    options = ["--tasks", "SST-2,sts_b", "--seeds", "1,2"]
+    options = ["--tasks", "SST-2,stsb", "--seeds", "1,2"]
     assert table in run(*command(*options, "--learning-rates", "0.01"), cwd=pretrained)
     printed = run(*command(*options, "--learning-rates", "0.02"), cwd=pretrained, status=1)
     assert "SST-2/seed1 holds a run with other settings (optimization.lr=[0.01], optimization.lr=[0.02])" in printed

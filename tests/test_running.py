@@ -23,8 +23,8 @@ PYTHON = sys.executable
 # Logs two updates where Hydra does, counts its calls, and does what its arguments ask for.
 TRAINER = """\
 #!{python}
-import os, pathlib, sys, tempfile, time
-pathlib.Path({calls!r}).open("a").write(os.environ["TMPDIR"] + "\\n")
+import os, pathlib, subprocess, sys, tempfile, time
+pathlib.Path({calls!r}).open("a").write(os.environ["TMPDIR"] + " " + str(os.getpid()) + "\\n")
 tempfile.mkdtemp()
 folder = next(word.partition("=")[2] for word in sys.argv if word.startswith("checkpoint.save_dir="))
 log = pathlib.Path(folder, "hydra", "hydra_train.log").open("a", buffering=1)
@@ -33,6 +33,7 @@ print('train | {{"epoch": 1, "loss": "2.', file=log)
 if "optimization.lr=fail" in sys.argv:
     sys.exit("out of memory")
 if "optimization.lr=wait" in sys.argv:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # as a worker of a DataLoader
     time.sleep(60)
 print('valid | {{"epoch": 1, "valid_loss": "2.0", "valid_num_updates": "2"}}', file=log)
 """
@@ -146,7 +147,7 @@ def test_each_job_has_a_gpu_of_its_own(monkeypatch):
 
 def test_temporary_files_of_a_run_are_gone_with_it(calls, tmp_path):
     train("pretrain/tiny_512", [], tmp_path / "run", 2)
-    assert not Path(calls.read_text().strip()).exists()
+    assert not Path(calls.read_text().split()[0]).exists()
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
@@ -173,8 +174,9 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
         process.wait(timeout=30)
     if ended_by == signal.SIGKILL:  # the training lives on, and so does its lock
         with pytest.raises(ValueError, match="another process is training there"):
-            train("pretrain/tiny_512", ["optimization.lr=wait"], tmp_path / "run", 2)
-        os.killpg(process.pid, signal.SIGKILL)
+            train("pretrain/tiny_512", ["optimization.lr=1"], tmp_path / "run", 2)
+        os.killpg(int(calls.read_text().split()[1]), signal.SIGKILL)
         return
     assert process.returncode == 128 + signal.SIGTERM
-    assert not running_in_group(process.pid)
+    assert not running_in_group(int(calls.read_text().split()[1]))
+    train("pretrain/tiny_512", ["optimization.lr=1"], tmp_path / "run", 2)  # at once
