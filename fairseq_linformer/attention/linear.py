@@ -45,12 +45,16 @@ class KernelAttention(Attention):
             heads = self._attend(self.query_features(queries), self.key_features(keys, padding), values, padding)
         return self.out_proj(heads.to(x.dtype).transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
 
+    def bounded(self, denominators: Tensor) -> Tensor:
+        """The denominators, none of them too near zero to divide by."""
+        return denominators.clamp_min(self.smallest_denominator)
+
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
         """Features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h)."""
         if padding is not None:
             keys = keys.masked_fill(padding, 0.0)
         totals = keys.sum(dim=2).unsqueeze(3)  # (B, h, n, m) -> (B, h, m, 1)
-        denominators = (queries @ totals).clamp_min(self.smallest_denominator)  # (B, h, n, 1)
+        denominators = self.bounded(queries @ totals)  # (B, h, n, 1)
         return queries @ (keys.transpose(2, 3) @ values) / denominators  # (B, h, n, m) @ (B, h, m, d_h)
 
 

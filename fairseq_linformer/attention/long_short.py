@@ -10,7 +10,7 @@ in the authors' code (NVIDIA/transformer-ls, ``lra``) the K_i and V_i under P_i^
 
 Dimensions: B batch, n sequence length, w window, e = w / 2 positions on a side, s = ceil(n / w) segments, r rank,
 m = r + w + 2 e keys, d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d (d + w + r)) time; memory O(B n (d + d r / w + h (w + r))).
+Cost a layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + r))).
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
-from .blocks import block_size, into_blocks, with_neighbours
-from .projection import leading
+from .blocks import block_size, into_blocks, leading, with_neighbours
 
 
 @dataclass
@@ -52,7 +51,8 @@ class LongShortAttention(Attention):
         super().__init__(embed_dim, num_heads, dropout)
         self.window = window
         self.rank = rank
-        self.dynamic_projection = nn.Linear(embed_dim, num_heads * rank)  # W^P, with the authors' bias
+        # W^P, without the authors' bias, which the softmax over positions takes out again.
+        self.dynamic_projection = nn.Linear(embed_dim, num_heads * rank, bias=False)
         self.local_norm = nn.LayerNorm(embed_dim)  # LN_L
         self.global_norm = nn.LayerNorm(embed_dim)  # LN_G
 

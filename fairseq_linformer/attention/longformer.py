@@ -12,12 +12,11 @@ The window is not dilated, as in the paper's pretrained models. In a classifier 
 global token (section 3.1).
 """
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
 from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
@@ -42,8 +41,8 @@ class LongformerOptions(Options):
 class LongformerAttention(Attention):
     """Attention over w neighbours and g global positions; see the module.
 
-    The projections of global attention start as copies of the others (section 3.1 of the paper, which starts from
-    RoBERTa's). Whoever draws all linear maps anew after building, as RoBERTa's initialisation does, draws them apart.
+    Global attention has projections of its own. The paper, which begins with RoBERTa's checkpoint, starts them as
+    copies of the others; here they are drawn as all linear maps are.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float, window: int, global_tokens: int):
@@ -51,9 +50,9 @@ class LongformerAttention(Attention):
         self.reach = window // 2  # to each side
         self.global_tokens = global_tokens
         if global_tokens:
-            self.k_proj_global = deepcopy(self.k_proj)
-            self.v_proj_global = deepcopy(self.v_proj)
-            self.q_proj_global = deepcopy(self.q_proj)
+            self.k_proj_global = nn.Linear(embed_dim, embed_dim)
+            self.v_proj_global = nn.Linear(embed_dim, embed_dim)
+            self.q_proj_global = nn.Linear(embed_dim, embed_dim)
 
     @classmethod
     def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:

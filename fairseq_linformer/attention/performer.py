@@ -63,7 +63,8 @@ class PerformerAttention(KernelAttention):
     def __init__(self, embed_dim: int, num_heads: int, dropout: float, features: int, redraw_interval: int):
         super().__init__(embed_dim, num_heads, dropout)
         self.redraw_interval = redraw_interval
-        self.register_buffer("seed", torch.randint(2**24, ()))  # exact in float32, should a copy be cast to it
+        seed = torch.randint(2**24, (), device="cpu")  # exact in float32, should a copy be cast to it
+        self.register_buffer("seed", seed)
         self.register_buffer("projection", torch.empty(features, self.head_dim))
         self.redraw(0)
 

@@ -28,14 +28,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
-from .projection import leading
+from .blocks import into_blocks, leading
 
 ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
 
 
 @dataclass
 class ReformerOptions(Options):
-    """The authors' settings are the defaults."""
+    """Chunks and rounds, m and r."""
 
     chunk_length: int = option(64, "m, positions in a chunk, twice the mean size of a bucket; three chunks are seen")
     hashes: int = option(4, "rounds of hashing: each costs as much as the first, and finds more of what is alike")
@@ -91,9 +91,10 @@ class ReformerAttention(Attention):
         n, m = x.size(1), self.chunk_length
         chunks = (n + m - 1) // m
         real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
-        real = leading(F.pad(real, (0, 0, 0, m - 1)), chunks * m, dim=1)  # (B, n, d) -> (B, N, d)
         lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
-        queries, values = self.split_heads(self.q_proj(real)), self.split_heads(self.v_proj(real))  # (B, h, N, d_h)
+        # Projected first: a matrix product of another layout would round otherwise, and hashing would tell.
+        projected = (into_blocks(project(real), m).flatten(1, 2) for project in (self.q_proj, self.v_proj))  # (B, N, d)
+        queries, values = (self.split_heads(rows) for rows in projected)  # (B, h, N, d_h)
 
         order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each place
         place = order.argsort(-1)  # (B, h, r, N), the place of each position
@@ -159,8 +160,8 @@ class ReformerAttention(Attention):
         highest = scores.detach().amax(-1, keepdim=True)
         weights = (scores - highest).exp()
         total = weights.sum(-1, keepdim=True)
-        weights = F.dropout(weights, self.dropout, self.training).to(values.dtype)
-        return weights @ values / total.to(values.dtype), highest + total.log()
+        weights = F.dropout(weights / total, self.dropout, self.training).to(values.dtype)
+        return weights @ values, highest + total.log()
 
 
 def _by_place(x: Tensor, order: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ With s = 1, as it starts, the mean of phi(q) . phi(k) over draws is exp(-|q' - k
 to a factor that cancels: softmax attention of queries and keys of length 1. The authors learn s by reparametrisation,
 so that each head finds its own temperature in each dimension, and leave t = 1.
 
-Unlike positive features, sines and cosines give weights that may be negative, and a denominator near zero or below.
-The authors' code raises it to 0.1 with features scaled by 0.1, which is 10 / m in the scale of the paper and here.
-It draws 200 sets of g_r and takes another in each training step; here each head keeps the one it was built with.
+Unlike positive features, sines and cosines give weights that may be negative, and a denominator near zero or below. As
+in the authors' code (Noahs-ARK/RFA) its absolute value is taken, and raised to at least 10 / m; theirs is 100 / m,
+which damps rows of few positions. They draw many sets of g_r and take another in each training step; here each head
+keeps the one it was built with.
 """
 
 from dataclasses import dataclass
@@ -66,6 +67,9 @@ class RandomFeatureAttention(KernelAttention):
 
     def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
         return self._features(keys)
+
+    def bounded(self, denominators: Tensor) -> Tensor:
+        return super().bounded(denominators.abs())
 
     def _features(self, x: Tensor) -> Tensor:
         """(B, h, n, d_h) -> (B, h, n, 2 m)."""

@@ -15,12 +15,12 @@ def norm(layer: nn.LayerNorm, row: Tensor) -> Tensor:
 def summaries(module: LongShortAttention, x: Tensor, rows: Tensor) -> Tensor:
     """LN_G(P^T rows): (r, d), where each head has weights of its own for the positions."""
     size, r = module.head_dim, module.rank
-    weight, bias = module.dynamic_projection.weight, module.dynamic_projection.bias
+    weight = module.dynamic_projection.weight
     found = []
     for j in range(r):
         heads = []
         for i in range(module.num_heads):
-            scores = torch.stack([position @ weight[i * r + j] + bias[i * r + j] for position in x])
+            scores = torch.stack([position @ weight[i * r + j] for position in x])
             shares = scores.exp() / scores.exp().sum()
             heads.append(sum(share * row[i * size : (i + 1) * size] for share, row in zip(shares, rows, strict=True)))
         found.append(norm(module.global_norm, torch.cat(heads)))

@@ -28,6 +28,6 @@ def reference(module: RandomFeatureAttention, x: Tensor) -> Tensor:
         rows = []
         for query in x @ wq.T + bq:
             similarities = torch.stack([kernel(query, key, vectors) for key in keys])
-            rows.append(similarities @ values / torch.maximum(similarities.sum(), floor))
+            rows.append(similarities @ values / torch.maximum(similarities.sum().abs(), floor))
         heads.append(torch.stack(rows))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
