@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -92,8 +93,12 @@ class Attention(nn.Module, ABC):
 
     @classmethod
     def build(cls, config: AttentionConfig, layer: int, options: Any) -> "Attention":
-        """Builds the attention of one layer, numbered from 0, with the mechanism's own (validated) options."""
-        return cls(config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        """Builds the attention of one layer, numbered from 0, with the mechanism's own (validated) options.
+
+        They are the constructor's arguments after the sizes, by name; a mechanism that wants others overrides this.
+        """
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, **vars(options))
 
     @classmethod
     def read_options(cls, config: AttentionConfig) -> Any:
@@ -119,6 +124,15 @@ class Attention(nn.Module, ABC):
         """(B, n, d) -> (B, h, n, d_h)."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
+    def join_heads(self, heads: Tensor) -> Tensor:
+        """(B, h, n, d_h) -> (B, n, d), joined and projected."""
+        return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+    @staticmethod
+    def real_positions(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """(B, n), True where a position is no padding."""
+        return x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+
     def softmax_attention(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None = None) -> Tensor:
         """softmax(Q K^T / sqrt(d_h)) V with dropout on the weights, heads joined and projected.
 
@@ -132,7 +146,7 @@ class Attention(nn.Module, ABC):
         """
         dropout = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible, dropout_p=dropout)
-        return self.out_proj(heads.transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+        return self.join_heads(heads)
 
 
 ATTENTIONS: dict[str, type[Attention]] = {}

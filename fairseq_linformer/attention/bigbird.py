@@ -83,7 +83,7 @@ class BigBirdAttention(Attention):
         return cls(*sizes, options.block, options.random_blocks, config.max_positions)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+        real = self.real_positions(x, padding_mask)
         size = block_size(self.block, x.size(1))
         real = into_blocks(real, size)  # (B, N, b)
         queries, keys, values = (into_blocks(p(x), size) for p in (self.q_proj, self.k_proj, self.v_proj))

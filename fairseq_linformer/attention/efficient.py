@@ -31,4 +31,4 @@ class EfficientAttention(Attention):
         weights = F.dropout(keys.softmax(dim=2), self.dropout, self.training)  # over positions
         context = weights.transpose(2, 3) @ values  # (B, h, d_h, n) @ (B, h, n, d_h) -> (B, h, d_h, d_h)
         heads = queries.softmax(dim=3) @ context  # over features; (B, h, n, d_h) @ (B, h, d_h, d_h) -> (B, h, n, d_h)
-        return self.out_proj(heads.transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+        return self.join_heads(heads)

@@ -43,7 +43,7 @@ class KernelAttention(Attention):
         queries, keys, values = (part.to(wide) for part in projected)
         with torch.autocast(x.device.type, enabled=False):
             heads = self._attend(self.query_features(queries), self.key_features(keys, padding), values, padding)
-        return self.out_proj(heads.to(x.dtype).transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+        return self.join_heads(heads.to(x.dtype))
 
     def bounded(self, denominators: Tensor) -> Tensor:
         """The denominators, none of them too near zero to divide by."""

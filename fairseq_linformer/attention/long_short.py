@@ -56,13 +56,8 @@ class LongShortAttention(Attention):
         self.local_norm = nn.LayerNorm(embed_dim)  # LN_L
         self.global_norm = nn.LayerNorm(embed_dim)  # LN_G
 
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: LongShortOptions) -> Attention:
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.window, options.rank)
-
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+        real = self.real_positions(x, padding_mask)
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
         keys, values = (self.far_and_near(project(x), projection, window) for project in (self.k_proj, self.v_proj))

@@ -13,7 +13,7 @@ global token (section 3.1).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,13 +54,8 @@ class LongformerAttention(Attention):
             self.v_proj_global = nn.Linear(embed_dim, embed_dim)
             self.q_proj_global = nn.Linear(embed_dim, embed_dim)
 
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.window, options.global_tokens)
-
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+        real = self.real_positions(x, padding_mask)
         local = self._attend_locally(x, real)
         if self.global_tokens == 0:
             return local

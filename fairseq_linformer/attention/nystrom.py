@@ -63,11 +63,6 @@ class NystromAttention(Attention):
         kernel: dict[str, Any] = {"kernel_size": (conv_width, 1), "padding": (conv_width // 2, 0), "bias": False}
         self.conv = nn.Conv2d(num_heads, num_heads, groups=num_heads, **kernel) if conv_width else None
 
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: NystromOptions) -> "NystromAttention":
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.landmarks, options.iterations, options.conv_width)
-
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         n = x.size(1)
         real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
@@ -91,7 +86,7 @@ class NystromAttention(Attention):
         heads = F.scaled_dot_product_attention(queries, key_landmarks, summaries, present, dropout)  # (B, h, n, d_h)
         if self.conv is not None:
             heads = heads + self.conv(values if visible is None else values * visible.transpose(-1, -2))
-        return self.out_proj(heads.transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+        return self.join_heads(heads)
 
     def _solve(self, queries: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
         """softmax(Q~ K~^T / sqrt(d_h))^+ times what the landmarks saw, (B, h, m, d_h): at least in float32."""

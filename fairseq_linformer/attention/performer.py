@@ -68,11 +68,6 @@ class PerformerAttention(KernelAttention):
         self.register_buffer("projection", torch.empty(features, self.head_dim))
         self.redraw(0)
 
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: PerformerOptions) -> "PerformerAttention":
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.features, options.redraw_interval)
-
     def redraw(self, number: int) -> None:
         """Replaces the random features by draw `number`."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)

@@ -104,7 +104,7 @@ class ReformerAttention(Attention):
         shares = totals.flatten(3).gather(3, place).softmax(2).to(outputs.dtype)  # (B, h, r, N), of a round in the sum
         outputs = outputs.flatten(3, 4).gather(3, place.unsqueeze(-1).expand(-1, -1, -1, -1, self.head_dim))
         heads = (outputs * shares.unsqueeze(-1)).sum(2)  # (B, h, r, N, d_h) -> (B, h, N, d_h)
-        return self.out_proj(leading(heads, n, dim=2).transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+        return self.join_heads(leading(heads, n, dim=2))
 
     def _sorted(self, queries: Tensor, lengths: Tensor) -> Tensor:
         """(B, h, N, d_h) -> (B, h, r, N): the positions in the order of their buckets, then of the sequence."""

@@ -39,4 +39,4 @@ class RevisitedLinformerAttention(ProjectedAttention):
         weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
         picked = weights @ values  # (B, h, d_h, d_h): right to left, which keeps n and k apart
         queries = (scale * self.split_heads(self.q_proj(x))).softmax(-1)
-        return self.out_proj((queries @ picked).transpose(1, 2).flatten(2))  # (B, h, n, d_h) -> (B, n, d)
+        return self.join_heads(queries @ picked)

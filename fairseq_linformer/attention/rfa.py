@@ -57,11 +57,6 @@ class RandomFeatureAttention(KernelAttention):
         self.scale = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))  # s
         self.register_buffer("draws", torch.randn(num_heads, features, self.head_dim))
 
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: RandomFeatureOptions) -> "RandomFeatureAttention":
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.features, options.temperature)
-
     def query_features(self, queries: Tensor) -> Tensor:
         return self._features(queries)
 

@@ -90,7 +90,7 @@ class SparseAttention(Attention):
         return cls(*sizes, options.pattern, options.stride_for(config.max_positions), options.expressivity)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+        real = self.real_positions(x, padding_mask)
         size = block_size(self.stride, x.size(1))
         queries, keys, values = (into_blocks(p(x), size) for p in (self.q_proj, self.k_proj, self.v_proj))
         parts = (self._strided if self.strided else self._fixed)(keys, values, into_blocks(real, size))

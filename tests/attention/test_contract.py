@@ -142,6 +142,16 @@ def test_dropout_reaches_attention_weights_in_training_alone(name, options):
     torch.testing.assert_close(attention(x), build(name, **options)[0](x))
 
 
+def assert_finite_with_nothing_real_in_reach(attention):
+    """Far from a row's few real positions a window holds padding alone: softmax over nothing, in both directions."""
+    x = torch.randn(2, N, D, requires_grad=True)
+    out = attention(x, torch.arange(N) >= torch.tensor([[1], [N]]))
+    assert out.isfinite().all()
+    out[:, :1].sum().backward()
+    gradients = [x.grad, *(parameter.grad for parameter in attention.parameters() if parameter.grad is not None)]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 class LargestTensor(TorchDispatchMode):
     """Notes the number of elements of the largest tensor that is made."""
 
