@@ -50,6 +50,11 @@ def _why_unreadable(path: Path, error: Exception) -> str:
     return f"{path}: its configuration is not understood here ({type(error).__name__}: {error})"
 
 
+def checkpoint_file(path: Path) -> Path:
+    """The checkpoint that a user means: the file, or of a run's folder the best."""
+    return path / "checkpoint_best.pt" if path.is_dir() else path
+
+
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
     """Where the dict.txt and the subword model of a checkpoint with the configuration `cfg` are.
 
@@ -83,7 +88,7 @@ def _checkpoint_of_run(folder: Path) -> Path | None:
     """Any checkpoint of a run, as all have the same data, but the best before others: it is what users load."""
     if (folder / "dict.txt").is_file():
         return None
-    candidates = [folder / "checkpoint_best.pt", *sorted(folder.glob("*.pt"))]
+    candidates = [checkpoint_file(folder), *sorted(folder.glob("*.pt"))]
     return next((file for file in candidates if file.is_file()), None)
 
 

@@ -12,11 +12,12 @@ dev set; the predictions are saved, and the metrics are computed from that file.
 """
 
 import csv
+import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
 from .attention import get_attention
-from .checkpoint import data_folder, read_checkpoint
+from .checkpoint import checkpoint_file, data_folder, read_checkpoint
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .data.classification import SUMMARY_FILE, read_summary
+from .data.staging import write_whole
 from .data.tokenizer import DICTIONARY_FILE, load_dictionary
 from .model import LinformerRobertaModel
 from .prediction import Predictor
 from .results import Result, Run, Setting, mean_score
-from .running import CONFIGS, RUN_FILE, check_settings, override, side_by_side, train
+from .running import CONFIGS, RUN_FILE, check_settings, config_name, override, side_by_side, train
 from .scores import TASK_METRICS, score
 
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
@@ -91,8 +93,7 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         self.checkpoint, self.data, self.out = (path.absolute() for path in (self.checkpoint, self.data, self.out))
-        if self.checkpoint.is_dir():
-            self.checkpoint /= "checkpoint_best.pt"
+        self.checkpoint = checkpoint_file(self.checkpoint)
         self.tasks = list(dict.fromkeys(map(official_name, self.tasks)))
         for word in self.overrides:
             check_override(word)
@@ -166,15 +167,11 @@ class FineTuning:
         ]
 
 
+@cache
 def read_recipe(task: str) -> Any:
     """The YAML of a task: what every fine-tuning shares, with the task's own over it."""
     files = ("shared.yaml", f"data/{config_name(task)}.yaml")
     return OmegaConf.merge(*(OmegaConf.load(CONFIGS / "finetune" / file) for file in files))
-
-
-def config_name(task: str) -> str:
-    """The name of a task's YAML: sst_2 for SST-2."""
-    return task.lower().replace("-", "_")
 
 
 def official_name(task: str) -> str:
@@ -240,7 +237,7 @@ def train_and_score(run: Run, data: Path, launcher: Sequence[str] = ()) -> Resul
         ValueError: the metrics are not those that fairseq logged.
     """
     log = train(f"finetune/{config_name(run.task)}", run.overrides, run.folder, run.updates, launcher)
-    checkpoint = run.folder / "checkpoint_best.pt"
+    checkpoint = checkpoint_file(run.folder)
     splits = read_recipe(run.task).dataset.get("valid_subset", "valid").split(",")
     files = {split: run.folder / f"predictions-{split}.tsv" for split in splits}
     predicted = all(file.is_file() for file in files.values())
@@ -268,13 +265,12 @@ def check_folder(run: Run, data: Path) -> None:
 def write_predictions(predictor: Predictor, split: str, file: Path) -> None:
     """A line a row of the split: its label, the prediction, and the probability of each class."""
     predictions, targets = predictor.split(split)
-    partial_file = file.with_name(f"{file.name}.partial")
-    with partial_file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
-        writer.writerow(["label", "prediction", *predictor.labels])
-        for prediction, target in zip(predictions, targets or (), strict=True):
-            writer.writerow([target, prediction.label, *prediction.probabilities.values()])
-    partial_file.rename(file)
+    table = io.StringIO()
+    writer = csv.writer(table, delimiter="\t", lineterminator="\n")
+    writer.writerow(["label", "prediction", *predictor.labels])
+    for prediction, target in zip(predictions, targets or (), strict=True):
+        writer.writerow([target, prediction.label, *prediction.probabilities.values()])
+    write_whole(file, table.getvalue())
 
 
 def read_predictions(task: str, file: Path) -> tuple[list, list]:

@@ -53,6 +53,11 @@ def command_line(config: str, *overrides: str) -> str:
     return f"fairseq-hydra-train --config-dir configs/{folder} --config-name {name} {settings}"
 
 
+def config_name(task: str) -> str:
+    """The name of a task's YAML in configs/finetune: sst_2 for SST-2."""
+    return task.lower().replace("-", "_")
+
+
 def fine_tuning_command(config: str, data: Path) -> str:
     """What to type to fine-tune with a folder that was prepared for a YAML of configs/finetune."""
     start = ("model=MODEL", "checkpoint.finetune_from_model=CHECKPOINT")
@@ -216,7 +221,7 @@ def _begin_job(numbers: Iterator[int], jobs: int, stop: threading.Event) -> None
 def _result_or_error(call: Callable[[], T]) -> T | Exception:
     try:
         return call()
-    except Exception as error:
+    except Exception as error:  # a GPU without memory, say: whatever it was, the other trainings are not to blame
         return error
 
 

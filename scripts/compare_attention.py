@@ -30,16 +30,16 @@ import matplotlib.pyplot as plt
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel
+from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.staging import write_whole
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.running import override, train
+from fairseq_linformer.running import CONFIGS, override, train
 
 SIZES = {"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512}
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.002]", "dataset.max_valid_steps=50"]
@@ -59,11 +59,14 @@ def pretrain(attention: str, data: Path, out: Path, updates: int) -> list[dict[s
 
 def build(attention: str, dictionary: Dictionary, length: int, k: int) -> RobertaModel:
     """The model of configs/pretrain/tiny_512 with a mechanism, for sequences of a length."""
-    options = {"_name": "linformer_roberta_tiny", "attention": attention, "max_positions": length, **SIZES}
-    options |= {"projected_length": k}
-    options |= {"sharing": "layerwise", "local_conv": 9, "encoder_normalize_before": True}
-    options |= {"dropout": 0.0, "attention_dropout": 0.0}
-    config = resolve_config(argparse.Namespace(**{**vars(LinformerRobertaConfig()), **options}), length)
+    tiny = (
+        OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml"),
+        OmegaConf.load(CONFIGS / "pretrain/recipe/tiny.yaml").model,
+    )
+    own = {"attention": attention, "max_positions": length, "projected_length": k, **SIZES}
+    options = OmegaConf.merge(*tiny, own)
+    del options["defaults"]
+    config = resolve_config(options, length)
     torch.manual_seed(1)
     return LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
+from fairseq_linformer.checkpoint import checkpoint_file
 from fairseq_linformer.data.rows import FORMATS, read_rows
 from fairseq_linformer.data.staging import staged_folder
 from fairseq_linformer.data.submission import FILES, check_submission, check_test_set, write_submission_file
@@ -49,7 +50,7 @@ def predict(
     if kind == "txt" and (text or second):
         raise ValueError(f"--text and --second name columns or keys, but {source} is read as txt: lines of text")
     with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as lines:
-        predictor = Predictor(checkpoint / "checkpoint_best.pt" if checkpoint.is_dir() else checkpoint, data)
+        predictor = Predictor(checkpoint_file(checkpoint), data)
         if predictor.pairs and second is None:
             raise ValueError(f"{checkpoint} predicts pairs: --second names the second text, of a .tsv or .jsonl file")
         if second is not None and not predictor.pairs:

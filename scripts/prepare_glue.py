@@ -26,6 +26,7 @@ from fairseq_linformer.data.classification import SUMMARY_FILE, write_classifica
 from fairseq_linformer.data.glue import TASKS, glue_folder, read_glue
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
 from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.running import config_name
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -57,7 +58,7 @@ def main(source: str, tasks: str, tokenizer: Path, out: Path) -> None:
             rows = {split: read.examples for split, read in splits.items()}
             summary = write_classification(out / task, rows, loaded, TASKS[task].labels, scale=TASKS[task].scale)
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    trained = ",".join(task.lower().replace("-", "_") for task in names if task != "AX")  # which is for MNLI's models
+    trained = ",".join(config_name(task) for task in names if task != "AX")  # which is for MNLI's models
     print(f"next: python scripts/finetune.py --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
 
 

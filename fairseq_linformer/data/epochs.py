@@ -16,11 +16,16 @@ class SharedEpochDataset(BaseWrapperDataset):
     def __init__(self, dataset: FairseqDataset) -> None:
         super().__init__(dataset)
         self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
+        self._told = 0  # the epoch that this process's copy is in
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
         super().set_epoch(epoch)
+        self._told = epoch
 
     def __getitem__(self, index: int) -> Any:
-        self.dataset.set_epoch(int(self._epoch))
+        epoch = int(self._epoch)
+        if epoch != self._told:
+            self.dataset.set_epoch(epoch)
+            self._told = epoch
         return self.dataset[index]
