@@ -14,7 +14,10 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from .attention import Attention, get_attention
+from .attention.dropout import Dropout
 from .config import ResolvedConfig
+
+Positions = Tensor | tuple[slice, int]  # what picks N of B x n positions: a boolean (B, n), or the same one of each row
 
 
 class LocalConvolution(nn.Module):
@@ -52,15 +55,20 @@ class EncoderLayer(nn.Module):
         self.fc2 = nn.Linear(config.encoder_ffn_embed_dim, embed_dim)
         self.final_layer_norm = nn.LayerNorm(embed_dim)
         self.activation_fn = utils.get_activation_fn(config.activation_fn)
-        self.dropout = nn.Dropout(config.dropout)
-        self.activation_dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.dropout)
+        self.activation_dropout = Dropout(config.activation_dropout)
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d)."""
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, wanted: Positions | None = None) -> Tensor:
+        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d); of ``wanted`` positions, to (N, d).
+
+        Where only some are wanted the others are spared the feed-forward network, most of a layer's work.
+        """
         if self.normalize_before:
             x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask))
+            x = x if wanted is None else x[wanted]
             return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
         x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask)))
+        x = x if wanted is None else x[wanted]
         return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
 
     def _mix_positions(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -89,7 +97,7 @@ class SentenceEncoder(FairseqEncoder):
             config.max_positions, config.encoder_embed_dim, self.padding_idx, learned=True
         )
         self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         attentions = get_attention(config.attention).build_layers(config)
         layers = [self._wrap(EncoderLayer(config, attention), config) for attention in attentions]
         layerdrop = config.encoder_layerdrop
@@ -111,6 +119,7 @@ class SentenceEncoder(FairseqEncoder):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
+        wanted: Positions | None = None,
     ) -> dict[str, list[Tensor]]:
         """Encodes a batch.
 
@@ -119,9 +128,11 @@ class SentenceEncoder(FairseqEncoder):
             src_lengths: unused; fairseq's batches carry it.
             return_all_hiddens: also return the input of the first layer and the output of each.
             token_embeddings: (B, n, d) to use instead of the tokens' own embeddings.
+            wanted: the N positions whose features are needed, None for all. Not together with ``return_all_hiddens``.
 
         Returns:
-            ``encoder_out`` [(n, B, d)], ``encoder_padding_mask`` [(B, n)] and ``encoder_states``, a list of (n, B, d).
+            ``encoder_out`` [(n, B, d)], of wanted positions [(N, d)]; ``encoder_padding_mask`` [(B, n)]; and
+            ``encoder_states``, a list of (n, B, d).
 
         Raises:
             ValueError: n is beyond ``max_positions``, the batch is empty, and on the CPU also where a token id is not
@@ -133,14 +144,17 @@ class SentenceEncoder(FairseqEncoder):
         # On a GPU the question "is there any padding?" would stop the host; on the CPU it is free and saves work.
         mask = None if padding_mask.device.type == "cpu" and not _any(padding_mask) else padding_mask
         states = [x] if return_all_hiddens else []  # held only on demand: in inference nothing else keeps them alive
-        for layer in self.layers:
-            x = layer(x, mask)
+        layers = list(self.layers)  # LayerDrop: a choice of them, each time another
+        for layer in layers:
+            x = layer(x, mask, wanted if layer is layers[-1] else None)
             if return_all_hiddens:
                 states.append(x)
+        if wanted is not None and not layers:
+            x = x[wanted]
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
-            "encoder_out": [x.transpose(0, 1)],
+            "encoder_out": [x.transpose(0, 1) if wanted is None else x],
             "encoder_padding_mask": [padding_mask],
             "encoder_states": [state.transpose(0, 1) for state in states],
         }

@@ -27,6 +27,20 @@ class LinformerRobertaEncoder(RobertaEncoder):
     def build_encoder(self, args: ResolvedConfig, dictionary: Any, embed_tokens: nn.Embedding) -> nn.Module:
         return SentenceEncoder(args, dictionary, embed_tokens)
 
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        masked_tokens: Tensor | None = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for."""
+        if features_only or return_all_hiddens or masked_tokens is None:
+            return super().forward(src_tokens, features_only, return_all_hiddens, masked_tokens)
+        features = self.sentence_encoder(src_tokens, wanted=masked_tokens)["encoder_out"][0]
+        return self.output_layer(features), {"inner_states": None}
+
 
 @register_model("linformer_roberta", dataclass=LinformerRobertaConfig)
 class LinformerRobertaModel(RobertaModel):
@@ -44,6 +58,23 @@ class LinformerRobertaModel(RobertaModel):
     def add_args(cls, parser: ArgumentParser) -> None:
         # RobertaModel lists its flags by hand; ours come from the dataclass, as in BaseFairseqModel.
         super(RobertaModel, cls).add_args(parser)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        classification_head_name: str | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As in RoBERTa; for a classification head ``<s>`` alone leaves the last layer."""
+        if classification_head_name is None or return_all_hiddens:
+            arguments = (src_tokens, features_only, return_all_hiddens, classification_head_name)
+            return super().forward(*arguments, **kwargs)
+        first = (slice(None), 0)
+        features = self.encoder.sentence_encoder(src_tokens, wanted=first)["encoder_out"][0]
+        head = self.classification_heads[classification_head_name]
+        return head(features.unsqueeze(1)), {"inner_states": None}
 
     @classmethod
     def build_model(cls, cfg: Any, task: FairseqTask) -> "LinformerRobertaModel":

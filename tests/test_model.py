@@ -256,6 +256,46 @@ def test_untied_weights_and_pruned_layers():
     assert len(small(encoder_layers_to_keep="1").encoder.sentence_encoder.layers) == 1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"encoder_normalize_before": True}, {"attention": "softmax"}, {"checkpoint_activations": True}],
+    ids=str,
+)
+def test_what_leaves_the_last_layer_at_some_positions_alone_is_what_does_at_all(options):
+    """The masked positions, and for a classification head <s>: outputs and gradients of the whole computation."""
+    model, batch = small(dropout=0.0, attention_dropout=0.0, **options), tokens(3)
+    batch[1, 20:] = 1
+    masked = (torch.rand(batch.shape, generator=torch.Generator().manual_seed(2)) < 0.2) & batch.ne(1)
+    model.register_classification_head("head", num_classes=3)
+    model.double()
+    heads = {
+        "masked": (
+            lambda: model(batch, masked_tokens=masked)[0],
+            lambda: model.encoder.lm_head(model(batch, features_only=True)[0], masked),
+        ),
+        "<s>": (
+            lambda: model(batch, features_only=True, classification_head_name="head")[0],
+            lambda: model.classification_heads["head"](model(batch, features_only=True)[0]),
+        ),
+    }
+    for alone, at_all in heads.values():
+        torch.testing.assert_close(alone(), at_all(), atol=1e-12, rtol=0)
+        gradients = (gradients_of(model, logits().square().sum()) for logits in (alone, at_all))
+        for ours, theirs in zip(*gradients, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+def gradients_of(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return [value.grad.clone() for value in model.parameters() if value.grad is not None]
+
+
+def test_masked_positions_where_layerdrop_leaves_no_layer():
+    model, masked = small(encoder_layerdrop=0.999999).train(), tokens() < 20
+    assert model(tokens(), masked_tokens=masked)[0].shape == (int(masked.sum()), VOCABULARY)
+
+
 def test_hidden_states_have_fairseqs_layout():
     model = small().eval()
     features, extra = model(tokens(2, 10), features_only=True, return_all_hiddens=True)

@@ -10,8 +10,9 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .dropout import attend
 
 
 class AttentionConfig(Protocol):
@@ -144,9 +145,7 @@ class Attention(nn.Module, ABC):
         Returns:
             (B, n, d).
         """
-        dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible, dropout_p=dropout)
-        return self.join_heads(heads)
+        return self.join_heads(attend(queries, keys, values, visible, self.dropout if self.training else 0.0))
 
 
 ATTENTIONS: dict[str, type[Attention]] = {}

@@ -13,10 +13,10 @@ applies to the softmax over positions, the attention weights of the method.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention, register_attention
+from .dropout import dropout
 
 
 @register_attention("efficient")
@@ -28,7 +28,7 @@ class EfficientAttention(Attention):
         if padding_mask is not None:
             hidden = padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
             keys = keys.masked_fill(hidden, torch.finfo(keys.dtype).min)
-        weights = F.dropout(keys.softmax(dim=2), self.dropout, self.training)  # over positions
+        weights = dropout(keys.softmax(dim=2), self.dropout, self.training)  # over positions
         context = weights.transpose(2, 3) @ values  # (B, h, d_h, n) @ (B, h, n, d_h) -> (B, h, d_h, d_h)
         heads = queries.softmax(dim=3) @ context  # over features; (B, h, n, d_h) @ (B, h, d_h, d_h) -> (B, h, n, d_h)
         return self.join_heads(heads)

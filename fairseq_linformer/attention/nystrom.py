@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from .dropout import attend
 
 
 @dataclass
@@ -75,7 +75,7 @@ class NystromAttention(Attention):
         query_landmarks, key_landmarks = means @ queries, means @ keys  # (B, h, m, d_h)
 
         visible = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
-        seen = F.scaled_dot_product_attention(query_landmarks, keys, values, visible)  # (B, h, m, d_h)
+        seen = attend(query_landmarks, keys, values, visible)  # (B, h, m, d_h)
         summaries = self._solve(query_landmarks, key_landmarks, seen)
         # A row that is its own landmarks has their values as summaries, and the first softmax is all of attention.
         short = (positions <= self.landmarks)[:, None, None, None]  # (B,) -> (B, 1, 1, 1)
@@ -83,7 +83,7 @@ class NystromAttention(Attention):
 
         present = (torch.arange(rows, device=x.device) < positions.unsqueeze(1))[:, None, None, :]  # (B, 1, 1, m)
         dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(queries, key_landmarks, summaries, present, dropout)  # (B, h, n, d_h)
+        heads = attend(queries, key_landmarks, summaries, present, dropout)  # (B, h, n, d_h)
         if self.conv is not None:
             heads = heads + self.conv(values if visible is None else values * visible.transpose(-1, -2))
         return self.join_heads(heads)

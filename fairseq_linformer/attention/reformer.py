@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
 from .blocks import into_blocks, leading
+from .dropout import dropout
 
 ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
 
@@ -160,7 +161,7 @@ class ReformerAttention(Attention):
         highest = scores.detach().amax(-1, keepdim=True)
         weights = (scores - highest).exp()
         total = weights.sum(-1, keepdim=True)
-        weights = F.dropout(weights / total, self.dropout, self.training).to(values.dtype)
+        weights = dropout(weights / total, self.dropout, self.training).to(values.dtype)
         return weights @ values, highest + total.log()
 
 

@@ -15,10 +15,10 @@ E = F = I this is Shen et al.'s efficient attention (arXiv 1812.01243) with quer
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .base import register_attention
+from .dropout import dropout
 from .linformer import ProjectedAttention
 
 
@@ -36,7 +36,7 @@ class RevisitedLinformerAttention(ProjectedAttention):
         if visible is not None:
             hidden = ~visible[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
+        weights = dropout(scores.softmax(-1), self.dropout, self.training)
         picked = weights @ values  # (B, h, d_h, d_h): right to left, which keeps n and k apart
         queries = (scale * self.split_heads(self.q_proj(x))).softmax(-1)
         return self.join_heads(queries @ picked)

@@ -19,11 +19,11 @@ from math import isqrt
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
 from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
+from .dropout import dropout
 
 PATTERNS = ("fixed", "strided")
 EXPRESSIVITY = 8
@@ -130,7 +130,7 @@ class SparseAttention(Attention):
         scores = [torch.einsum(f"brhid,{part.axes}->brhis", queries, part.keys) for part in parts]
         lowest = torch.finfo(queries.dtype).min  # not -inf: padding may see nothing at all
         hidden = [score.masked_fill(~part.visible, lowest) for score, part in zip(scores, parts, strict=True)]
-        weights = F.dropout(torch.cat(hidden, dim=-1).softmax(-1), self.dropout, self.training)
+        weights = dropout(torch.cat(hidden, dim=-1).softmax(-1), self.dropout, self.training)
         shares = weights.split([part.visible.size(-1) for part in parts], dim=-1)
         out = [torch.einsum(f"brhis,{part.axes}->brhid", w, part.values) for w, part in zip(shares, parts, strict=True)]
         return out[0] + out[1]

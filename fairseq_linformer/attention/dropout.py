@@ -1,0 +1,118 @@
+"""Dropout, and softmax attention with dropout on its weights, that cost little on the CPU too.
+
+There PyTorch draws masks serially, a random number an element, and its fused attention knows no dropout: instead of it
+several tensors of n x m weights are kept for the backward pass. Here four elements share the 64 bits of a draw, and
+attention takes some queries at a time and computes their weights again in the backward pass, as FlashAttention does
+(Dao et al. 2022, arXiv 2205.14135, section 3.1). Elsewhere, and while PyTorch compiles, its own kernels do as much.
+
+Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+LEVELS = 2**16  # a probability is a multiple of 1 / LEVELS here: 0.1 is 6554 / 65536
+QUERIES = 256  # q: their weights should stay in the processor's cache
+
+
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """``F.dropout``: in training zeros with probability p, below 1, the rest divided by 1 - p."""
+    if not training or p == 0 or not _draws(x):
+        return F.dropout(x, p, training)
+    return x.masked_fill(_draw(x.shape, p), 0.0) * _scale(p)
+
+
+class Dropout(nn.Dropout):
+    """``nn.Dropout`` by ``dropout``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p, self.training)
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None = None, p: float = 0.0) -> Tensor:
+    """softmax(Q K^T / sqrt(d_h)) V, with dropout of probability p on the weights.
+
+    Args:
+        queries: (B, h, n, d_h).
+        keys, values: (B, h, m, d_h).
+        visible: boolean, broadcast to (B, h, n, m), True where a key may be seen; None for everywhere. The result of
+            a query that sees no key is finite and otherwise free.
+
+    Returns:
+        (B, h, n, d_h).
+    """
+    if p == 0 or not _draws(queries):
+        return F.scaled_dot_product_attention(queries, keys, values, visible, p)
+    return _DropoutAttention.apply(queries, keys, values, visible, p)
+
+
+class _DropoutAttention(torch.autograd.Function):
+    """``attend`` on the CPU. Both passes draw the same masks, from one seed."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, p: float) -> Tensor:
+        ctx.save_for_backward(queries, keys, values, visible)
+        ctx.p, ctx.seed = p, int(torch.randint(2**62, ()))
+        keys, values = keys * queries.size(-1) ** -0.5, values * _scale(p)
+        out = queries.new_empty(queries.transpose(1, 2).shape).transpose(1, 2)  # so that heads join without a copy
+        for rows, weights, dropped in _weights(queries, keys, visible, p, ctx.seed):
+            out[:, :, rows] = weights.masked_fill_(dropped, 0.0) @ values
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        queries, keys, values, visible = ctx.saved_tensors
+        scale = queries.size(-1) ** -0.5
+        keys, values = keys * scale, (values * _scale(ctx.p)).transpose(2, 3)
+        grad_queries = torch.empty_like(queries)
+        # Sums over all queries: bfloat16 would lose the last of them.
+        grad_keys = torch.zeros_like(keys, dtype=torch.promote_types(keys.dtype, torch.float32))
+        grad_values = torch.zeros_like(grad_keys)
+        for rows, weights, dropped in _weights(queries, keys, visible, ctx.p, ctx.seed):
+            grad_weights = (grad[:, :, rows] @ values).masked_fill_(dropped, 0.0)
+            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            grad_queries[:, :, rows] = grad_scores @ keys
+            grad_keys += grad_scores.transpose(2, 3) @ queries[:, :, rows]
+            grad_values += weights.masked_fill_(dropped, 0.0).transpose(2, 3) @ grad[:, :, rows]
+        grad_keys, grad_values = grad_keys * scale, grad_values * _scale(ctx.p)
+        return grad_queries, grad_keys.to(keys.dtype), grad_values.to(keys.dtype), None, None
+
+
+def _weights(
+    queries: Tensor, keys: Tensor, visible: Tensor | None, p: float, seed: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Some queries at a time: which, the softmax of Q K^T, (B, h, q, m), and which of these weights are dropped."""
+    generator = torch.Generator().manual_seed(seed)
+    for start in range(0, queries.size(2), QUERIES):
+        rows = slice(start, start + QUERIES)
+        scores = queries[:, :, rows] @ keys.transpose(2, 3)
+        if visible is not None:
+            seen = visible if visible.size(2) == 1 else visible[:, :, rows]
+            scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)  # minus infinity alone in a row would give nan
+        yield rows, scores.softmax(-1), _draw(scores.shape, p, generator)
+
+
+def _draws(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _draw(shape: torch.Size, p: float, generator: torch.Generator | None = None) -> Tensor:
+    """A mask of that shape, True with probability p."""
+    number = shape.numel()
+    draws = torch.empty((number + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return (draws.view(torch.int16)[:number] < _level(p) - LEVELS // 2).view(shape)
+
+
+def _level(p: float) -> int:
+    return min(round(p * LEVELS), LEVELS - 1)
+
+
+def _scale(p: float) -> float:
+    """What the rest is multiplied by."""
+    return LEVELS / (LEVELS - _level(p))
