@@ -1,0 +1,221 @@
+"""The clock, the memory and the floating-point operations of the benchmark's cases.
+
+What is compared runs in turns, round after round, in one process; memory's peak is measured in a process of its own.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from fairseq.optim.adam import Adam
+from fairseq.utils import clip_grad_norm_
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from .peers import LAYERS, MODELS, Peer, Sizes
+
+Key = TypeVar("Key")
+
+PHASES = {
+    "inference": "features of all positions, without gradients",
+    "evaluation": "loss at masked positions, without gradients",
+    "forward": "loss at masked positions, in training mode",
+    "training": "forward and backward",
+    "step": "training, clipping and Adam",
+}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to measure: a phase of a model, or of one layer's attention, on batches of rows of these lengths."""
+
+    model: str
+    sizes: Sizes
+    phase: str
+    batches: tuple[tuple[int, ...], ...]
+    layer_alone: bool = False
+    note: str = ""  # what tells it from others of its group, for the tables
+
+    @property
+    def tokens(self) -> int:
+        """Without padding."""
+        return sum(map(sum, self.batches))
+
+    def build(self) -> Peer:
+        torch.manual_seed(1)
+        return (LAYERS if self.layer_alone else MODELS)[self.model](self.sizes)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and in which type of number the cases run."""
+
+    device: str
+    dtype: str
+
+    def describe(self) -> dict[str, Any]:
+        about = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+        if self.device == "cuda":
+            properties = torch.cuda.get_device_properties(0)
+            return {
+                **about,
+                "name": properties.name,
+                "GiB": properties.total_memory / 2**30,
+                "cuda": torch.version.cuda,
+            }
+        gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        return {**about, "name": _processor(), "threads": torch.get_num_threads(), "GiB": gib}
+
+    def prepare(self, case: Case) -> Callable[[], None]:
+        """The case's work as a call, on a model and batches that are ready."""
+        peer = case.build().to(self.device, DTYPES[self.dtype])
+        batches = [[self._move(tensor) for tensor in peer.draw(case.sizes, lengths)] for lengths in case.batches]
+        peer.train(case.phase not in ("inference", "evaluation"))
+        optimizer = Adam(peer.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01)
+
+        def work() -> None:
+            for inputs in batches:
+                with torch.set_grad_enabled(peer.training):
+                    result: Tensor = peer.features(*inputs) if case.phase == "inference" else peer.loss(*inputs)
+                if case.phase in ("training", "step"):
+                    result.backward()
+                if case.phase == "step":
+                    clip_grad_norm_(list(peer.parameters()), 1.0)
+                    optimizer.step()
+                for tensor in (*peer.parameters(), *inputs):
+                    tensor.grad = None
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+
+        return work
+
+    def matrix_product(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
+        """The product of the feed-forward network, (rows, d) (d, 4 d), and its floating-point operations."""
+        sizes = ((rows, embed_dim), (embed_dim, 4 * embed_dim), (rows, 4 * embed_dim))
+        left, right, out = (torch.ones(size, device=self.device, dtype=DTYPES[self.dtype]) for size in sizes)
+
+        def work() -> None:
+            torch.mm(left, right, out=out)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+
+        return work, 8 * rows * embed_dim**2
+
+    def largest_batch(self, case: Case) -> int:
+        """Rows of the largest batch that fits in the GPU's memory."""
+
+        def fits(rows: int) -> bool:
+            try:
+                self.prepare(replace(case, batches=(case.batches[0][:1] * rows,)))()
+            except torch.OutOfMemoryError:
+                return False
+            finally:
+                torch.cuda.empty_cache()
+            return True
+
+        return largest(fits)
+
+    def peak_memory(self, case: Case) -> float:
+        """MiB that the case's work adds to what a process with its model holds: of the GPU, or resident (Linux).
+
+        Raises:
+            MemoryError: the process was killed.
+        """
+        context = get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        try:
+            with ProcessPoolExecutor(1, mp_context=context) as process:
+                return process.submit(_peak_memory, self, case).result()
+        except BrokenProcessPool:
+            raise MemoryError("not enough memory") from None
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor.to(self.device)
+        return tensor.detach().to(self.device, DTYPES[self.dtype]).requires_grad_(tensor.requires_grad)
+
+
+def _peak_memory(machine: Machine, case: Case) -> float:
+    work = machine.prepare(case)
+    if machine.device == "cuda":
+        before = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here: building had one of its own
+    held = _resident("VmRSS")
+    work()
+    return _resident("VmHWM") - held
+
+
+def _resident(name: str) -> float:
+    """MiB of this process's memory: VmRSS now, VmHWM at its peak (Linux)."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[name].split()[0]) / 1024
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.processor()
+
+
+def flops(case: Case) -> int:
+    """Floating-point operations of a case's matrix products; a backward pass has twice those of the forward."""
+    peer = case.build().eval()
+    peer.kernel = "math"  # whose products are counted one by one
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        for lengths in case.batches:
+            inputs = [tensor.detach() for tensor in peer.draw(case.sizes, lengths)]
+            peer.features(*inputs) if case.phase == "inference" else peer.loss(*inputs)
+    return int(counter.get_total_flops()) * (3 if case.phase in ("training", "step") else 1)
+
+
+def in_turns(calls: Mapping[Key, Callable[[], None]], rounds: int) -> dict[Key, list[float]]:
+    """Seconds of each call in each round."""
+    seconds: dict[Key, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            seconds[name].append(timed(call))
+    return seconds
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, to an eighth; 0 where not even 1 does."""
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > max(1, low // 8):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def timed(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
+    return {"seconds": median, "low": low, "high": high}

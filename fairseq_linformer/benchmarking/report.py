@@ -1,0 +1,157 @@
+"""The benchmark's tables and plots, from its rows alone: results.md, figure2.png and growth.png."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..data.staging import write_whole
+from .suites import PROJECTED_LENGTHS, SUITES
+
+Row = Mapping[str, Any]
+
+# Wang et al. 2020, table 3: by n, for k = 128, 256, 512, 1024 and 2048, against the Transformer.
+PAPER_TIME = {
+    512: (1.5, 1.3),
+    1024: (1.7, 1.6, 1.3),
+    2048: (2.6, 2.4, 2.1, 1.3),
+    4096: (3.4, 3.2, 2.8, 2.2, 1.3),
+    8192: (5.5, 5.0, 4.4, 3.5, 2.1),
+    16384: (8.6, 7.8, 7.0, 5.6, 3.3),
+    32768: (13, 12, 11, 8.8, 5.0),
+    65536: (20, 18, 16, 14, 7.9),
+}
+PAPER_MEMORY = {
+    512: (1.7, 1.5),
+    1024: (3.0, 2.9, 1.8),
+    2048: (6.1, 5.6, 3.6, 2.0),
+    4096: (14, 13, 8.3, 4.3, 2.3),
+    8192: (28, 26, 17, 8.5, 4.5),
+    16384: (56, 48, 32, 16, 8),
+    32768: (56, 48, 36, 18, 16),
+    65536: (60, 52, 40, 20, 18),
+}
+
+
+def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """Writes the files into a folder, and returns the text of results.md."""
+    parts = [", ".join(f"{name} {value}" for name, value in settings.items())]
+    for suite, groups in SUITES.items():
+        own = [row for row in rows if row["suite"] == suite]
+        if own:
+            parts.append(f"## {suite}\n\n{groups.__doc__}\n\n{as_table(own)}")
+    table3 = [row for row in rows if row["suite"] == "table3"]
+    if table3:
+        parts.append(f"## Table 3: how many times faster than `softmax`\n\n{savings(table3, 'seconds', PAPER_TIME)}")
+        parts.append(f"## Table 3: how many times less memory, by the peak\n\n{savings(table3, 'MiB', PAPER_MEMORY)}")
+        if any("largest_batch" in row for row in table3):
+            by_batch = savings(table3, "largest_batch", PAPER_MEMORY)
+            parts.append(f"## Table 3: how many times less memory, by the largest batch\n\n{by_batch}")
+        draw_figure2(table3, out / "figure2.png")
+    growth = [row for row in rows if row["suite"] == "growth" and "seconds" in row]
+    if growth:
+        parts.append(f"## Exponents of the growth with n\n\n{exponents(growth)}")
+        draw_growth(growth, out / "growth.png")
+    text = "\n\n".join(part.rstrip() for part in parts) + "\n"
+    write_whole(out / "results.md", text)
+    return text
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    """The rows of a suite in Markdown, group after group."""
+    lines = [
+        "| | model | ms (quartiles) | tokens/s | against `linformer` | MiB | of the matrix rate |",
+        "|---" * 7 + "|",
+    ]
+    for row in rows:
+        name = f"`{row['model']}`" + (f" {row['note']}" if row["note"] else "")
+        if "seconds" not in row:
+            lines.append(f"| {row['group']} | {name} | not measured: {row['skipped']} | | | | |")
+            continue
+        peers = [other for other in rows if other["group"] == row["group"] and "seconds" in other]
+        linformer = next((other for other in peers if other["model"] == "linformer"), row)
+        speed = row["tokens_per_second"] / linformer["tokens_per_second"]
+        cells = [
+            f"{1000 * row['seconds']:,.1f} ({1000 * row['low']:,.1f} to {1000 * row['high']:,.1f})",
+            f"{row['tokens_per_second']:,.0f}",
+            f"{speed:.2f} x",
+            f"{row['MiB']:,.0f}" if "MiB" in row else "",
+            f"{100 * row['roofline']:.0f} %" if "roofline" in row else "",
+        ]
+        lines.append(f"| {row['group']} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def savings(rows: Sequence[Row], what: str, paper: Mapping[int, Sequence[float]]) -> str:
+    """What softmax attention takes of something, divided by what Linformer takes; the paper's figure in brackets."""
+    columns = " | ".join(f"k = {k}" for k in PROJECTED_LENGTHS)
+    lines = [f"| n | {columns} |", "|---" * (len(PROJECTED_LENGTHS) + 1) + "|"]
+    for n in dict.fromkeys(row["n"] for row in rows):
+        own = [row for row in rows if row["n"] == n]
+        softmax = next(row for row in own if row["model"] == "softmax").get(what)
+        cells = []
+        for k, theirs in zip(PROJECTED_LENGTHS, (*paper.get(n, ()), *[None] * len(PROJECTED_LENGTHS)), strict=False):
+            value = next((row for row in own if row["model"] == "linformer" and row["k"] == k), {}).get(what)
+            brackets = "" if theirs is None else f" ({theirs})"
+            if value and softmax:
+                ratio = value / softmax if what == "largest_batch" else softmax / value
+                cells.append(f"{ratio:.1f}{brackets}")
+            else:
+                cells.append(f"not measured{brackets}" if k < n else "")
+        lines.append(f"| {n} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def exponents(rows: Sequence[Row]) -> str:
+    """The slopes of log cost against log n, by least squares."""
+    lines = ["| model | phase | n | time | memory |", "|---" * 5 + "|"]
+    for model, phase in dict.fromkeys((row["model"], row["phase"]) for row in rows):
+        own = [row for row in rows if (row["model"], row["phase"]) == (model, phase)]
+        if len(own) > 1:
+            n = [row["n"] for row in own]
+            slopes = [exponent(n, [row[what] for row in own]) for what in ("seconds", "MiB")]
+            cells = " | ".join(f"{slope:.2f}" for slope in slopes)
+            lines.append(f"| `{model}` | {phase} | {n[0]} to {n[-1]} | {cells} |")
+    return "\n".join(lines)
+
+
+def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
+    """a of cost = b n^a, fitted to the logarithms."""
+    return float(np.polyfit(np.log(lengths), np.log(costs), 1)[0])
+
+
+def draw_figure2(rows: Sequence[Row], path: Path) -> None:
+    """Time of a batch of a fixed number of tokens against n, as the paper's figure 2."""
+    figure = Figure(figsize=(7, 5))
+    panel = figure.subplots()
+    lines: dict[str, Callable[[Row], bool]] = {"softmax": lambda row: row["model"] == "softmax"}
+    for k in PROJECTED_LENGTHS:
+        lines[f"Linformer, k={k}"] = lambda row, k=k: row["model"] == "linformer" and row["k"] == k  # type: ignore[misc]
+    for label, chosen in lines.items():
+        points = [(row["n"], 1e6 / row["tokens_per_second"]) for row in rows if "seconds" in row and chosen(row)]
+        if points:
+            panel.plot(*zip(*points, strict=True), marker=".", label=label)
+    _finish(figure, [panel], sorted({row["n"] for row in rows}), ["microseconds a token, inference"], path)
+
+
+def draw_growth(rows: Sequence[Row], path: Path) -> None:
+    """Time and memory of one row against n."""
+    figure = Figure(figsize=(12, 5))
+    panels = figure.subplots(1, 2)
+    for model, phase in dict.fromkeys((row["model"], row["phase"]) for row in rows):
+        own = [row for row in rows if (row["model"], row["phase"]) == (model, phase)]
+        for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
+            panel.plot([row["n"] for row in own], [row[what] for row in own], marker=".", label=f"{model}, {phase}")
+    _finish(figure, panels, sorted({row["n"] for row in rows}), ["seconds", "MiB"], path)
+
+
+def _finish(figure: Figure, panels: Sequence[Any], lengths: Sequence[int], labels: Sequence[str], path: Path) -> None:
+    for panel, label in zip(panels, labels, strict=True):
+        panel.set(xlabel="n", ylabel=label, xscale="log", yscale="log", xticks=lengths)
+        panel.set_xticklabels([f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
+        panel.minorticks_off()
+    panels[0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)

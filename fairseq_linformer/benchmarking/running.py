@@ -1,0 +1,126 @@
+"""Measures suites group by group, and keeps what is measured: an interrupted benchmark goes on with the next group."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ..data.staging import write_whole
+from .measuring import Case, Machine, flops, in_turns, spread, timed
+from .suites import SUITES, Group, Plan
+
+RESULTS_FILE = "results.json"
+Row = dict[str, Any]
+
+
+@dataclass
+class Benchmark:
+    """A plan on a machine, and its results so far.
+
+    Args:
+        rounds: times that each case runs, after once to warm up.
+        limit: seconds that a case may take; what takes longer, or is expected to, is left out with that reason.
+        out: folder of results.json.
+
+    Raises:
+        ValueError: the folder has results of other settings, or of another machine.
+    """
+
+    plan: Plan
+    machine: Machine
+    rounds: int
+    limit: float
+    out: Path
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.settings = {**self.machine.describe(), "rounds": self.rounds, "limit": self.limit, **self.plan.describe()}
+        file = self.out / RESULTS_FILE
+        if file.is_file():
+            earlier = json.loads(file.read_text(encoding="utf-8"))
+            for name, value in self.settings.items():
+                found = earlier["settings"].get(name)
+                if found != value:
+                    raise ValueError(f"{self.out} has results with {name}={found}, not {value}: name another --out")
+            self.rows = earlier["rows"]
+
+    def run(self, suites: list[str]) -> None:
+        """Measures what is not yet measured of these suites."""
+        groups = [(suite, group) for suite in suites for group in SUITES[suite](self.plan)]
+        known = {(row["suite"], row["group"]) for row in self.rows}
+        bar = tqdm(groups, unit="group", disable=None)
+        for suite, group in bar:
+            bar.set_description(f"{suite}, {group.name}")
+            if (suite, group.name) not in known:
+                self.rows += [{"suite": suite, "group": group.name, **row} for row in self._measure(suite, group)]
+                content = {"settings": self.settings, "rows": self.rows}
+                write_whole(self.out / RESULTS_FILE, json.dumps(content, indent=1) + "\n")
+
+    def _measure(self, suite: str, group: Group) -> list[Row]:
+        """The rows of a group; a case that cannot run has "skipped", a reason, in the place of figures."""
+        calls: dict[Case, Callable[[], None]] = {}
+        rows = {case: describe(case) for case in group.cases}
+        for case, row in rows.items():
+            try:
+                calls[case] = self._prepare(suite, case)
+            except (ImportError, OSError, RuntimeError) as error:  # not installed, no memory, no such kernel, too slow
+                row["skipped"] = str(error).splitlines()[0]
+        product, operations = self.machine.matrix_product(group.cases[0].tokens, self.plan.sizes.embed_dim)
+        seconds = in_turns({**calls, "matrix product": product}, self.rounds)
+        rate = operations / spread(seconds["matrix product"])["seconds"]
+        for case in calls:
+            rows[case] |= self._figures(case, seconds[case], group, rate)
+        return list(rows.values())
+
+    def _prepare(self, suite: str, case: Case) -> Callable[[], None]:
+        """The case's work, warm; RuntimeError if it takes longer than the limit, or is expected to."""
+        alike = [row for row in self.rows if row["suite"] == suite and _alike(row, describe(case))]
+        if alike and alike[-1].get("skipped", "").endswith(self._limit()):
+            raise RuntimeError(f"at n={alike[-1]['n']} it {alike[-1]['skipped']}")
+        expected = forecast([row for row in alike if "seconds" in row], case)
+        if expected > self.limit:
+            raise RuntimeError(f"would take about {expected:.0f} s, {self._limit()}")
+        work = self.machine.prepare(case)
+        seconds = timed(work)
+        if seconds > self.limit:
+            raise RuntimeError(f"took {seconds:.0f} s, {self._limit()}")
+        return work
+
+    def _limit(self) -> str:
+        return f"the limit is {self.limit:g} s"
+
+    def _figures(self, case: Case, seconds: list[float], group: Group, rate: float) -> Row:
+        row = {**spread(seconds), "tokens_per_second": case.tokens / spread(seconds)["seconds"]}
+        if group.roofline:
+            row["roofline"] = flops(case) / row["seconds"] / rate
+        if group.memory:
+            row["MiB"] = self.machine.peak_memory(case)
+        if group.largest_batch:
+            row["largest_batch"] = self.machine.largest_batch(case)
+        return row
+
+
+def describe(case: Case) -> Row:
+    """The case as the start of a row."""
+    rows = len(case.batches[0]) if len(case.batches) == 1 else None
+    k = case.sizes.projected_length
+    return {"model": case.model, "note": case.note, "phase": case.phase, "n": case.sizes.length, "k": k, "rows": rows}
+
+
+def forecast(rows: list[Row], case: Case) -> float:
+    """Seconds that a case is expected to take, by the growth between the last two lengths; 0 if unknown."""
+    if len(rows) < 2 or rows[-2]["n"] == rows[-1]["n"]:
+        return 0.0
+    first, last = ({"n": row["n"], "seconds": 1 / row["tokens_per_second"]} for row in rows[-2:])
+    exponent = math.log(last["seconds"] / first["seconds"]) / math.log(last["n"] / first["n"])
+    return case.tokens * last["seconds"] * (case.sizes.length / last["n"]) ** max(0.0, exponent)
+
+
+def _alike(one: Row, other: Row) -> bool:
+    """Whether two rows differ in length alone."""
+    return all(one[name] == other[name] for name in ("model", "note", "phase"))

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Measures Linformer's speed and memory beside fairseq's example, full attention and other encoders, in one run.
+
+    python scripts/benchmark.py --out runs/benchmark
+    python scripts/benchmark.py --quick
+    python scripts/benchmark.py --device cuda --dtype bfloat16 --layers 12 --tokens 65536
+
+What is compared runs in turns, round after round, after once to warm up; figures are medians with quartiles. Peers that
+are not installed, and what takes longer than --limit, are left out with the reason. Memory is the peak that a call adds
+to a process that holds the model (of the GPU, or resident). OUT gets results.json, results.md, figure2.png and
+growth.png; when the command is repeated, what is measured is not measured again.
+
+Suites: attention (one layer beside the example's), models (whole models of equal width and depth), table3 (the paper's
+table 3 and figure 2), growth (exponents of cost against n), memory (activation checkpointing and offload), long (a step
+at n = 65,536, inference at 262,144), lengths (real lengths of IMDB's reviews, which --reviews names).
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+
+import torch
+
+from fairseq_linformer.benchmarking.measuring import DTYPES, Machine
+from fairseq_linformer.benchmarking.peers import Sizes
+from fairseq_linformer.benchmarking.report import write_report
+from fairseq_linformer.benchmarking.running import Benchmark
+from fairseq_linformer.benchmarking.suites import SUITES, Plan
+from fairseq_linformer.errors import one_line_errors
+
+LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
+QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens": 1024, "rounds": 3, "limit": 5.0}
+QUICK |= {"lengths": LENGTHS[:4], "suites": [suite for suite in SUITES if suite != "long"]}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--out", metavar="DIR", type=Path, default=Path("runs/benchmark"), help="default: runs/benchmark")
+    add("--suites", metavar="S", nargs="+", choices=sorted(SUITES), default=list(SUITES), help="default: all")
+    add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--dtype", choices=sorted(DTYPES), default="float32", help="default: float32")
+    add("--layers", metavar="L", type=int, default=2, help="default: 2")
+    add("--embed-dim", metavar="D", type=int, default=768, help="default: 768")
+    add("--heads", metavar="H", type=int, default=12, help="default: 12")
+    add("--vocab-size", metavar="V", type=int, default=8000, help="default: 8000")
+    add("--dropout", metavar="P", type=float, default=0.1, help="of hidden layers and weights (default 0.1)")
+    add("--tokens", metavar="N", type=int, default=4096, help="of a batch, at least one row (default 4096)")
+    add("--rounds", metavar="N", type=int, default=7, help="times that each case runs (default 7)")
+    add("--limit", metavar="S", type=float, default=30.0, help="seconds that a case may take (default 30)")
+    add("--threads", metavar="N", type=int, help="of the CPU (default: PyTorch's choice)")
+    add("--reviews", metavar="DIR", type=Path, help="IMDB as scripts/prepare_imdb.py writes it, for the suite lengths")
+    add("--lengths", metavar="N", type=int, nargs="+", default=LENGTHS, help="n of table3 and growth (512 to 65536)")
+    add("--quick", action="store_true", help="a small model, n to 4,096, in two minutes; other options can change it")
+    if parser.parse_args().quick:
+        parser.set_defaults(**QUICK)
+    return parser.parse_args()
+
+
+def main(arguments: argparse.Namespace) -> None:
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: PyTorch finds no GPU")
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    lengths = tuple(sorted(arguments.lengths))
+    sizes = Sizes(
+        length=lengths[-1],
+        projected_length=128,
+        layers=arguments.layers,
+        embed_dim=arguments.embed_dim,
+        heads=arguments.heads,
+        vocabulary=arguments.vocab_size,
+        dropout=arguments.dropout,
+    )
+    plan = Plan(sizes, arguments.tokens, lengths, arguments.device, arguments.reviews)
+    machine = Machine(arguments.device, arguments.dtype)
+    benchmark = Benchmark(plan, machine, arguments.rounds, arguments.limit, arguments.out)
+    benchmark.run(arguments.suites)
+    print(f"\n{write_report(arguments.out, benchmark.settings, benchmark.rows)}\nfiles: {arguments.out}")
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    logging.getLogger().setLevel(logging.WARNING)
+    with one_line_errors():
+        main(arguments)

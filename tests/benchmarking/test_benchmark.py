@@ -1,0 +1,156 @@
+"""scripts/benchmark.py: the models that it compares, what it writes, leaves out and does not measure again."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_linformer.benchmarking import running, suites
+from fairseq_linformer.benchmarking.measuring import Case, Machine, flops, in_turns, largest, spread
+from fairseq_linformer.benchmarking.peers import MODELS, AttentionLayer, Sizes
+from fairseq_linformer.benchmarking.report import exponent, savings, write_report
+from fairseq_linformer.benchmarking.running import Benchmark, forecast
+from fairseq_linformer.benchmarking.suites import Group, Plan
+from tests.conftest import run
+
+SIZES = Sizes(length=64, projected_length=16, layers=1, embed_dim=24, heads=3, vocabulary=50)
+MACHINE = Machine("cpu", "float32")
+NEEDED = {"lucidrains": "linformer", "hf": "transformers"}
+
+
+def plan(**changes):
+    return Plan(**{"sizes": SIZES, "tokens": 128, "lengths": (512,), "device": "cpu", "reviews": None, **changes})
+
+
+@pytest.mark.parametrize("model", ["linformer", "softmax", *list(MODELS)[-6:]])
+def test_every_model_learns_from_and_encodes_the_same_batch(model):
+    pytest.importorskip(NEEDED.get(model.split("-")[0], "torch"))
+    peer = Case(model, SIZES, "training", ((64, 64),)).build()
+    tokens, masked = peer.draw(SIZES, (64, 64))
+    assert peer.eval().features(tokens, masked).shape == (2, 64, 24)
+    loss = peer.train().loss(tokens, masked)
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(50), rel=0.5)
+    layers = [part for part in peer.modules() if isinstance(part, nn.Linear) and part.weight.grad is not None]
+    assert len(layers) >= 5 and all(layer.weight.grad.isfinite().all() for layer in layers)
+
+
+def test_batches_of_unequal_rows_are_padded_and_nothing_padded_is_masked():
+    peer = Case("linformer", SIZES, "training", ((64,),)).build()
+    tokens, masked = peer.draw(SIZES, (40, 7))
+    assert tokens.shape == (2, 40) and (tokens[1, 7:] == 1).all() and not masked[1, 7:].any() and (tokens[0] != 1).all()
+
+
+def test_the_examples_layer_and_ours_compute_the_same():
+    """So that the suite compares like with like: their parameters in our layer give their output."""
+    cases = (Case(model, SIZES, "inference", ((64,),), layer_alone=True) for model in ("linformer", "fairseq-example"))
+    ours, theirs = (case.build().eval() for case in cases)
+    assert isinstance(ours, AttentionLayer)
+    names = {name.replace("compress_k", "key_projection"): value for name, value in theirs.model.named_parameters()}
+    ours.model.load_state_dict(names, strict=False)
+    assert set(names) >= {name for name, _ in ours.model.named_parameters()}
+    (x,) = ours.draw(SIZES, (64, 64))
+    torch.testing.assert_close(ours.features(x), theirs.features(x).transpose(0, 1), atol=1e-5, rtol=0)
+
+
+def test_floating_point_operations_are_those_of_the_formula():
+    """Of the attention layer alone: 2 n d^2 + 3 n k d + 2 k d^2 multiplications (LinformerAttention)."""
+    n, k, d = SIZES.length, SIZES.projected_length, SIZES.embed_dim
+    case = Case("linformer", SIZES, "inference", ((n, n, n),), layer_alone=True)
+    assert flops(case) == 3 * 2 * (2 * n * d * d + 3 * n * k * d + 2 * k * d * d)
+    assert flops(Case("linformer", SIZES, "training", case.batches, layer_alone=True)) == 3 * flops(case)
+
+
+def test_peak_memory_grows_with_the_batch():
+    few, many = (MACHINE.peak_memory(Case("softmax", SIZES, "training", ((64,) * rows,))) for rows in (64, 256))
+    assert 0 < 2 * few < many
+
+
+def test_calls_take_turns():
+    order = []
+    seconds = in_turns({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3)
+    assert order == list("ababab") and {name: len(own) for name, own in seconds.items()} == {"a": 3, "b": 3}
+    assert spread([3.0, 1.0, 2.0]) == {"low": 1.5, "seconds": 2.0, "high": 2.5}
+
+
+@pytest.mark.parametrize(("limit", "found"), [(0, 0), (1, 1), (7, 7), (1000, 1000)])
+def test_the_largest_batch_that_fits(limit, found):
+    tried = []
+    assert limit * 7 / 8 <= largest(lambda rows: (tried.append(rows), rows <= limit)[1]) <= found
+    assert len(tried) < 20
+
+
+def test_forecast_follows_the_growth_of_the_last_two_lengths():
+    def row(n, seconds):
+        return {"n": n, "seconds": seconds, "tokens_per_second": 1024 / seconds}
+
+    case = Case("softmax", Sizes(4096, 16, 1, 24, 3, 50), "inference", ((4096,),))
+    assert forecast([], case) == forecast([row(512, 1.0)], case) == 0
+    assert forecast([row(512, 1.0), row(1024, 2.0)], case) == pytest.approx(2.0 * 4 * 4), "4 x a token, 4 x as many"
+    assert forecast([row(512, 1.0), row(1024, 1.0)], case) == pytest.approx(4.0)
+
+
+def test_what_cannot_run_is_left_out_with_its_reason_and_what_follows_is_not_tried(monkeypatch, tmp_path):
+    def suite(plan):
+        for n in (16, 32):
+            cases = tuple(plan.case(model, n, 8, "inference") for model in ("linformer", "absent"))
+            yield Group(f"n={n}", cases, memory=False)
+
+    def absent(sizes):
+        raise ImportError("No module named 'absent'")
+
+    monkeypatch.setitem(MODELS, "absent", absent)
+    monkeypatch.setitem(running.SUITES, "models", suite)
+    benchmark = Benchmark(plan(), MACHINE, 2, 30.0, tmp_path)
+    benchmark.run(["models"])
+    assert [row.get("skipped") for row in benchmark.rows] == [None, "No module named 'absent'"] * 2
+
+    slow = Benchmark(plan(), MACHINE, 2, 0.0, tmp_path / "slow")
+    slow.run(["models"])
+    first, _, second, _ = (row["skipped"] for row in slow.rows)
+    assert first.startswith("took ") and first.endswith(" s, the limit is 0 s") and second == f"at n=16 it {first}"
+    write_report(tmp_path / "slow", slow.settings, slow.rows)
+
+
+def test_the_command_measures_what_is_missing_and_refuses_other_settings(tmp_path):
+    command = ["scripts/benchmark.py", "--quick", "--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50]
+    command += ["--tokens", 64, "--rounds", 2, "--lengths", 256, 512, "--out", "runs"]
+    run(*command, "--suites", "table3", cwd=tmp_path)
+    results = json.loads((tmp_path / "runs" / "results.json").read_text())
+    printed = run(*command, "--suites", "table3", "attention", cwd=tmp_path)
+    again = json.loads((tmp_path / "runs" / "results.json").read_text())
+    assert again["rows"][: len(results["rows"])] == results["rows"], "not measured again"
+    assert {row["suite"] for row in again["rows"]} == {"table3", "attention"}
+    assert all(row["seconds"] > 0 and row["MiB"] > 0 for row in again["rows"])
+    assert "## Table 3: how many times faster than `softmax`" in printed and "| 512 | " in printed
+    assert (tmp_path / "runs" / "figure2.png").stat().st_size > 10_000
+    refused = run(*command, "--lengths", 512, cwd=tmp_path, status=1)
+    assert "error: runs has results with lengths=[256, 512], not [512]: name another --out" in refused
+    refused = run(*command, "--suites", "lengths", "--reviews", "nowhere", cwd=tmp_path, status=1)
+    assert "error: nowhere holds no input0/train.idx" in refused
+
+
+def test_every_suite_names_its_groups_once_and_fits_its_lengths():
+    for name, suite in suites.SUITES.items():
+        groups = list(suite(plan(lengths=tuple(2**power for power in range(9, 17)))))
+        assert len({group.name for group in groups}) == len(groups), name
+        for group in groups:
+            assert len(set(group.cases)) == len(group.cases), group.name
+            assert len({(case.model, case.note) for case in group.cases}) == len(group.cases), group.name
+            assert all(case.sizes.projected_length < case.sizes.length for case in group.cases)
+
+
+def test_savings_and_exponents():
+    def row(model, n, k, seconds):
+        return {"model": model, "n": n, "k": k, "seconds": seconds}
+
+    rows = [
+        row("softmax", 1024, 128, 8.0),
+        row("linformer", 1024, 128, 2.0),
+        {"model": "linformer", "n": 1024, "k": 256},
+    ]
+    last = savings(rows, "seconds", {1024: (1.7, 1.6, 1.3)}).splitlines()[-1]
+    assert last == "| 1024 | 4.0 (1.7) | not measured (1.6) | not measured (1.3) |  |  |"
+    assert exponent([1, 2, 4], [3.0, 12.0, 48.0]) == pytest.approx(2.0)
