@@ -13,11 +13,8 @@ step, so that what else the machine did has no part in it) and cost.png. What is
 import argparse
 import json
 import logging
-import statistics
 import sys
-import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +25,23 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
-from fairseq.data import Dictionary
-from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.benchmarking.measuring import Case, Machine, in_turns, spread
+from fairseq_linformer.benchmarking.peers import Sizes
+from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.data.staging import write_whole
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
-from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.running import CONFIGS, override, train
 
-SIZES = {"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512}
+EMBED_DIM = 128
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.002]", "dataset.max_valid_steps=50"]
 LENGTHS = {512: 128, 4096: 256}  # n, and Linformer's k as our configurations have it
 TOKENS = 2048  # of a step, at least one row
+MACHINE = Machine("cuda" if torch.cuda.is_available() else "cpu", "float32")
 
 
 def pretrain(attention: str, data: Path, out: Path, updates: int) -> list[dict[str, Any]]:
@@ -52,83 +49,30 @@ def pretrain(attention: str, data: Path, out: Path, updates: int) -> list[dict[s
     interval = max(1, updates // 10)
     schedule = [f"lr_scheduler.warmup_updates={updates // 10}", f"dataset.validate_interval_updates={interval}"]
     schedule += [f"checkpoint.save_interval_updates={interval}"]
-    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+    sizes = [f"model.encoder_embed_dim={EMBED_DIM}", f"model.encoder_ffn_embed_dim={4 * EMBED_DIM}"]
     settings = [override("task.data", data), f"model.attention={attention}", *sizes, *RECIPE, *schedule]
     return train("pretrain/tiny_512", settings, out / attention, updates)
 
 
-def build(attention: str, dictionary: Dictionary, length: int, k: int) -> RobertaModel:
-    """The model of configs/pretrain/tiny_512 with a mechanism, for sequences of a length."""
-    tiny = (
-        OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml"),
-        OmegaConf.load(CONFIGS / "pretrain/recipe/tiny.yaml").model,
+def cases(attention: str, vocabulary: int) -> dict[int, Case]:
+    """A step of the model of configs/pretrain/tiny_512 with a mechanism, by the length of its rows."""
+    tiny = OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml")
+    architecture = ARCHITECTURES[tiny._name]
+    sizes = Sizes(
+        length=0,
+        projected_length=0,
+        layers=architecture["encoder_layers"],
+        embed_dim=EMBED_DIM,
+        heads=architecture["encoder_attention_heads"],
+        vocabulary=vocabulary,
+        dropout=OmegaConf.load(CONFIGS / "pretrain/recipe/tiny.yaml").model.dropout,
+        sharing=tiny.sharing,
+        options=tuple((name, tiny[name]) for name in ("local_conv", "encoder_normalize_before")),
     )
-    own = {"attention": attention, "max_positions": length, "projected_length": k, **SIZES}
-    options = OmegaConf.merge(*tiny, own)
-    del options["defaults"]
-    config = resolve_config(options, length)
-    torch.manual_seed(1)
-    return LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
-
-
-def step(model: RobertaModel, tokens: torch.Tensor, masked: torch.Tensor) -> None:
-    """Forward and backward of masked language modelling."""
-    logits, _ = model(tokens, masked_tokens=masked)
-    torch.nn.functional.cross_entropy(logits.float(), tokens[masked]).backward()
-    model.zero_grad()
-    if tokens.is_cuda:
-        torch.cuda.synchronize()
-
-
-def batch(dictionary: Dictionary, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens, (rows, n), and which 15 % of them are masked."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    generator = torch.Generator().manual_seed(1)
-    shape = (max(1, TOKENS // length), length)
-    tokens = torch.randint(dictionary.nspecial, len(dictionary), shape, generator=generator)
-    return tokens.to(device), (torch.rand(shape, generator=generator) < 0.15).to(device)
-
-
-def measure_times(attentions: list[str], dictionary: Dictionary, length: int, k: int, rounds: int) -> dict[str, float]:
-    """Seconds of a training step, the median of `rounds`, the mechanisms interleaved; the first round warms up."""
-    tokens, masked = batch(dictionary, length)
-    models = {attention: build(attention, dictionary, length, k).to(tokens.device) for attention in attentions}
-    seconds: dict[str, list[float]] = {attention: [] for attention in attentions}
-    for number in tqdm(range(rounds + 1), desc=f"n={length}", unit="round", disable=None):
-        for attention, model in models.items():
-            start = time.perf_counter()
-            step(model, tokens, masked)
-            if number > 0:
-                seconds[attention].append(time.perf_counter() - start)
-    return {attention: statistics.median(values) for attention, values in seconds.items()}
-
-
-def peak_memory(attention: str, data: Path, length: int, k: int) -> float:
-    """MiB that a training step adds to what a process with its model holds: of the GPU, or resident (Linux)."""
-    dictionary = load(data)
-    tokens, masked = batch(dictionary, length)
-    model = build(attention, dictionary, length, k).to(tokens.device)
-    if tokens.is_cuda:
-        before = torch.cuda.memory_allocated()
-        step(model, tokens, masked)
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here; importing torch had one of its own
-    before = resident("VmRSS")
-    step(model, tokens, masked)
-    return resident("VmHWM") - before
-
-
-def resident(name: str) -> float:
-    """MiB of this process's memory: VmRSS now, VmHWM at its peak (Linux)."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(lines[name].split()[0]) / 1024
-
-
-def load(data: Path) -> Dictionary:
-    """The dictionary of a corpus as the task has it."""
-    dictionary = load_dictionary(data / DICTIONARY_FILE)
-    dictionary.add_symbol("<mask>")
-    return dictionary
+    return {
+        n: Case(attention, replace(sizes, length=n, projected_length=k), "training", ((n,) * max(1, TOKENS // n),))
+        for n, k in LENGTHS.items()
+    }
 
 
 def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> dict[str, dict[str, Any]]:
@@ -136,16 +80,18 @@ def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> d
     file = out / "cost.json"
     if file.is_file() and (known := json.loads(file.read_text())).keys() == set(attentions):
         return known
-    dictionary = load(data)
+    vocabulary = len(load_dictionary(data / DICTIONARY_FILE)) + 1  # the task adds <mask>
     cost: dict[str, dict[str, Any]] = {attention: {"seconds": {}, "MiB": {}} for attention in attentions}
-    for length, k in LENGTHS.items():
-        for attention, seconds in measure_times(attentions, dictionary, length, k, rounds).items():
-            cost[attention]["seconds"][str(length)] = seconds
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:  # whose peak is its own
-                cost[attention]["MiB"][str(length)] = process.submit(peak_memory, attention, data, length, k).result()
-    length, k = next(iter(LENGTHS.items()))
+    for n in tqdm(LENGTHS, desc="cost", unit="length", disable=None):
+        steps = {attention: cases(attention, vocabulary)[n] for attention in attentions}
+        calls = {attention: MACHINE.prepare(step) for attention, step in steps.items()}
+        in_turns(calls, rounds=1)  # to warm up
+        for attention, seconds in in_turns(calls, rounds).items():
+            cost[attention]["seconds"][str(n)] = spread(seconds)["seconds"]
+            cost[attention]["MiB"][str(n)] = MACHINE.peak_memory(steps[attention])
     for attention in attentions:
-        cost[attention]["parameters"] = sum(p.numel() for p in build(attention, dictionary, length, k).parameters())
+        model = cases(attention, vocabulary)[min(LENGTHS)].build()
+        cost[attention]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     write_whole(file, json.dumps(cost, indent=1))
     return cost
 
@@ -204,16 +150,12 @@ def compare(data: Path, out: Path, attentions: list[str], updates: int, rounds: 
         curves[attention] = sorted(points.items())
     cost = measure_cost(attentions, data, out, rounds)
     table = as_table(curves, cost)
-    content = {"updates": updates, "machine": machine(), "perplexity": curves, "cost": cost}
+    content = {"updates": updates, "machine": MACHINE.describe(), "perplexity": curves, "cost": cost}
     write_whole(out / "results.json", json.dumps(content, indent=1))
     write_whole(out / "results.md", table)
     draw(curves, cost, out)
-    print(f"\n{table}\n{machine()}\nresults.json, results.md, perplexity.png, cost.png: {out}")
-
-
-def machine() -> str:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
-    return f"{device}, torch {torch.__version__}"
+    about = ", ".join(f"{name} {value}" for name, value in MACHINE.describe().items())
+    print(f"\n{table}\n{about}\nresults.json, results.md, perplexity.png, cost.png: {out}")
 
 
 def parse_arguments() -> argparse.Namespace:
