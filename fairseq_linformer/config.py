@@ -114,6 +114,7 @@ class LinformerRobertaConfig(FairseqDataclass):
     spectral_norm_classification_head: bool = option(False, "spectral normalisation of classification heads")
     checkpoint_activations: bool = option(False, "recompute activations in the backward pass to save memory")
     offload_activations: bool = option(False, "move checkpointed activations to the CPU; needs checkpoint_activations")
+    compile_layers: bool = option(False, "run layers through torch.compile, which fuses what is not a matrix product")
     min_params_to_wrap: int = option(DEFAULT_MIN_PARAMS_TO_WRAP, "smallest layer, in parameters, that FSDP wraps")
 
 

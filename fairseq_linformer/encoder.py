@@ -106,7 +106,9 @@ class SentenceEncoder(FairseqEncoder):
 
     @staticmethod
     def _wrap(layer: EncoderLayer, config: ResolvedConfig) -> nn.Module:
-        """Activation checkpointing and FSDP around a layer, where asked for."""
+        """Compilation, activation checkpointing and FSDP around a layer, where asked for."""
+        if config.compile_layers:
+            layer.compile()  # in place: parameters keep their names
         if config.checkpoint_activations:
             layer = checkpoint_wrapper(layer, offload_to_cpu=config.offload_activations)
         if get_attention(config.attention).USES_PROJECTION and config.sharing == "layerwise":

@@ -41,7 +41,13 @@ BATCH_SIZES = (16, 32)
 
 # How a model is trained, not what it is: the recipe's own stand. The old flags are translated, and pruning is done.
 _OF_THE_RECIPE = {"_name", "dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "encoder_layerdrop"}
-_OF_THE_RECIPE |= {"checkpoint_activations", "offload_activations", "min_params_to_wrap", "load_checkpoint_heads"}
+_OF_THE_RECIPE |= {
+    "checkpoint_activations",
+    "offload_activations",
+    "compile_layers",
+    "min_params_to_wrap",
+    "load_checkpoint_heads",
+}
 _OF_THE_RECIPE |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
 _OF_THE_RECIPE |= {"encoder_layers_to_keep"}
 

@@ -20,6 +20,8 @@ from .encoder import SentenceEncoder
 from .example import rename_parameters
 from .resolve import resolve_config
 
+LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
+
 
 class LinformerRobertaEncoder(RobertaEncoder):
     """RoBERTa's encoder, token embedding and LM head, around our sentence encoder."""
@@ -133,7 +135,7 @@ class LinformerRobertaModel(RobertaModel):
         cfg = state["cfg"]
         cls._adopt(cfg)
         data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
-        _override(cfg, _subword_model(data, bpe), {"load_checkpoint_heads": True, "data": str(data), **overrides})
+        _override(cfg, _subword_model(data, bpe), {**LOADED, "data": str(data), **overrides})
         models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         return RobertaHubInterface(cfg, task, models[0])
 

@@ -138,6 +138,28 @@ def test_a_compiled_step_has_the_same_gradients():
         torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
 
 
+def test_compiled_layers_give_the_same_and_keep_their_names():
+    torch._dynamo.reset()
+    plain, compiled = (
+        small(dropout=0.0, attention_dropout=0.0, compile_layers=compile_layers) for compile_layers in (False, True)
+    )
+    assert plain.state_dict().keys() == compiled.state_dict().keys()
+    for length in (40, 23):
+        batch = tokens(3, length)
+        batch[0, 9:] = 1
+        masked = batch.ne(1) & (batch < 30)
+        logits = [model(batch, masked_tokens=masked)[0] for model in (compiled, plain)]
+        torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            *(
+                gradients_of(model, own.logsumexp(-1).mean())
+                for model, own in zip((compiled, plain), logits, strict=True)
+            ),
+            atol=1e-6,
+            rtol=1e-4,
+        )
+
+
 @pytest.mark.parametrize("options", COMPILED, ids=str)
 def test_exports_with_dynamic_batch_and_length(options):
     encoder = small(**options).encoder.sentence_encoder.eval()

@@ -76,8 +76,12 @@ def models(plan: Plan) -> Iterator[Group]:
         for phase in PHASES:
             # On the CPU dropout on the weights has a path of its own, beside PyTorch's kernels.
             chosen = MODELS + kernels if plan.device == "cuda" or phase in ("inference", "evaluation") else MODELS
-            cases = tuple(plan.case(model, n, k, phase, "key-value") for model in chosen)
-            yield Group(f"n={n}, k={k}, {phase}", cases, memory=phase in ("inference", "training"), roofline=True)
+            cases = [plan.case(model, n, k, phase, "key-value") for model in chosen]
+            compiled = replace(cases[0].sizes, options=(("compile_layers", True),))
+            cases.insert(1, replace(cases[0], sizes=compiled, note="compiled"))
+            yield Group(
+                f"n={n}, k={k}, {phase}", tuple(cases), memory=phase in ("inference", "training"), roofline=True
+            )
 
 
 def table3(plan: Plan) -> Iterator[Group]:
