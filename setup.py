@@ -31,7 +31,7 @@ setup(
     ],
     extras_require={
         "dev": ["pytest", "ruff", "mypy"],
-        # other implementations that tests compare with, where they are installed
-        "peers": ["transformers", "performer-pytorch"],
+        # other implementations that tests and the benchmark compare with, where they are installed
+        "peers": ["transformers", "performer-pytorch", "linformer"],
     },
 )

@@ -144,6 +144,8 @@ class ResolvedConfig(LinformerRobertaConfig):
         check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
         for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "encoder_layerdrop"):
             check(name, getattr(self, name), 0.0 <= getattr(self, name) < 1.0, "at least 0 and below 1")
+        alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
+        check("compile_layers", self.compile_layers, not (self.compile_layers and self.checkpoint_activations), alone)
         if self.offload_activations:
             allowed = "true only together with checkpoint_activations=true"
             check("offload_activations", True, self.checkpoint_activations, allowed)

@@ -17,7 +17,7 @@ from .attention import Attention, get_attention
 from .attention.dropout import Dropout
 from .config import ResolvedConfig
 
-Positions = Tensor | tuple[slice, int]  # what picks N of B x n positions: a boolean (B, n), or the same one of each row
+Positions = Tensor | tuple[slice, int]  # of B x n: a boolean (B, n), True at N of them, or (slice(None), i), N = B
 
 
 class LocalConvolution(nn.Module):
@@ -108,7 +108,7 @@ class SentenceEncoder(FairseqEncoder):
     def _wrap(layer: EncoderLayer, config: ResolvedConfig) -> nn.Module:
         """Compilation, activation checkpointing and FSDP around a layer, where asked for."""
         if config.compile_layers:
-            layer.compile()  # in place: parameters keep their names
+            layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
         if config.checkpoint_activations:
             layer = checkpoint_wrapper(layer, offload_to_cpu=config.offload_activations)
         if get_attention(config.attention).USES_PROJECTION and config.sharing == "layerwise":

@@ -288,7 +288,10 @@ def read_predictions(task: str, file: Path) -> tuple[list, list]:
 
 
 def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> None:
-    """ValueError where a metric is not what fairseq logged after that update, to its rounding of one digit."""
+    """ValueError where a metric is not what fairseq logged after that update, to its rounding of one digit.
+
+    fairseq computes correlations in float32, which adds to it where a weak model's predictions are nearly equal.
+    """
     for split, scores in result.scores.items():
         for name, value in scores.items():
             logged = [
@@ -296,7 +299,8 @@ def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> 
                 for row in log
                 if row.get(f"{split}_num_updates") == update and f"{split}_{name}" in row
             ]
-            if logged and value != 0.0 and abs(logged[-1] - value) > 0.0501:  # 0: a correlation that there is none
+            allowed = 0.1 if name in ("pearson", "spearman") else 0.0501
+            if logged and value != 0.0 and abs(logged[-1] - value) > allowed:  # 0: a correlation that there is none
                 raise ValueError(
                     f"{result.run.folder}: {split} {name} is {value:.2f} by the saved predictions, but fairseq logged "
                     f"{logged[-1]} after {update} updates"

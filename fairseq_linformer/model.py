@@ -10,6 +10,7 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_d
 from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
+from fairseq.models.roberta.model import RobertaClassificationHead
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
@@ -70,12 +71,12 @@ class LinformerRobertaModel(RobertaModel):
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa; for a classification head ``<s>`` alone leaves the last layer."""
-        if classification_head_name is None or return_all_hiddens:
+        head = None if classification_head_name is None else self.classification_heads[classification_head_name]
+        if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # another may read more than <s>
             arguments = (src_tokens, features_only, return_all_hiddens, classification_head_name)
             return super().forward(*arguments, **kwargs)
         first = (slice(None), 0)
         features = self.encoder.sentence_encoder(src_tokens, wanted=first)["encoder_out"][0]
-        head = self.classification_heads[classification_head_name]
         return head(features.unsqueeze(1)), {"inner_states": None}
 
     @classmethod

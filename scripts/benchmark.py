@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 import torch
 
+from fairseq_linformer.attention.base import check
 from fairseq_linformer.benchmarking.measuring import DTYPES, Machine
 from fairseq_linformer.benchmarking.peers import Sizes
 from fairseq_linformer.benchmarking.report import write_report
@@ -33,14 +34,14 @@ from fairseq_linformer.errors import one_line_errors
 
 LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens": 1024, "rounds": 3, "limit": 5.0}
-QUICK |= {"lengths": LENGTHS[:4], "suites": [suite for suite in SUITES if suite != "long"]}
+QUICK |= {"lengths": LENGTHS[:3], "suites": [suite for suite in SUITES if suite not in ("long", "lengths")]}
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", metavar="DIR", type=Path, default=Path("runs/benchmark"), help="default: runs/benchmark")
-    add("--suites", metavar="S", nargs="+", choices=sorted(SUITES), default=list(SUITES), help="default: all")
+    add("--suites", metavar="S", nargs="+", choices=sorted(SUITES), help="default: all (lengths: with --reviews)")
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--dtype", choices=sorted(DTYPES), default="float32", help="default: float32")
     add("--layers", metavar="L", type=int, default=2, help="default: 2")
@@ -50,12 +51,14 @@ def parse_arguments() -> argparse.Namespace:
     add("--dropout", metavar="P", type=float, default=0.1, help="of hidden layers and weights (default 0.1)")
     add("--tokens", metavar="N", type=int, default=4096, help="of a batch, at least one row (default 4096)")
     add("--rounds", metavar="N", type=int, default=7, help="times that each case runs (default 7)")
-    add("--limit", metavar="S", type=float, default=30.0, help="seconds that a case may take (default 30)")
-    add("--threads", metavar="N", type=int, help="of the CPU (default: PyTorch's choice)")
+    add("--limit", metavar="S", type=float, default=60.0, help="seconds that a case may take (default 60)")
+    add("--threads", metavar="N", type=int, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     add("--reviews", metavar="DIR", type=Path, help="IMDB as scripts/prepare_imdb.py writes it, for the suite lengths")
     add("--lengths", metavar="N", type=int, nargs="+", default=LENGTHS, help="n of table3 and growth (512 to 65536)")
-    add("--quick", action="store_true", help="a small model, n to 4,096, in two minutes; other options can change it")
-    if parser.parse_args().quick:
+    add("--quick", action="store_true", help="a small model, n to 2,048, in two minutes; other options can change it")
+    first = parser.parse_args()
+    parser.set_defaults(suites=[suite for suite in SUITES if suite != "lengths" or first.reviews])
+    if first.quick:
         parser.set_defaults(**QUICK)
     return parser.parse_args()
 
@@ -63,19 +66,21 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace) -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: PyTorch finds no GPU")
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    lengths = tuple(sorted(arguments.lengths))
+    for name in ("rounds", "layers", "embed_dim", "heads", "threads"):
+        value = getattr(arguments, name)
+        check(f"--{name.replace('_', '-')}", value, value >= 1, "at least 1")
+    check("--limit", arguments.limit, arguments.limit > 0, "above 0")
+    torch.set_num_threads(arguments.threads)
     sizes = Sizes(
-        length=lengths[-1],
-        projected_length=128,
         layers=arguments.layers,
         embed_dim=arguments.embed_dim,
         heads=arguments.heads,
         vocabulary=arguments.vocab_size,
         dropout=arguments.dropout,
     )
+    lengths = tuple(sorted(set(arguments.lengths)))
     plan = Plan(sizes, arguments.tokens, lengths, arguments.device, arguments.reviews)
+    plan.validate()
     machine = Machine(arguments.device, arguments.dtype)
     benchmark = Benchmark(plan, machine, arguments.rounds, arguments.limit, arguments.out)
     benchmark.run(arguments.suites)

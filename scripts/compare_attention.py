@@ -59,8 +59,6 @@ def cases(attention: str, vocabulary: int) -> dict[int, Case]:
     tiny = OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml")
     architecture = ARCHITECTURES[tiny._name]
     sizes = Sizes(
-        length=0,
-        projected_length=0,
         layers=architecture["encoder_layers"],
         embed_dim=EMBED_DIM,
         heads=architecture["encoder_attention_heads"],

@@ -31,6 +31,13 @@ def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
         resolve_config(OmegaConf.create({option: value}), 512)
 
 
+def test_compiled_layers_are_not_computed_again():
+    """fairseq's checkpointing, compiled, would draw other dropout masks the second time: wrong gradients."""
+    refused = "compile_layers=True is not allowed: it must be false together with checkpoint_activations=true"
+    with pytest.raises(ValueError, match=refused):
+        resolve_config(OmegaConf.create({"compile_layers": True, "checkpoint_activations": True}), 512)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [

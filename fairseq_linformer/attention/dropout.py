@@ -3,7 +3,8 @@
 There PyTorch draws masks serially, a random number an element, and its fused attention knows no dropout: instead of it
 several tensors of n x m weights are kept for the backward pass. Here four elements share the 64 bits of a draw, and
 attention takes some queries at a time and computes their weights again in the backward pass, as FlashAttention does
-(Dao et al. 2022, arXiv 2205.14135, section 3.1). Elsewhere, and while PyTorch compiles, its own kernels do as much.
+(Dao et al. 2022, arXiv 2205.14135, section 3.1). On a GPU PyTorch's own kernels do
+as much, and they are taken while PyTorch compiles, too, for whatever device.
 
 Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
 """
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LEVELS = 2**16  # a probability is a multiple of 1 / LEVELS here: 0.1 is 6554 / 65536
-QUERIES = 256  # q: their weights should stay in the processor's cache
+QUERIES = 256  # q: more do not make it faster, and take more memory
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:

@@ -3,6 +3,7 @@
 What is compared runs in turns, round after round, in one process; memory's peak is measured in a process of its own.
 """
 
+import importlib.metadata
 import os
 import platform
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from .peers import LAYERS, MODELS, Peer, Sizes
 
 Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 PHASES = {
     "inference": "features of all positions, without gradients",
@@ -51,6 +54,10 @@ class Case:
         """Without padding."""
         return sum(map(sum, self.batches))
 
+    @property
+    def compiles(self) -> bool:
+        return ("compile_layers", True) in self.sizes.options
+
     def build(self) -> Peer:
         torch.manual_seed(1)
         return (LAYERS if self.layer_alone else MODELS)[self.model](self.sizes)
@@ -69,16 +76,13 @@ class Machine:
             "dtype": self.dtype,
             "torch": torch.__version__,
             "python": platform.python_version(),
+            **{package: _version(package) for package in ("fairseq-fixed", "transformers", "linformer")},
         }
         if self.device == "cuda":
             properties = torch.cuda.get_device_properties(0)
-            return {
-                **about,
-                "name": properties.name,
-                "GiB": properties.total_memory / 2**30,
-                "cuda": torch.version.cuda,
-            }
-        gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+            gib = round(properties.total_memory / 2**30)
+            return {**about, "name": properties.name, "GiB": gib, "cuda": torch.version.cuda}
+        gib = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
         return {**about, "name": _processor(), "threads": torch.get_num_threads(), "GiB": gib}
 
     def prepare(self, case: Case) -> Callable[[], None]:
@@ -105,44 +109,46 @@ class Machine:
         return work
 
     def matrix_product(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
-        """The product of the feed-forward network, (rows, d) (d, 4 d), and its floating-point operations."""
+        """The product of the feed-forward network, (rows, d) (d, 4 d), and the floating-point operations of a call.
+
+        On a GPU a call has several, or the time to start one would count.
+        """
+        products = 10 if self.device == "cuda" else 1
         sizes = ((rows, embed_dim), (embed_dim, 4 * embed_dim), (rows, 4 * embed_dim))
         left, right, out = (torch.ones(size, device=self.device, dtype=DTYPES[self.dtype]) for size in sizes)
 
         def work() -> None:
-            torch.mm(left, right, out=out)
+            for _ in range(products):
+                torch.mm(left, right, out=out)
             if self.device == "cuda":
                 torch.cuda.synchronize()
 
-        return work, 8 * rows * embed_dim**2
-
-    def largest_batch(self, case: Case) -> int:
-        """Rows of the largest batch that fits in the GPU's memory."""
-
-        def fits(rows: int) -> bool:
-            try:
-                self.prepare(replace(case, batches=(case.batches[0][:1] * rows,)))()
-            except torch.OutOfMemoryError:
-                return False
-            finally:
-                torch.cuda.empty_cache()
-            return True
-
-        return largest(fits)
+        return work, products * 8 * rows * embed_dim**2
 
     def peak_memory(self, case: Case) -> float:
         """MiB that the case's work adds to what a process with its model holds: of the GPU, or resident (Linux).
 
         Raises:
-            MemoryError: the process was killed.
+            RuntimeError: it does not fit.
         """
-        context = get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        return self._in_a_process(_peak_memory, case)
+
+    def largest_batch(self, case: Case, limit: float) -> int:
+        """Rows of the largest batch that fits in the GPU's memory, and is done in `limit` seconds."""
+        return self._in_a_process(_largest_batch, case, limit)
+
+    def _in_a_process(self, measure: Callable[..., Result], *arguments: Any) -> Result:
+        """What is measured in a process that nothing else has used."""
+        # A fork that starts with the modules is fast; but importing fairseq may touch the GPU, which no fork survives.
+        context = get_context("spawn" if self.device == "cuda" else "forkserver")
+        if self.device != "cuda":
+            context.set_forkserver_preload([__name__])
+        threads = (torch.get_num_threads(),)
         try:
-            with ProcessPoolExecutor(1, mp_context=context) as process:
-                return process.submit(_peak_memory, self, case).result()
+            with ProcessPoolExecutor(1, context, initializer=torch.set_num_threads, initargs=threads) as process:
+                return process.submit(measure, self, *arguments).result()
         except BrokenProcessPool:
-            raise MemoryError("not enough memory") from None
+            raise RuntimeError("the process was killed: not enough memory") from None
 
     def _move(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -153,19 +159,40 @@ class Machine:
 def _peak_memory(machine: Machine, case: Case) -> float:
     work = machine.prepare(case)
     if machine.device == "cuda":
-        before = torch.cuda.memory_allocated()
+        work()  # libraries take their workspaces at the first call
+        torch.cuda.reset_peak_memory_stats()
+        allocated = torch.cuda.memory_allocated()
         work()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
+        return (torch.cuda.max_memory_allocated() - allocated) / 2**20
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here: building had one of its own
     held = _resident("VmRSS")
     work()
     return _resident("VmHWM") - held
 
 
+def _largest_batch(machine: Machine, case: Case, limit: float) -> int:
+    def fits(rows: int) -> bool:
+        try:
+            return timed(machine.prepare(replace(case, batches=(case.batches[0][:1] * rows,)))) <= limit
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            torch.cuda.empty_cache()
+
+    return largest(fits)
+
+
 def _resident(name: str) -> float:
     """MiB of this process's memory: VmRSS now, VmHWM at its peak (Linux)."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[name].split()[0]) / 1024
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:
@@ -176,15 +203,25 @@ def _processor() -> str:
 
 
 def flops(case: Case) -> int:
-    """Floating-point operations of a case's matrix products; a backward pass has twice those of the forward."""
+    """Floating-point operations of the matrix products on one batch of rows of one length.
+
+    One row is counted; a backward pass has twice the products of the forward.
+    """
+    ((*rows,),) = case.batches
+    phase = "inference" if case.phase == "inference" else "evaluation"
+    of_row = _forward_flops(replace(case, phase=phase, batches=(tuple(rows[:1]),)))
+    return len(rows) * of_row * (3 if case.phase in ("training", "step") else 1)
+
+
+@cache
+def _forward_flops(case: Case) -> int:
     peer = case.build().eval()
     peer.kernel = "math"  # whose products are counted one by one
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
-        for lengths in case.batches:
-            inputs = [tensor.detach() for tensor in peer.draw(case.sizes, lengths)]
-            peer.features(*inputs) if case.phase == "inference" else peer.loss(*inputs)
-    return int(counter.get_total_flops()) * (3 if case.phase in ("training", "step") else 1)
+        batch = [tensor.detach() for tensor in peer.draw(case.sizes, case.batches[0])]
+        peer.features(*batch) if case.phase == "inference" else peer.loss(*batch)
+    return int(counter.get_total_flops())
 
 
 def in_turns(calls: Mapping[Key, Callable[[], None]], rounds: int) -> dict[Key, list[float]]:

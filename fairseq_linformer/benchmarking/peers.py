@@ -42,12 +42,12 @@ PADDING, FIRST_TOKEN = 1, 4  # of fairseq's dictionaries
 class Sizes:
     """What the models of a comparison share, n and k included."""
 
-    length: int
-    projected_length: int
     layers: int
     embed_dim: int
     heads: int
     vocabulary: int
+    length: int = 512
+    projected_length: int = 128
     dropout: float = 0.1  # of weights, too
     sharing: str = "key-value"
     padded: bool = False  # whether batches hold padding
@@ -73,76 +73,86 @@ class Sizes:
 
 
 class Peer(nn.Module):
-    """A masked language model.
+    """A model, or a part of one, to be timed.
 
     Args:
         model: holds the parameters.
-        features: maps tokens (B, n) to (B, n, d).
-        logits: maps tokens (B, n) and a mask of N positions (B, n) to (N, V).
+        draw: gives a batch for sizes and the lengths of its rows.
+        features: maps a batch to what inference gives, (B, n, d).
+        loss: maps a batch to a scalar.
         kernel: the one of ``KERNELS`` that PyTorch must take, None for its own choice.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        features: Callable[[Tensor], Tensor],
-        logits: Callable[[Tensor, Tensor], Tensor],
+        draw: Callable[[Sizes, Sequence[int]], tuple[Tensor, ...]],
+        features: Callable[..., Tensor],
+        loss: Callable[..., Tensor],
         kernel: str | None = None,
     ):
         super().__init__()
-        self.model, self._features, self._logits, self.kernel = model, features, logits, kernel
+        self.model, self.draw, self.kernel = model, draw, kernel
+        self._features, self._loss = features, loss
 
-    def draw(self, sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, ...]:
-        """A batch of rows of random tokens, (B, n), and the 15 % of them that are masked, (B, n)."""
-        generator = torch.Generator().manual_seed(1)
-        shape = (len(lengths), max(lengths))
-        tokens = torch.randint(FIRST_TOKEN, sizes.vocabulary, shape, generator=generator)
-        padding = torch.arange(shape[1]) >= torch.tensor(lengths).unsqueeze(1)
-        masked = torch.rand(shape, generator=generator) < 0.15
-        return tokens.masked_fill(padding, PADDING), masked & ~padding
+    def features(self, *batch: Tensor) -> Tensor:
+        with self._forced_kernel():
+            return self._features(*batch)
 
-    def features(self, tokens: Tensor, masked: Tensor) -> Tensor:
-        """What inference gives: (B, n, d)."""
-        with self.forced_kernel():
-            return self._features(tokens)
+    def loss(self, *batch: Tensor) -> Tensor:
+        with self._forced_kernel():
+            return self._loss(*batch)
 
-    def loss(self, tokens: Tensor, masked: Tensor) -> Tensor:
-        """Cross-entropy at masked positions, a scalar."""
-        with self.forced_kernel():
-            return F.cross_entropy(self._logits(tokens, masked).float(), tokens[masked])
-
-    def forced_kernel(self) -> AbstractContextManager[None]:
+    def _forced_kernel(self) -> AbstractContextManager[None]:
         return sdpa_kernel(KERNELS[self.kernel]) if self.kernel else nullcontext()
 
 
-class AttentionLayer(Peer):
-    """One layer's attention alone, on (B, n, d); its loss is the sum of what comes out."""
+def draw_text(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rows of random tokens, (B, n), and the 15 % of them that are masked, (B, n)."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (len(lengths), max(lengths))
+    tokens = torch.randint(FIRST_TOKEN, sizes.vocabulary, shape, generator=generator)
+    padding = torch.arange(shape[1]) >= torch.tensor(lengths).unsqueeze(1)
+    masked = torch.rand(shape, generator=generator) < 0.15
+    return tokens.masked_fill(padding, PADDING), masked & ~padding
 
-    def __init__(self, attention: nn.Module, features: Callable[[Tensor], Tensor]):
-        super().__init__(attention, features, lambda *_: torch.empty(0))
 
-    def draw(self, sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, ...]:
-        generator = torch.Generator().manual_seed(1)
-        return (torch.randn(len(lengths), max(lengths), sizes.embed_dim, generator=generator, requires_grad=True),)
+def draw_positions_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
+    """What a layer of fairseq's reads: (n, B, d)."""
+    generator = torch.Generator().manual_seed(1)
+    return (torch.randn(max(lengths), len(lengths), sizes.embed_dim, generator=generator, requires_grad=True),)
 
-    def features(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        with self.forced_kernel():
-            return self._features(x)
 
-    def loss(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        return self.features(x).sum()
+def draw_rows_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
+    """The same for a layer of ours: (B, n, d)."""
+    (x,) = draw_positions_first(sizes, lengths)
+    return (x.detach().transpose(0, 1).contiguous().requires_grad_(),)
+
+
+def _language_model(
+    model: nn.Module,
+    features: Callable[[Tensor], Tensor],
+    logits: Callable[[Tensor, Tensor], Tensor],
+    kernel: str | None = None,
+) -> Peer:
+    """`features` maps tokens (B, n) to (B, n, d); `logits` maps tokens and a mask of N positions (B, n) to (N, V)."""
+
+    def loss(tokens: Tensor, masked: Tensor) -> Tensor:
+        return F.cross_entropy(logits(tokens, masked).float(), tokens[masked])
+
+    return Peer(model, draw_text, lambda tokens, masked: features(tokens), loss, kernel)
 
 
 def _of_fairseq(model: RobertaModel, kernel: str | None = None) -> Peer:
     def features(tokens: Tensor) -> Tensor:
         return model.encoder.extract_features(tokens)[0]
 
-    return Peer(model, features, lambda tokens, masked: model(tokens, masked_tokens=masked)[0], kernel)
+    return _language_model(model, features, lambda tokens, masked: model(tokens, masked_tokens=masked)[0], kernel)
 
 
 def _of_parts(model: nn.Module, body: Callable[[Tensor], Tensor], head: Callable[[Tensor], Tensor]) -> Peer:
     """The head works on masked positions alone, as everywhere here."""
-    return Peer(model, body, lambda tokens, masked: head(body(tokens)[masked]))
+    return _language_model(model, body, lambda tokens, masked: head(body(tokens)[masked]))
 
 
 def _our_config(attention: str, sizes: Sizes) -> ResolvedConfig:
@@ -153,7 +163,7 @@ def _our_config(attention: str, sizes: Sizes) -> ResolvedConfig:
 
 def our_attention(sizes: Sizes) -> Peer:
     attention = get_attention("linformer").build_layers(_our_config("linformer", replace(sizes, layers=1)))[0]
-    return AttentionLayer(attention, attention)
+    return Peer(attention, draw_rows_first, attention, lambda x: attention(x).sum())
 
 
 def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Peer]:
@@ -200,7 +210,7 @@ def fairseq_example(sizes: Sizes) -> Peer:
 
 
 def example_attention(sizes: Sizes) -> Peer:
-    """Its attention layer alone, on the (n, B, d) that it expects."""
+    """Its attention layer alone."""
     attention = _example_modules("multihead_linear_attention").MultiheadLinearAttention(
         sizes.embed_dim,
         sizes.heads,
@@ -216,10 +226,9 @@ def example_attention(sizes: Sizes) -> Peer:
     )
 
     def features(x: Tensor) -> Tensor:
-        x = x.transpose(0, 1)
         return attention(x, x, x, need_weights=False)[0]
 
-    return AttentionLayer(attention, features)
+    return Peer(attention, draw_positions_first, features, lambda x: features(x).sum())
 
 
 def _example_modules(name: str) -> ModuleType:
@@ -237,7 +246,10 @@ def _example_modules(name: str) -> ModuleType:
 
 
 def lucidrains_linformer(sizes: Sizes) -> Peer:
-    """The package ``linformer``, with one projection for keys and values; pre-norm, no LM head but a linear map."""
+    """The package ``linformer``: pre-norm, an E and an F a layer, no dropout of what a block adds, a linear LM head.
+
+    Its ``share_kv`` would share the maps of keys and values too, which is another model.
+    """
     from linformer import LinformerLM
 
     model = LinformerLM(
@@ -247,7 +259,6 @@ def lucidrains_linformer(sizes: Sizes) -> Peer:
         depth=sizes.layers,
         k=sizes.projected_length,
         heads=sizes.heads,
-        share_kv=True,
         dropout=sizes.dropout,
     )
 
@@ -311,6 +322,7 @@ def hugging_face_modernbert(sizes: Sizes) -> Peer:
     return _of_parts(model, lambda tokens: model.model(tokens)[0], lambda rows: model.decoder(model.head(rows)))
 
 
+# By the names of tables: what builds one layer's attention, or a whole model.
 LAYERS: dict[str, Callable[[Sizes], Peer]] = {"linformer": our_attention, "fairseq-example": example_attention}
 MODELS: dict[str, Callable[[Sizes], Peer]] = {
     **{attention: ours(attention) for attention in ATTENTIONS},

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,18 @@ class Benchmark:
         self.settings = {**self.machine.describe(), "rounds": self.rounds, "limit": self.limit, **self.plan.describe()}
         file = self.out / RESULTS_FILE
         if file.is_file():
-            earlier = json.loads(file.read_text(encoding="utf-8"))
+            try:
+                earlier = json.loads(file.read_text(encoding="utf-8"))
+                found, self.rows = earlier["settings"], earlier["rows"]
+            except (KeyError, ValueError):
+                raise ValueError(f"{file} holds no results of a benchmark: name another --out") from None
             for name, value in self.settings.items():
-                found = earlier["settings"].get(name)
-                if found != value:
-                    raise ValueError(f"{self.out} has results with {name}={found}, not {value}: name another --out")
-            self.rows = earlier["rows"]
+                if found.get(name) != value:
+                    raise ValueError(f"{file} has {name}={found.get(name)}, not {value}: name another --out")
 
     def run(self, suites: list[str]) -> None:
         """Measures what is not yet measured of these suites."""
-        groups = [(suite, group) for suite in suites for group in SUITES[suite](self.plan)]
+        groups = [(suite, group) for suite in suites for group in groups_of(suite, self.plan)]
         known = {(row["suite"], row["group"]) for row in self.rows}
         bar = tqdm(groups, unit="group", disable=None)
         for suite, group in bar:
@@ -69,23 +71,38 @@ class Benchmark:
             try:
                 calls[case] = self._prepare(suite, case)
             except (ImportError, OSError, RuntimeError) as error:  # not installed, no memory, no such kernel, too slow
-                row["skipped"] = str(error).splitlines()[0]
-        product, operations = self.machine.matrix_product(group.cases[0].tokens, self.plan.sizes.embed_dim)
-        seconds = in_turns({**calls, "matrix product": product}, self.rounds)
-        rate = operations / spread(seconds["matrix product"])["seconds"]
+                row["skipped"] = reason(error)
+        seconds, rate = self._time(group, calls)
         for case in calls:
-            rows[case] |= self._figures(case, seconds[case], group, rate)
+            rows[case] |= {**spread(seconds[case]), "tokens_per_second": case.tokens / spread(seconds[case])["seconds"]}
+            if rate:
+                rows[case]["roofline"] = flops(case) / rows[case]["seconds"] / rate
+        calls.clear()  # so that nothing else is in memory
+        for case in seconds:
+            rows[case] |= self._memory(case, group)
         return list(rows.values())
+
+    def _time(self, group: Group, calls: Mapping[Case, Callable[[], None]]) -> tuple[dict[Case, list[float]], float]:
+        """Seconds of each call in each round, and for a roofline the rate of matrix products in the same rounds."""
+        if not group.roofline:
+            return in_turns(calls, self.rounds), 0.0
+        product, operations = self.machine.matrix_product(group.cases[0].tokens, self.plan.sizes.embed_dim)
+        product()
+        seconds: dict[Any, list[float]] = in_turns({**calls, "product": product}, self.rounds)
+        return seconds, operations / spread(seconds.pop("product"))["seconds"]
 
     def _prepare(self, suite: str, case: Case) -> Callable[[], None]:
         """The case's work, warm; RuntimeError if it takes longer than the limit, or is expected to."""
         alike = [row for row in self.rows if row["suite"] == suite and _alike(row, describe(case))]
         if alike and alike[-1].get("skipped", "").endswith(self._limit()):
-            raise RuntimeError(f"at n={alike[-1]['n']} it {alike[-1]['skipped']}")
+            earlier = alike[-1]["skipped"]
+            raise RuntimeError(earlier if earlier.startswith("at n=") else f"at n={alike[-1]['n']} it {earlier}")
         expected = forecast([row for row in alike if "seconds" in row], case)
         if expected > self.limit:
             raise RuntimeError(f"would take about {expected:.0f} s, {self._limit()}")
         work = self.machine.prepare(case)
+        if case.compiles:
+            work()
         seconds = timed(work)
         if seconds > self.limit:
             raise RuntimeError(f"took {seconds:.0f} s, {self._limit()}")
@@ -94,15 +111,30 @@ class Benchmark:
     def _limit(self) -> str:
         return f"the limit is {self.limit:g} s"
 
-    def _figures(self, case: Case, seconds: list[float], group: Group, rate: float) -> Row:
-        row = {**spread(seconds), "tokens_per_second": case.tokens / spread(seconds)["seconds"]}
-        if group.roofline:
-            row["roofline"] = flops(case) / row["seconds"] / rate
-        if group.memory:
-            row["MiB"] = self.machine.peak_memory(case)
-        if group.largest_batch:
-            row["largest_batch"] = self.machine.largest_batch(case)
+    def _memory(self, case: Case, group: Group) -> Row:
+        """Peak memory, not where the compiler's own would count, and the largest batch."""
+        row: Row = {}
+        try:
+            if group.memory and not case.compiles:
+                row["MiB"] = self.machine.peak_memory(case)
+            if group.largest_batch:
+                row["largest_batch"] = self.machine.largest_batch(case, self.limit)
+        except (RuntimeError, OSError) as error:
+            row["memory_skipped"] = reason(error)
         return row
+
+
+def groups_of(suite: str, plan: Plan) -> list[Group]:
+    """The groups of a suite; ValueError where it has none."""
+    groups = list(SUITES[suite](plan))
+    if not groups:
+        raise ValueError(f"the suite {suite} has nothing to measure at lengths up to {max(plan.lengths)}")
+    return groups
+
+
+def reason(error: Exception) -> str:
+    """An error in one line."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def describe(case: Case) -> Row:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from fairseq.data.data_utils import load_indexed_dataset
 
+from ..attention.base import check
 from .measuring import PHASES, Case
-from .peers import KERNELS, Sizes
+from .peers import FIRST_TOKEN, KERNELS, Sizes
 
 FULL = ("softmax", "fairseq-roberta", "hf-roberta")
-MODELS = ("linformer", "fairseq-example", "lucidrains-linformer", *FULL, "hf-nystromformer", "hf-modernbert")
+COMPARED = ("linformer", "fairseq-example", "lucidrains-linformer", *FULL, "hf-nystromformer", "hf-modernbert")
 SETTINGS = {512: 128, 4096: 256, 16384: 256}  # n of layers and models, and k for it
 LONGEST = 4096  # of whole models: an n x n matrix of weights, which some of them build, still fits
 PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # of the paper's table 3
@@ -46,6 +47,12 @@ class Plan:
     device: str
     reviews: Path | None  # IMDB as scripts/prepare_imdb.py writes it
 
+    def validate(self) -> None:
+        """Raises ValueError for what cannot be measured."""
+        check("tokens", self.tokens, self.tokens >= 1, "at least 1")
+        check("vocab-size", self.sizes.vocabulary, self.sizes.vocabulary > FIRST_TOKEN, f"above {FIRST_TOKEN}")
+        check("lengths", self.lengths[0], self.lengths[0] >= 256, "at least 256")
+
     def describe(self) -> dict[str, Any]:
         """What results must share to be of one benchmark."""
         sizes = {name: getattr(self.sizes, name) for name in ("layers", "embed_dim", "heads", "vocabulary", "dropout")}
@@ -53,7 +60,9 @@ class Plan:
 
     def settings(self, longest: int) -> dict[int, int]:
         """n, and k for it, of single layers and models."""
-        return {n: k for n, k in SETTINGS.items() if n <= min(longest, max(self.lengths))}
+        found = {n: k for n, k in SETTINGS.items() if n <= min(longest, max(self.lengths))}
+        check("lengths", max(self.lengths), bool(found), f"{min(SETTINGS)} or more for this suite")
+        return found
 
     def case(self, model: str, n: int, k: int, phase: str, sharing: str = "layerwise", rows: int | None = None) -> Case:
         sizes = replace(self.sizes, length=n, projected_length=k, sharing=sharing)
@@ -70,13 +79,17 @@ def attention(plan: Plan) -> Iterator[Group]:
 
 
 def models(plan: Plan) -> Iterator[Group]:
-    """Whole models of equal width and depth; Linformers with one E = F a layer."""
+    """Whole models of equal width and depth; Linformers with one E = F a layer.
+
+    Inference gives the features of all positions. In the other phases ours spare the last feed-forward network the
+    positions that are not masked, the less of the whole the more layers there are; the others do not.
+    """
     kernels = tuple(f"softmax-{kernel}" for kernel in KERNELS)
     for n, k in plan.settings(LONGEST).items():
         for phase in PHASES:
             # On the CPU dropout on the weights has a path of its own, beside PyTorch's kernels.
-            chosen = MODELS + kernels if plan.device == "cuda" or phase in ("inference", "evaluation") else MODELS
-            cases = [plan.case(model, n, k, phase, "key-value") for model in chosen]
+            forced = kernels if plan.device == "cuda" or phase in ("inference", "evaluation") else ()
+            cases = [plan.case(model, n, k, phase, "key-value") for model in COMPARED + forced]
             compiled = replace(cases[0].sizes, options=(("compile_layers", True),))
             cases.insert(1, replace(cases[0], sizes=compiled, note="compiled"))
             yield Group(
@@ -129,7 +142,7 @@ def long(plan: Plan) -> Iterator[Group]:
 def lengths(plan: Plan) -> Iterator[Group]:
     """As many tokens in rows as long as IMDB's reviews, in batches by length or as they come, and in whole rows."""
     if plan.reviews is None:
-        return
+        raise ValueError("the suite lengths needs --reviews, a folder that scripts/prepare_imdb.py wrote")
     n, k = max(plan.settings(LONGEST).items())
     reviews = load_indexed_dataset(str(plan.reviews / "input0" / "train"))
     if reviews is None:

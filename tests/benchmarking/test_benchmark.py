@@ -2,22 +2,31 @@
 
 import json
 import math
+import os
+import re
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from torch import nn
 
-from fairseq_linformer.benchmarking import running, suites
+from fairseq_linformer.benchmarking import measuring, running, suites
 from fairseq_linformer.benchmarking.measuring import Case, Machine, flops, in_turns, largest, spread
-from fairseq_linformer.benchmarking.peers import MODELS, AttentionLayer, Sizes
+from fairseq_linformer.benchmarking.peers import MODELS, Sizes
 from fairseq_linformer.benchmarking.report import exponent, savings, write_report
 from fairseq_linformer.benchmarking.running import Benchmark, forecast
 from fairseq_linformer.benchmarking.suites import Group, Plan
-from tests.conftest import run
+from tests.conftest import ROOT, run
 
-SIZES = Sizes(length=64, projected_length=16, layers=1, embed_dim=24, heads=3, vocabulary=50)
+SIZES = Sizes(layers=1, embed_dim=24, heads=3, vocabulary=50, length=64, projected_length=16)
 MACHINE = Machine("cpu", "float32")
 NEEDED = {"lucidrains": "linformer", "hf": "transformers"}
+
+
+BLOCKS = {"hf-modernbert": {(72, 24), (24, 24), (24, 36)}}  # queries, keys and values in one; gated 1.5 d
+SQUARES = {"hf-modernbert": 2, "lucidrains-linformer": 4}  # whose LM head is a linear map
 
 
 def plan(**changes):
@@ -33,8 +42,11 @@ def test_every_model_learns_from_and_encodes_the_same_batch(model):
     loss = peer.train().loss(tokens, masked)
     loss.backward()
     assert loss.item() == pytest.approx(math.log(50), rel=0.5)
-    layers = [part for part in peer.modules() if isinstance(part, nn.Linear) and part.weight.grad is not None]
-    assert len(layers) >= 5 and all(layer.weight.grad.isfinite().all() for layer in layers)
+    weights = [part.weight for part in peer.modules() if isinstance(part, nn.Linear) and part.weight.grad is not None]
+    blocks = {tuple(weight.shape) for weight in weights}
+    assert blocks >= BLOCKS.get(model, {(24, 24), (96, 24), (24, 96)}), "d x d, and a feed-forward network of 4 d"
+    squares = sum(weight.shape == (24, 24) for weight in weights)
+    assert squares == SQUARES.get(model, 5), "queries, keys, values, output, and the LM head's"
 
 
 def test_batches_of_unequal_rows_are_padded_and_nothing_padded_is_masked():
@@ -47,12 +59,11 @@ def test_the_examples_layer_and_ours_compute_the_same():
     """So that the suite compares like with like: their parameters in our layer give their output."""
     cases = (Case(model, SIZES, "inference", ((64,),), layer_alone=True) for model in ("linformer", "fairseq-example"))
     ours, theirs = (case.build().eval() for case in cases)
-    assert isinstance(ours, AttentionLayer)
     names = {name.replace("compress_k", "key_projection"): value for name, value in theirs.model.named_parameters()}
     ours.model.load_state_dict(names, strict=False)
     assert set(names) >= {name for name, _ in ours.model.named_parameters()}
-    (x,) = ours.draw(SIZES, (64, 64))
-    torch.testing.assert_close(ours.features(x), theirs.features(x).transpose(0, 1), atol=1e-5, rtol=0)
+    outs = [layer.features(*layer.draw(SIZES, (64, 64))) for layer in (ours, theirs)]
+    torch.testing.assert_close(outs[0], outs[1].transpose(0, 1), atol=1e-5, rtol=0)
 
 
 def test_floating_point_operations_are_those_of_the_formula():
@@ -86,7 +97,7 @@ def test_forecast_follows_the_growth_of_the_last_two_lengths():
     def row(n, seconds):
         return {"n": n, "seconds": seconds, "tokens_per_second": 1024 / seconds}
 
-    case = Case("softmax", Sizes(4096, 16, 1, 24, 3, 50), "inference", ((4096,),))
+    case = Case("softmax", replace(SIZES, length=4096), "inference", ((4096,),))
     assert forecast([], case) == forecast([row(512, 1.0)], case) == 0
     assert forecast([row(512, 1.0), row(1024, 2.0)], case) == pytest.approx(2.0 * 4 * 4), "4 x a token, 4 x as many"
     assert forecast([row(512, 1.0), row(1024, 1.0)], case) == pytest.approx(4.0)
@@ -94,7 +105,7 @@ def test_forecast_follows_the_growth_of_the_last_two_lengths():
 
 def test_what_cannot_run_is_left_out_with_its_reason_and_what_follows_is_not_tried(monkeypatch, tmp_path):
     def suite(plan):
-        for n in (16, 32):
+        for n in (16, 32, 48):
             cases = tuple(plan.case(model, n, 8, "inference") for model in ("linformer", "absent"))
             yield Group(f"n={n}", cases, memory=False)
 
@@ -105,18 +116,44 @@ def test_what_cannot_run_is_left_out_with_its_reason_and_what_follows_is_not_tri
     monkeypatch.setitem(running.SUITES, "models", suite)
     benchmark = Benchmark(plan(), MACHINE, 2, 30.0, tmp_path)
     benchmark.run(["models"])
-    assert [row.get("skipped") for row in benchmark.rows] == [None, "No module named 'absent'"] * 2
+    assert [row.get("skipped") for row in benchmark.rows] == [None, "No module named 'absent'"] * 3
 
     slow = Benchmark(plan(), MACHINE, 2, 0.0, tmp_path / "slow")
     slow.run(["models"])
-    first, _, second, _ = (row["skipped"] for row in slow.rows)
-    assert first.startswith("took ") and first.endswith(" s, the limit is 0 s") and second == f"at n=16 it {first}"
+    first, second, third = (row["skipped"] for row in slow.rows if row["model"] == "linformer")
+    assert first.startswith("took ") and first.endswith(" s, the limit is 0 s")
+    assert second == third == f"at n=16 it {first}"
     write_report(tmp_path / "slow", slow.settings, slow.rows)
 
 
-def test_the_command_measures_what_is_missing_and_refuses_other_settings(tmp_path):
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import benchmark
+
+    return benchmark
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A tiny IMDB as scripts/prepare_imdb.py writes it."""
+    (tmp_path / "imdb" / "input0").mkdir(parents=True)
+    builder = MMapIndexedDatasetBuilder(str(tmp_path / "imdb" / "input0" / "train.bin"))
+    for length in (30, 5000, 200, 7, 90):
+        builder.add_item(torch.ones(length, dtype=torch.int))
+    builder.finalize(str(tmp_path / "imdb" / "input0" / "train.idx"))
+    return tmp_path / "imdb"
+
+
+def parsed(script, *words):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["benchmark.py", *map(str, words)])
+        return script.parse_arguments()
+
+
+def test_the_command_measures_what_is_missing_and_refuses_other_settings(script, tmp_path):
     command = ["scripts/benchmark.py", "--quick", "--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50]
-    command += ["--tokens", 64, "--rounds", 2, "--lengths", 256, 512, "--out", "runs"]
+    command += ["--tokens", 64, "--rounds", 2, "--lengths", 256, 512, "--out", tmp_path / "runs"]
     run(*command, "--suites", "table3", cwd=tmp_path)
     results = json.loads((tmp_path / "runs" / "results.json").read_text())
     printed = run(*command, "--suites", "table3", "attention", cwd=tmp_path)
@@ -126,15 +163,49 @@ def test_the_command_measures_what_is_missing_and_refuses_other_settings(tmp_pat
     assert all(row["seconds"] > 0 and row["MiB"] > 0 for row in again["rows"])
     assert "## Table 3: how many times faster than `softmax`" in printed and "| 512 | " in printed
     assert (tmp_path / "runs" / "figure2.png").stat().st_size > 10_000
-    refused = run(*command, "--lengths", 512, cwd=tmp_path, status=1)
-    assert "error: runs has results with lengths=[256, 512], not [512]: name another --out" in refused
-    refused = run(*command, "--suites", "lengths", "--reviews", "nowhere", cwd=tmp_path, status=1)
-    assert "error: nowhere holds no input0/train.idx" in refused
+    wrong = {
+        ("--lengths", 512): "results.json has lengths=[256, 512], not [512]: name another --out",
+        ("--suites", "lengths", "--reviews", "nowhere"): "nowhere holds no input0/train.idx",
+        ("--suites", "lengths"): "the suite lengths needs --reviews",
+        ("--suites", "growth"): "the suite growth has nothing to measure at lengths up to 512",
+        ("--lengths", 0): "lengths=0 is not allowed: it must be at least 256",
+        ("--rounds", 0): "--rounds=0 is not allowed: it must be at least 1",
+        ("--vocab-size", 4): "vocab-size=4 is not allowed: it must be above 4",
+        ("--limit", "nan"): "--limit=nan is not allowed: it must be above 0",
+        ("--heads", 5, "--out", tmp_path / "new"): "encoder_attention_heads=5 is not allowed",
+    }
+    for words, message in wrong.items():
+        arguments = parsed(script, *command[1:], "--suites", "attention", *words)
+        with pytest.raises((ValueError, OSError), match=re.escape(message)):
+            script.main(arguments)
+    (tmp_path / "runs" / "results.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"results\.json holds no results of a benchmark: name another --out"):
+        script.main(parsed(script, *command[1:]))
 
 
-def test_every_suite_names_its_groups_once_and_fits_its_lengths():
+def test_a_child_that_is_killed_costs_its_own_figure_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(measuring, "_peak_memory", os.kill)  # not with these arguments: it fails in the child
+    with pytest.raises(TypeError):
+        MACHINE.peak_memory(Case("softmax", SIZES, "training", ((64,),)))
+
+    def killed(self, case):
+        raise RuntimeError("the process was killed: not enough memory")
+
+    monkeypatch.setattr(Machine, "peak_memory", killed)
+    case = Case("linformer", SIZES, "inference", ((64,),))
+    monkeypatch.setitem(running.SUITES, "models", lambda plan: [Group("one", (case,))])
+    benchmark = Benchmark(plan(), MACHINE, 2, 30.0, tmp_path)
+    benchmark.run(["models"])
+    assert benchmark.rows[0]["seconds"] > 0
+    assert "the process was killed" in write_report(tmp_path, benchmark.settings, benchmark.rows)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_suite_names_its_groups_once_and_fits_its_lengths(device, reviews):
+    long_plan = plan(lengths=tuple(2**power for power in range(9, 17)), device=device, reviews=reviews)
     for name, suite in suites.SUITES.items():
-        groups = list(suite(plan(lengths=tuple(2**power for power in range(9, 17)))))
+        groups = list(suite(long_plan))
+        assert groups, name
         assert len({group.name for group in groups}) == len(groups), name
         for group in groups:
             assert len(set(group.cases)) == len(group.cases), group.name
