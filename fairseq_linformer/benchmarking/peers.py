@@ -6,7 +6,6 @@ Dimensions: B batch, n sequence length, N masked positions of the batch, d embed
 """
 
 import importlib
-import importlib.util
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -232,17 +231,10 @@ def example_attention(sizes: Sizes) -> Peer:
 
 
 def _example_modules(name: str) -> ModuleType:
-    """A module of examples/linformer, under a package name of our own, so that it registers no model."""
-    package = "fairseq_example_linformer"
-    if package not in sys.modules:
-        folder = Path(fairseq.__file__).parent / "examples/linformer/linformer_src/modules"
-        spec = importlib.util.spec_from_file_location(
-            package, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None and spec.loader is not None
-        sys.modules[package] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[package])
-    return importlib.import_module(f"{package}.{name}")
+    """A module of examples/linformer, in a package of another name than its own, which would register its model."""
+    package = ModuleType("fairseq_example_linformer")
+    package.__path__ = [str(Path(fairseq.__file__).parent / "examples/linformer/linformer_src/modules")]
+    return importlib.import_module(f"{sys.modules.setdefault(package.__name__, package).__name__}.{name}")
 
 
 def lucidrains_linformer(sizes: Sizes) -> Peer:
