@@ -18,14 +18,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LEVELS = 2**16  # a probability is a multiple of 1 / LEVELS here: 0.1 is 6554 / 65536
-QUERIES = 256  # q: more do not make it faster, and take more memory
+WEIGHTS = 2**20  # at a time: what the processor's cache holds is fastest
+LEAST_QUERIES = 16  # at a time, however many weights they have
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """``F.dropout``: in training zeros with probability p, below 1, the rest divided by 1 - p."""
     if not training or p == 0 or not _draws(x):
         return F.dropout(x, p, training)
-    return x.masked_fill(_draw(x.shape, p), 0.0) * _scale(p)
+    return x.masked_fill(~_draw(x.shape, p), 0.0) * _scale(p)
 
 
 class Dropout(nn.Dropout):
@@ -57,30 +58,32 @@ class _DropoutAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, p: float) -> Tensor:
-        ctx.save_for_backward(queries, keys, values, visible)
         ctx.p, ctx.seed = p, int(torch.randint(2**62, ()))
-        keys, values = keys * queries.size(-1) ** -0.5, values * _scale(p)
         out = queries.new_empty(queries.transpose(1, 2).shape).transpose(1, 2)  # so that heads join without a copy
-        for rows, weights, dropped in _weights(queries, keys, visible, p, ctx.seed):
-            out[:, :, rows] = weights.masked_fill_(dropped, 0.0) @ values
+        scaled_keys, scaled_values = keys * queries.size(-1) ** -0.5, values * _scale(p)
+        for rows, weights, kept in _weights(queries, scaled_keys, visible, p, ctx.seed):
+            out[:, :, rows] = weights.mul_(kept) @ scaled_values
+        ctx.save_for_backward(queries, keys, values, visible, out)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys, values, visible = ctx.saved_tensors
+        queries, keys, values, visible, out = ctx.saved_tensors
         scale = queries.size(-1) ** -0.5
-        keys, values = keys * scale, (values * _scale(ctx.p)).transpose(2, 3)
+        scaled_keys, scaled_values = keys * scale, (values * _scale(ctx.p)).transpose(2, 3)
         grad_queries = torch.empty_like(queries)
         # Sums over all queries: bfloat16 would lose the last of them.
         grad_keys = torch.zeros_like(keys, dtype=torch.promote_types(keys.dtype, torch.float32))
         grad_values = torch.zeros_like(grad_keys)
-        for rows, weights, dropped in _weights(queries, keys, visible, ctx.p, ctx.seed):
-            grad_weights = (grad[:, :, rows] @ values).masked_fill_(dropped, 0.0)
-            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-            grad_queries[:, :, rows] = grad_scores @ keys
+        along_out = (grad * out).sum(-1, keepdim=True)  # FlashAttention's D: the mean that softmax subtracts
+        for rows, weights, kept in _weights(queries, scaled_keys, visible, ctx.p, ctx.seed):
+            dropped = weights * kept
+            grad_scores = (grad[:, :, rows] @ scaled_values).mul_(dropped)
+            grad_scores.addcmul_(weights, along_out[:, :, rows], value=-1)
+            grad_queries[:, :, rows] = grad_scores @ scaled_keys
             grad_keys += grad_scores.transpose(2, 3) @ queries[:, :, rows]
-            grad_values += weights.masked_fill_(dropped, 0.0).transpose(2, 3) @ grad[:, :, rows]
+            grad_values += dropped.transpose(2, 3) @ grad[:, :, rows]
         grad_keys, grad_values = grad_keys * scale, grad_values * _scale(ctx.p)
         return grad_queries, grad_keys.to(keys.dtype), grad_values.to(keys.dtype), None, None
 
@@ -88,15 +91,16 @@ class _DropoutAttention(torch.autograd.Function):
 def _weights(
     queries: Tensor, keys: Tensor, visible: Tensor | None, p: float, seed: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Some queries at a time: which, the softmax of Q K^T, (B, h, q, m), and which of these weights are dropped."""
+    """Some queries at a time: which, their softmax of Q K^T, (B, h, q, m), and 1 for the weights that are kept, else 0."""
     generator = torch.Generator().manual_seed(seed)
-    for start in range(0, queries.size(2), QUERIES):
-        rows = slice(start, start + QUERIES)
+    step = max(LEAST_QUERIES, WEIGHTS // (queries.size(0) * queries.size(1) * keys.size(2)))
+    for start in range(0, queries.size(2), step):
+        rows = slice(start, start + step)
         scores = queries[:, :, rows] @ keys.transpose(2, 3)
         if visible is not None:
             seen = visible if visible.size(2) == 1 else visible[:, :, rows]
             scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)  # minus infinity alone in a row would give nan
-        yield rows, scores.softmax(-1), _draw(scores.shape, p, generator)
+        yield rows, scores.softmax(-1), _draw(scores.shape, p, generator).to(scores.dtype)
 
 
 def _draws(x: Tensor) -> bool:
@@ -104,10 +108,10 @@ def _draws(x: Tensor) -> bool:
 
 
 def _draw(shape: torch.Size, p: float, generator: torch.Generator | None = None) -> Tensor:
-    """A mask of that shape, True with probability p."""
+    """A mask of that shape, False with probability p."""
     number = shape.numel()
     draws = torch.empty((number + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return (draws.view(torch.int16)[:number] < _level(p) - LEVELS // 2).view(shape)
+    return (draws.view(torch.int16)[:number] >= _level(p) - LEVELS // 2).view(shape)
 
 
 def _level(p: float) -> int:
