@@ -125,9 +125,11 @@ def draw(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[str,
     for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
         for (attention, own), style in zip(cost.items(), styles, strict=True):
             panel.plot([*LENGTHS], [own[what][str(n)] for n in LENGTHS], label=attention, **style)
-        panel.set(xlabel="n", ylabel=f"{what} of a training step", xscale="log", yscale="log", xticks=[*LENGTHS])
+        panel.set_yscale("log", base=2)
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.set(xlabel="n", ylabel=f"{what} of a training step", xscale="log", xticks=[*LENGTHS])
         panel.set_xticklabels(map(str, LENGTHS))
-        panel.minorticks_off()
+        panel.xaxis.minorticks_off()
     panels[0].legend(fontsize="small")
     save(figure, out / "cost.png")
 

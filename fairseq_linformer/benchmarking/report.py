@@ -148,9 +148,11 @@ def draw_growth(rows: Sequence[Row], path: Path) -> None:
 
 def _finish(figure: Figure, panels: Sequence[Any], lengths: Sequence[int], labels: Sequence[str], path: Path) -> None:
     for panel, label in zip(panels, labels, strict=True):
-        panel.set(xlabel="n", ylabel=label, xscale="log", yscale="log", xticks=lengths)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log", base=2)
+        panel.set(xlabel="n", ylabel=label, xticks=lengths)
         panel.set_xticklabels([f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
-        panel.minorticks_off()
+        panel.yaxis.set_major_formatter("{x:g}")
     panels[0].legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
