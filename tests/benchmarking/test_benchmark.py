@@ -153,7 +153,7 @@ def parsed(script, *words):
 
 def test_the_command_measures_what_is_missing_and_refuses_other_settings(script, tmp_path):
     command = ["scripts/benchmark.py", "--quick", "--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50]
-    command += ["--tokens", 64, "--rounds", 2, "--lengths", 256, 512, "--out", tmp_path / "runs"]
+    command += ["--tokens", 64, "--rounds", 2, "--lengths", 256, 512, "--threads", 1, "--out", tmp_path / "runs"]
     run(*command, "--suites", "table3", cwd=tmp_path)
     results = json.loads((tmp_path / "runs" / "results.json").read_text())
     printed = run(*command, "--suites", "table3", "attention", cwd=tmp_path)
