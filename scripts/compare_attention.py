@@ -20,17 +20,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.benchmarking.measuring import Case, Machine, in_turns, spread
 from fairseq_linformer.benchmarking.peers import Sizes
+from fairseq_linformer.benchmarking.report import save_over_lengths
 from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.data.staging import write_whole
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
@@ -54,11 +52,11 @@ def pretrain(attention: str, data: Path, out: Path, updates: int) -> list[dict[s
     return train("pretrain/tiny_512", settings, out / attention, updates)
 
 
-def cases(attention: str, vocabulary: int) -> dict[int, Case]:
-    """A step of the model of configs/pretrain/tiny_512 with a mechanism, by the length of its rows."""
+def tiny_sizes(vocabulary: int) -> Sizes:
+    """The model of configs/pretrain/tiny_512, but for n and k."""
     tiny = OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml")
     architecture = ARCHITECTURES[tiny._name]
-    sizes = Sizes(
+    return Sizes(
         layers=architecture["encoder_layers"],
         embed_dim=EMBED_DIM,
         heads=architecture["encoder_attention_heads"],
@@ -67,10 +65,6 @@ def cases(attention: str, vocabulary: int) -> dict[int, Case]:
         sharing=tiny.sharing,
         options=tuple((name, tiny[name]) for name in ("local_conv", "encoder_normalize_before")),
     )
-    return {
-        n: Case(attention, replace(sizes, length=n, projected_length=k), "training", ((n,) * max(1, TOKENS // n),))
-        for n, k in LENGTHS.items()
-    }
 
 
 def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> dict[str, dict[str, Any]]:
@@ -78,18 +72,19 @@ def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> d
     file = out / "cost.json"
     if file.is_file() and (known := json.loads(file.read_text())).keys() == set(attentions):
         return known
-    vocabulary = len(load_dictionary(data / DICTIONARY_FILE)) + 1  # the task adds <mask>
+    sizes = tiny_sizes(len(load_dictionary(data / DICTIONARY_FILE)) + 1)  # the task adds <mask>
     cost: dict[str, dict[str, Any]] = {attention: {"seconds": {}, "MiB": {}} for attention in attentions}
-    for n in tqdm(LENGTHS, desc="cost", unit="length", disable=None):
-        steps = {attention: cases(attention, vocabulary)[n] for attention in attentions}
+    for n, k in tqdm(LENGTHS.items(), desc="cost", unit="length", disable=None):
+        own, batches = replace(sizes, length=n, projected_length=k), ((n,) * max(1, TOKENS // n),)
+        steps = {attention: Case(attention, own, "training", batches) for attention in attentions}
         calls = {attention: MACHINE.prepare(step) for attention, step in steps.items()}
         in_turns(calls, rounds=1)  # to warm up
         for attention, seconds in in_turns(calls, rounds).items():
             cost[attention]["seconds"][str(n)] = spread(seconds)["seconds"]
             cost[attention]["MiB"][str(n)] = MACHINE.peak_memory(steps[attention])
-    for attention in attentions:
-        model = cases(attention, vocabulary)[min(LENGTHS)].build()
-        cost[attention]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        if n == min(LENGTHS):
+            for attention, step in steps.items():
+                cost[attention]["parameters"] = sum(parameter.numel() for parameter in step.build().parameters())
     write_whole(file, json.dumps(cost, indent=1))
     return cost
 
@@ -111,33 +106,25 @@ def as_table(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[
 def draw(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[str, Any]], out: Path) -> None:
     """perplexity.png and cost.png."""
     styles = [{"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10], "marker": "."} for i in range(len(curves))]
-    figure, (by_updates, by_time) = plt.subplots(1, 2, figsize=(12, 5), sharey=True)
+    figure = Figure(figsize=(12, 5))
+    by_updates, by_time = figure.subplots(1, 2, sharey=True)
     for (attention, curve), style in zip(curves.items(), styles, strict=True):
         updates, perplexities = zip(*curve, strict=True)
-        seconds = cost[attention]["seconds"][str(next(iter(LENGTHS)))]
+        seconds = cost[attention]["seconds"][str(min(LENGTHS))]
         by_updates.plot(updates, perplexities, label=attention, **style)
         by_time.plot([update * seconds / 60 for update in updates], perplexities, **style)
     by_updates.set(xlabel="updates", ylabel="masked-LM perplexity, validation", yscale="log")
     by_time.set(xlabel="minutes (updates x median training step)")
     by_updates.legend(fontsize="small")
-    save(figure, out / "perplexity.png")
-    figure, panels = plt.subplots(1, 2, figsize=(12, 5))
+    figure.tight_layout()
+    figure.savefig(out / "perplexity.png", dpi=120)
+    figure = Figure(figsize=(12, 5))
+    panels = figure.subplots(1, 2)
     for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
         for (attention, own), style in zip(cost.items(), styles, strict=True):
             panel.plot([*LENGTHS], [own[what][str(n)] for n in LENGTHS], label=attention, **style)
-        panel.set_yscale("log", base=2)
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.set(xlabel="n", ylabel=f"{what} of a training step", xscale="log", xticks=[*LENGTHS])
-        panel.set_xticklabels(map(str, LENGTHS))
-        panel.xaxis.minorticks_off()
-    panels[0].legend(fontsize="small")
-    save(figure, out / "cost.png")
-
-
-def save(figure: Any, path: Path) -> None:
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    labels = ["seconds of a training step", "MiB of a training step"]
+    save_over_lengths(figure, panels, [*LENGTHS], labels, out / "cost.png")
 
 
 def compare(data: Path, out: Path, attentions: list[str], updates: int, rounds: int) -> None:

@@ -3,8 +3,8 @@
 There PyTorch draws masks serially, a random number an element, and its fused attention knows no dropout: instead of it
 several tensors of n x m weights are kept for the backward pass. Here four elements share the 64 bits of a draw, and
 attention takes some queries at a time and computes their weights again in the backward pass, as FlashAttention does
-(Dao et al. 2022, arXiv 2205.14135, section 3.1). On a GPU PyTorch's own kernels do
-as much, and they are taken while PyTorch compiles, too, for whatever device.
+(Dao et al. 2022, arXiv 2205.14135, section 3.1). On a GPU PyTorch's own kernels do as much; while PyTorch compiles they
+are taken for every device.
 
 Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
 """
@@ -24,7 +24,7 @@ LEAST_QUERIES = 16  # at a time, however many weights they have
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """``F.dropout``: in training zeros with probability p, below 1, the rest divided by 1 - p."""
-    if not training or p == 0 or not _draws(x):
+    if not training or p == 0 or not _has_slow_dropout(x):
         return F.dropout(x, p, training)
     return x.masked_fill(~_draw(x.shape, p), 0.0) * _scale(p)
 
@@ -48,7 +48,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None
     Returns:
         (B, h, n, d_h).
     """
-    if p == 0 or not _draws(queries):
+    if p == 0 or not _has_slow_dropout(queries):
         return F.scaled_dot_product_attention(queries, keys, values, visible, p)
     return _DropoutAttention.apply(queries, keys, values, visible, p)
 
@@ -103,7 +103,7 @@ def _weights(
         yield rows, scores.softmax(-1), _draw(scores.shape, p, generator).to(scores.dtype)
 
 
-def _draws(x: Tensor) -> bool:
+def _has_slow_dropout(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

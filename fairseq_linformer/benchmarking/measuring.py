@@ -28,13 +28,13 @@ from .peers import LAYERS, MODELS, Peer, Sizes
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-PHASES = {
-    "inference": "features of all positions, without gradients",
-    "evaluation": "loss at masked positions, without gradients",
-    "forward": "loss at masked positions, in training mode",
-    "training": "forward and backward",
-    "step": "training, clipping and Adam",
-}
+PHASES = (
+    "inference",  # features of all positions, without gradients
+    "evaluation",  # loss at masked positions, without gradients
+    "forward",  # loss at masked positions, in training mode
+    "training",  # forward and backward
+    "step",  # training, clipping and Adam
+)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

@@ -1,6 +1,6 @@
 """The benchmark's tables and plots, from its rows alone: results.md, figure2.png and growth.png."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,11 @@ def savings(rows: Sequence[Row], what: str, paper: Mapping[int, Sequence[float]]
     for n in dict.fromkeys(row["n"] for row in rows):
         own = [row for row in rows if row["n"] == n]
         softmax = next(row for row in own if row["model"] == "softmax").get(what)
+        theirs = dict(zip(PROJECTED_LENGTHS, paper.get(n, ()), strict=False))  # which ends at k = n / 2
         cells = []
-        for k, theirs in zip(PROJECTED_LENGTHS, (*paper.get(n, ()), *[None] * len(PROJECTED_LENGTHS)), strict=False):
+        for k in PROJECTED_LENGTHS:
             value = next((row for row in own if row["model"] == "linformer" and row["k"] == k), {}).get(what)
-            brackets = "" if theirs is None else f" ({theirs})"
+            brackets = f" ({theirs[k]})" if k in theirs else ""
             if value and softmax:
                 ratio = value / softmax if what == "largest_batch" else softmax / value
                 cells.append(f"{ratio:.1f}{brackets}")
@@ -106,14 +107,21 @@ def savings(rows: Sequence[Row], what: str, paper: Mapping[int, Sequence[float]]
 def exponents(rows: Sequence[Row]) -> str:
     """The slopes of log cost against log n, by least squares."""
     lines = ["| model | phase | n | time | memory |", "|---" * 5 + "|"]
-    for model, phase in dict.fromkeys((row["model"], row["phase"]) for row in rows):
-        own = [row for row in rows if (row["model"], row["phase"]) == (model, phase)]
+    for (model, phase), own in by("model", "phase", rows).items():
         if len(own) > 1:
             n = [row["n"] for row in own]
             slopes = [exponent(n, [row[what] for row in own]) for what in ("seconds", "MiB")]
             cells = " | ".join(f"{slope:.2f}" for slope in slopes)
             lines.append(f"| `{model}` | {phase} | {n[0]} to {n[-1]} | {cells} |")
     return "\n".join(lines)
+
+
+def by(first: str, second: str, rows: Sequence[Row]) -> dict[tuple[Any, Any], list[Row]]:
+    """The rows by the values of two of their columns, in the order in which these first appear."""
+    found: dict[tuple[Any, Any], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row[first], row[second]), []).append(row)
+    return found
 
 
 def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
@@ -125,28 +133,27 @@ def draw_figure2(rows: Sequence[Row], path: Path) -> None:
     """Time of a batch of a fixed number of tokens against n, as the paper's figure 2."""
     figure = Figure(figsize=(7, 5))
     panel = figure.subplots()
-    lines: dict[str, Callable[[Row], bool]] = {"softmax": lambda row: row["model"] == "softmax"}
-    for k in PROJECTED_LENGTHS:
-        lines[f"Linformer, k={k}"] = lambda row, k=k: row["model"] == "linformer" and row["k"] == k  # type: ignore[misc]
-    for label, chosen in lines.items():
-        points = [(row["n"], 1e6 / row["tokens_per_second"]) for row in rows if "seconds" in row and chosen(row)]
-        if points:
-            panel.plot(*zip(*points, strict=True), marker=".", label=label)
-    _finish(figure, [panel], sorted({row["n"] for row in rows}), ["microseconds a token, inference"], path)
+    for (_, note), own in by("model", "note", [row for row in rows if "seconds" in row]).items():
+        microseconds = [1e6 / row["tokens_per_second"] for row in own]
+        label = f"Linformer, {note}" if note else "softmax"
+        panel.plot([row["n"] for row in own], microseconds, marker=".", label=label)
+    save_over_lengths(figure, [panel], sorted({row["n"] for row in rows}), ["microseconds a token, inference"], path)
 
 
 def draw_growth(rows: Sequence[Row], path: Path) -> None:
     """Time and memory of one row against n."""
     figure = Figure(figsize=(12, 5))
     panels = figure.subplots(1, 2)
-    for model, phase in dict.fromkeys((row["model"], row["phase"]) for row in rows):
-        own = [row for row in rows if (row["model"], row["phase"]) == (model, phase)]
+    for (model, phase), own in by("model", "phase", rows).items():
         for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
             panel.plot([row["n"] for row in own], [row[what] for row in own], marker=".", label=f"{model}, {phase}")
-    _finish(figure, panels, sorted({row["n"] for row in rows}), ["seconds", "MiB"], path)
+    save_over_lengths(figure, panels, sorted({row["n"] for row in rows}), ["seconds", "MiB"], path)
 
 
-def _finish(figure: Figure, panels: Sequence[Any], lengths: Sequence[int], labels: Sequence[str], path: Path) -> None:
+def save_over_lengths(
+    figure: Figure, panels: Sequence[Any], lengths: Sequence[int], labels: Sequence[str], path: Path
+) -> None:
+    """Saves a figure whose panels have curves over n, both axes logarithmic, a label for each panel's curves."""
     for panel, label in zip(panels, labels, strict=True):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)

@@ -17,6 +17,10 @@ RESULTS_FILE = "results.json"
 Row = dict[str, Any]
 
 
+class TooSlow(RuntimeError):
+    """A case takes longer than the limit, or is expected to."""
+
+
 @dataclass
 class Benchmark:
     """A plan on a machine, and its results so far.
@@ -72,11 +76,14 @@ class Benchmark:
                 calls[case] = self._prepare(suite, case)
             except (ImportError, OSError, RuntimeError) as error:  # not installed, no memory, no such kernel, too slow
                 row["skipped"] = reason(error)
+                row["too_slow"] = isinstance(error, TooSlow)
         seconds, rate = self._time(group, calls)
         for case in calls:
-            rows[case] |= {**spread(seconds[case]), "tokens_per_second": case.tokens / spread(seconds[case])["seconds"]}
+            row = rows[case]
+            row |= spread(seconds[case])
+            row["tokens_per_second"] = case.tokens / row["seconds"]
             if rate:
-                rows[case]["roofline"] = flops(case) / rows[case]["seconds"] / rate
+                row["roofline"] = flops(case) / row["seconds"] / rate
         calls.clear()  # so that nothing else is in memory
         for case in seconds:
             rows[case] |= self._memory(case, group)
@@ -92,24 +99,22 @@ class Benchmark:
         return seconds, operations / spread(seconds.pop("product"))["seconds"]
 
     def _prepare(self, suite: str, case: Case) -> Callable[[], None]:
-        """The case's work, warm; RuntimeError if it takes longer than the limit, or is expected to."""
-        alike = [row for row in self.rows if row["suite"] == suite and _alike(row, describe(case))]
-        if alike and alike[-1].get("skipped", "").endswith(self._limit()):
-            earlier = alike[-1]["skipped"]
-            raise RuntimeError(earlier if earlier.startswith("at n=") else f"at n={alike[-1]['n']} it {earlier}")
+        """The case's work, warm; TooSlow as soon as it is known to be."""
+        own = describe(case)
+        alike = [row for row in self.rows if row["suite"] == suite and _alike(row, own)]
+        for shorter in alike:
+            if shorter.get("too_slow"):
+                raise TooSlow(f"at n={shorter['n']} it {shorter['skipped']}")
         expected = forecast([row for row in alike if "seconds" in row], case)
         if expected > self.limit:
-            raise RuntimeError(f"would take about {expected:.0f} s, {self._limit()}")
+            raise TooSlow(f"would take about {expected:.0f} s, the limit is {self.limit:g} s")
         work = self.machine.prepare(case)
         if case.compiles:
             work()
         seconds = timed(work)
         if seconds > self.limit:
-            raise RuntimeError(f"took {seconds:.0f} s, {self._limit()}")
+            raise TooSlow(f"took {seconds:.0f} s, the limit is {self.limit:g} s")
         return work
-
-    def _limit(self) -> str:
-        return f"the limit is {self.limit:g} s"
 
     def _memory(self, case: Case, group: Group) -> Row:
         """Peak memory, not where the compiler's own would count, and the largest batch."""
@@ -148,9 +153,9 @@ def forecast(rows: list[Row], case: Case) -> float:
     """Seconds that a case is expected to take, by the growth between the last two lengths; 0 if unknown."""
     if len(rows) < 2 or rows[-2]["n"] == rows[-1]["n"]:
         return 0.0
-    first, last = ({"n": row["n"], "seconds": 1 / row["tokens_per_second"]} for row in rows[-2:])
-    exponent = math.log(last["seconds"] / first["seconds"]) / math.log(last["n"] / first["n"])
-    return case.tokens * last["seconds"] * (case.sizes.length / last["n"]) ** max(0.0, exponent)
+    first, last = rows[-2:]
+    exponent = math.log(first["tokens_per_second"] / last["tokens_per_second"]) / math.log(last["n"] / first["n"])
+    return float(case.tokens / last["tokens_per_second"] * (case.sizes.length / last["n"]) ** max(0.0, exponent))
 
 
 def _alike(one: Row, other: Row) -> bool:
