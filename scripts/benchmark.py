@@ -26,10 +26,10 @@ import torch
 
 from fairseq_linformer.attention.base import check
 from fairseq_linformer.benchmarking.measuring import DTYPES, Machine
-from fairseq_linformer.benchmarking.peers import Sizes
+from fairseq_linformer.benchmarking.peers import MODELS, Sizes
 from fairseq_linformer.benchmarking.report import write_report
 from fairseq_linformer.benchmarking.running import Benchmark
-from fairseq_linformer.benchmarking.suites import SUITES, Plan
+from fairseq_linformer.benchmarking.suites import COMPARED, SUITES, Plan
 from fairseq_linformer.errors import one_line_errors
 
 LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
@@ -42,6 +42,8 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--out", metavar="DIR", type=Path, default=Path("runs/benchmark"), help="default: runs/benchmark")
     add("--suites", metavar="S", nargs="+", choices=sorted(SUITES), help="default: all (lengths: with --reviews)")
+    models = f"of the suite models (default: {', '.join(COMPARED)}; any attention= is one, too)"
+    add("--models", metavar="M", nargs="+", choices=sorted(MODELS), default=COMPARED, help=models)
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--dtype", choices=sorted(DTYPES), default="float32", help="default: float32")
     add("--layers", metavar="L", type=int, default=2, help="default: 2")
@@ -79,7 +81,7 @@ def main(arguments: argparse.Namespace) -> None:
         dropout=arguments.dropout,
     )
     lengths = tuple(sorted(set(arguments.lengths)))
-    plan = Plan(sizes, arguments.tokens, lengths, arguments.device, arguments.reviews)
+    plan = Plan(sizes, arguments.tokens, lengths, arguments.device, tuple(arguments.models), arguments.reviews)
     plan.validate()
     machine = Machine(arguments.device, arguments.dtype)
     benchmark = Benchmark(plan, machine, arguments.rounds, arguments.limit, arguments.out)

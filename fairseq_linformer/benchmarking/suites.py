@@ -12,8 +12,8 @@ from ..attention.base import check
 from .measuring import PHASES, Case
 from .peers import FIRST_TOKEN, KERNELS, Sizes
 
-FULL = ("softmax", "fairseq-roberta", "hf-roberta")
-COMPARED = ("linformer", "fairseq-example", "lucidrains-linformer", *FULL, "hf-nystromformer", "hf-modernbert")
+LINFORMERS = ("linformer", "fairseq-example", "lucidrains-linformer")
+COMPARED = (*LINFORMERS, "softmax", "fairseq-roberta", "hf-roberta", "hf-nystromformer", "hf-modernbert")
 SETTINGS = {512: 128, 4096: 256, 16384: 256}  # n of layers and models, and k for it
 LONGEST = 4096  # of whole models: an n x n matrix of weights, which some of them build, still fits
 PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # of the paper's table 3
@@ -45,6 +45,7 @@ class Plan:
     tokens: int  # of a batch, which has at least one row
     lengths: tuple[int, ...]  # n of table 3 and of the growth with n, the longest the last
     device: str
+    models: tuple[str, ...]  # of the suite of that name
     reviews: Path | None  # IMDB as scripts/prepare_imdb.py writes it
 
     def validate(self) -> None:
@@ -56,7 +57,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """What results must share to be of one benchmark."""
         sizes = {name: getattr(self.sizes, name) for name in ("layers", "embed_dim", "heads", "vocabulary", "dropout")}
-        return {**sizes, "tokens": self.tokens, "lengths": list(self.lengths)}
+        return {**sizes, "tokens": self.tokens, "lengths": list(self.lengths), "models": list(self.models)}
 
     def settings(self, longest: int) -> dict[int, int]:
         """n, and k for it, of single layers and models."""
@@ -84,17 +85,20 @@ def models(plan: Plan) -> Iterator[Group]:
     Inference gives the features of all positions. In the other phases ours spare the last feed-forward network the
     positions that are not masked, the less of the whole the more layers there are; the others do not.
     """
-    kernels = tuple(f"softmax-{kernel}" for kernel in KERNELS)
     for n, k in plan.settings(LONGEST).items():
         for phase in PHASES:
-            # On the CPU dropout on the weights has a path of its own, beside PyTorch's kernels.
-            forced = kernels if plan.device == "cuda" or phase in ("inference", "evaluation") else ()
-            cases = [plan.case(model, n, k, phase, "key-value") for model in COMPARED + forced]
-            compiled = replace(cases[0].sizes, options=(("compile_layers", True),))
-            cases.insert(1, replace(cases[0], sizes=compiled, note="compiled"))
-            yield Group(
-                f"n={n}, k={k}, {phase}", tuple(cases), memory=phase in ("inference", "training"), roofline=True
-            )
+            cases = []
+            for model in plan.models:
+                case = plan.case(model, n, k, phase, "key-value")
+                cases.append(case)
+                if model == "linformer":
+                    compiled = replace(case.sizes, options=(("compile_layers", True),))
+                    cases.append(replace(case, sizes=compiled, note="compiled"))
+                # On the CPU dropout on the weights has a path of its own, beside PyTorch's kernels.
+                if model == "softmax" and (plan.device == "cuda" or phase in ("inference", "evaluation")):
+                    cases += [replace(case, model=f"softmax-{kernel}") for kernel in KERNELS]
+            memory = phase in ("inference", "training")
+            yield Group(f"n={n}, k={k}, {phase}", tuple(dict.fromkeys(cases)), memory, roofline=True)
 
 
 def table3(plan: Plan) -> Iterator[Group]:

@@ -30,7 +30,8 @@ SQUARES = {"hf-modernbert": 2, "lucidrains-linformer": 4}  # whose LM head is a 
 
 
 def plan(**changes):
-    return Plan(**{"sizes": SIZES, "tokens": 128, "lengths": (512,), "device": "cpu", "reviews": None, **changes})
+    rest = {"tokens": 128, "lengths": (512,), "device": "cpu", "models": suites.COMPARED, "reviews": None}
+    return Plan(**{"sizes": SIZES, **rest, **changes})
 
 
 @pytest.mark.parametrize("model", ["linformer", "softmax", *list(MODELS)[-6:]])
@@ -211,6 +212,16 @@ def test_every_suite_names_its_groups_once_and_fits_its_lengths(device, reviews)
             assert len(set(group.cases)) == len(group.cases), group.name
             assert len({(case.model, case.note) for case in group.cases}) == len(group.cases), group.name
             assert all(case.sizes.projected_length < case.sizes.length for case in group.cases)
+
+
+def test_models_are_those_asked_for_once_each():
+    names = {
+        group.name.split()[-1]: [case.model for case in group.cases]
+        for group in suites.models(plan(models=("softmax", "performer", "softmax-math", "performer")))
+    }
+    kernels = ["softmax-flash", "softmax-efficient", "softmax-math"]
+    assert names["inference"] == ["softmax", *kernels, "performer"]
+    assert names["training"] == ["softmax", "performer", "softmax-math"]
 
 
 def test_savings_and_exponents():
