@@ -4,6 +4,7 @@ What is compared runs in turns, round after round, in one process; memory's peak
 """
 
 import importlib.metadata
+import math
 import os
 import platform
 import time
@@ -35,6 +36,7 @@ PHASES = (
     "training",  # forward and backward
     "step",  # training, clipping and Adam
 )
+LEAST_ROUNDS = 3  # a median and something on both sides
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -148,7 +150,7 @@ class Machine:
             with ProcessPoolExecutor(1, context, initializer=torch.set_num_threads, initargs=threads) as process:
                 return process.submit(measure, self, *arguments).result()
         except BrokenProcessPool:
-            raise RuntimeError("the process was killed: not enough memory") from None
+            raise RuntimeError("its process ended early, as one does that is killed for memory") from None
 
     def _move(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -224,10 +226,15 @@ def _forward_flops(case: Case) -> int:
     return int(counter.get_total_flops())
 
 
-def in_turns(calls: Mapping[Key, Callable[[], None]], rounds: int) -> dict[Key, list[float]]:
-    """Seconds of each call in each round."""
+def in_turns(
+    calls: Mapping[Key, Callable[[], None]], rounds: int, patience: float = math.inf
+) -> dict[Key, list[float]]:
+    """Seconds of each call in each round. After `patience` seconds no further round begins, but three are run."""
     seconds: dict[Key, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
+    start = time.perf_counter()
+    for number in range(rounds):
+        if number >= LEAST_ROUNDS and time.perf_counter() - start > patience:
+            break
         for name, call in calls.items():
             seconds[name].append(timed(call))
     return seconds

@@ -1,5 +1,6 @@
 """The benchmark's tables and plots, from its rows alone: results.md, figure2.png and growth.png."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) ->
     for suite, groups in SUITES.items():
         own = [row for row in rows if row["suite"] == suite]
         if own:
-            parts.append(f"## {suite}\n\n{groups.__doc__}\n\n{as_table(own)}")
+            parts.append(f"## {suite}\n\n{inspect.getdoc(groups)}\n\n{as_table(own)}")
     table3 = [row for row in rows if row["suite"] == "table3"]
     if table3:
         parts.append(f"## Table 3: how many times faster than `softmax`\n\n{savings(table3, 'seconds', PAPER_TIME)}")

@@ -27,7 +27,8 @@ class Benchmark:
 
     Args:
         rounds: times that each case runs, after once to warm up.
-        limit: seconds that a case may take; what takes longer, or is expected to, is left out with that reason.
+        limit: seconds that a case may take; what takes longer, or is expected to, is left out with that reason. A group
+            whose rounds have taken as long begins no further one, but three are run.
         out: folder of results.json.
 
     Raises:
@@ -80,7 +81,7 @@ class Benchmark:
         seconds, rate = self._time(group, calls)
         for case in calls:
             row = rows[case]
-            row |= spread(seconds[case])
+            row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
             row["tokens_per_second"] = case.tokens / row["seconds"]
             if rate:
                 row["roofline"] = flops(case) / row["seconds"] / rate
@@ -92,10 +93,10 @@ class Benchmark:
     def _time(self, group: Group, calls: Mapping[Case, Callable[[], None]]) -> tuple[dict[Case, list[float]], float]:
         """Seconds of each call in each round, and for a roofline the rate of matrix products in the same rounds."""
         if not group.roofline:
-            return in_turns(calls, self.rounds), 0.0
+            return in_turns(calls, self.rounds, self.limit), 0.0
         product, operations = self.machine.matrix_product(group.cases[0].tokens, self.plan.sizes.embed_dim)
         product()
-        seconds: dict[Any, list[float]] = in_turns({**calls, "product": product}, self.rounds)
+        seconds: dict[Any, list[float]] = in_turns({**calls, "product": product}, self.rounds, self.limit)
         return seconds, operations / spread(seconds.pop("product"))["seconds"]
 
     def _prepare(self, suite: str, case: Case) -> Callable[[], None]:

@@ -84,6 +84,8 @@ def test_calls_take_turns():
     order = []
     seconds = in_turns({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3)
     assert order == list("ababab") and {name: len(own) for name, own in seconds.items()} == {"a": 3, "b": 3}
+    impatient = in_turns({"a": lambda: None}, rounds=7, patience=0.0)
+    assert len(impatient["a"]) == 3, "no fewer, or there is no median"
     assert spread([3.0, 1.0, 2.0]) == {"low": 1.5, "seconds": 2.0, "high": 2.5}
 
 
