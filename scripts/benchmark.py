@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--limit", metavar="S", type=float, default=60.0, help="seconds that a case may take (default 60)")
     add("--threads", metavar="N", type=int, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     add("--reviews", metavar="DIR", type=Path, help="IMDB as scripts/prepare_imdb.py writes it, for the suite lengths")
-    add("--lengths", metavar="N", type=int, nargs="+", default=LENGTHS, help="n of table3 and growth (512 to 65536)")
+    add("--lengths", metavar="N", type=int, nargs="+", default=LENGTHS, help="n (512 to 65536)")
     add("--quick", action="store_true", help="a small model, n to 2,048, in two minutes; other options can change it")
     first = parser.parse_args()
     parser.set_defaults(suites=[suite for suite in SUITES if suite != "lengths" or first.reviews])

@@ -43,7 +43,7 @@ class Plan:
 
     sizes: Sizes  # but for n and k
     tokens: int  # of a batch, which has at least one row
-    lengths: tuple[int, ...]  # n of table 3 and of the growth with n, the longest the last
+    lengths: tuple[int, ...]  # n, the longest the last; of SETTINGS those that are among them
     device: str
     models: tuple[str, ...]  # of the suite of that name
     reviews: Path | None  # IMDB as scripts/prepare_imdb.py writes it
@@ -61,8 +61,9 @@ class Plan:
 
     def settings(self, longest: int) -> dict[int, int]:
         """n, and k for it, of single layers and models."""
-        found = {n: k for n, k in SETTINGS.items() if n <= min(longest, max(self.lengths))}
-        check("lengths", max(self.lengths), bool(found), f"{min(SETTINGS)} or more for this suite")
+        found = {n: k for n, k in SETTINGS.items() if n <= longest and n in self.lengths}
+        allowed = ", ".join(str(n) for n in SETTINGS if n <= longest)
+        check("lengths", list(self.lengths), bool(found), f"one of {allowed}, or have it among others")
         return found
 
     def case(self, model: str, n: int, k: int, phase: str, sharing: str = "layerwise", rows: int | None = None) -> Case:
