@@ -106,19 +106,22 @@ def as_table(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[
 def draw(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[str, Any]], out: Path) -> None:
     """perplexity.png and cost.png."""
     styles = [{"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10], "marker": "."} for i in range(len(curves))]
-    figure = Figure(figsize=(12, 5))
+    figure = Figure(figsize=(12, 5), layout="constrained")
     by_updates, by_time = figure.subplots(1, 2, sharey=True)
     for (attention, curve), style in zip(curves.items(), styles, strict=True):
         updates, perplexities = zip(*curve, strict=True)
         seconds = cost[attention]["seconds"][str(min(LENGTHS))]
         by_updates.plot(updates, perplexities, label=attention, **style)
         by_time.plot([update * seconds / 60 for update in updates], perplexities, **style)
-    by_updates.set(xlabel="updates", ylabel="masked-LM perplexity, validation", yscale="log")
+    by_updates.set(xlabel="updates", ylabel="masked-LM perplexity, validation")
     by_time.set(xlabel="minutes (updates x median training step)")
-    by_updates.legend(fontsize="small")
-    figure.tight_layout()
+    by_updates.set_yscale("log", base=2)
+    by_time.set_xscale("log", base=2)
+    for axis in (by_updates.yaxis, by_time.xaxis):
+        axis.set_major_formatter("{x:g}")
+    figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(out / "perplexity.png", dpi=120)
-    figure = Figure(figsize=(12, 5))
+    figure = Figure(figsize=(12, 5), layout="constrained")
     panels = figure.subplots(1, 2)
     for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
         for (attention, own), style in zip(cost.items(), styles, strict=True):

@@ -132,7 +132,7 @@ def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
 
 def draw_figure2(rows: Sequence[Row], path: Path) -> None:
     """Time of a batch of a fixed number of tokens against n, as the paper's figure 2."""
-    figure = Figure(figsize=(7, 5))
+    figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.subplots()
     for (_, note), own in by("model", "note", [row for row in rows if "seconds" in row]).items():
         microseconds = [1e6 / row["tokens_per_second"] for row in own]
@@ -143,7 +143,7 @@ def draw_figure2(rows: Sequence[Row], path: Path) -> None:
 
 def draw_growth(rows: Sequence[Row], path: Path) -> None:
     """Time and memory of one row against n."""
-    figure = Figure(figsize=(12, 5))
+    figure = Figure(figsize=(12, 5), layout="constrained")
     panels = figure.subplots(1, 2)
     for (model, phase), own in by("model", "phase", rows).items():
         for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
@@ -161,6 +161,5 @@ def save_over_lengths(
         panel.set(xlabel="n", ylabel=label, xticks=lengths)
         panel.set_xticklabels([f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
         panel.yaxis.set_major_formatter("{x:g}")
-    panels[0].legend(fontsize="small")
-    figure.tight_layout()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     figure.savefig(path, dpi=120)
