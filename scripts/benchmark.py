@@ -52,13 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--vocab-size", metavar="V", type=int, default=8000, help="default: 8000")
     add("--dropout", metavar="P", type=float, default=0.1, help="of hidden layers and weights (default 0.1)")
     add("--tokens", metavar="N", type=int, default=4096, help="of a batch, at least one row (default 4096)")
-    add(
-        "--rounds",
-        metavar="N",
-        type=int,
-        default=7,
-        help="times that each case runs; 3 where it takes long (default 7)",
-    )
+    add("--rounds", metavar="N", type=int, default=7, help="times that each case runs; 3 if long (default 7)")
     add("--limit", metavar="S", type=float, default=60.0, help="seconds that a case may take (default 60)")
     add("--threads", metavar="N", type=int, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     add("--reviews", metavar="DIR", type=Path, help="IMDB as scripts/prepare_imdb.py writes it, for the suite lengths")

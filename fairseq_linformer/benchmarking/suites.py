@@ -12,8 +12,16 @@ from ..attention.base import check
 from .measuring import PHASES, Case
 from .peers import FIRST_TOKEN, KERNELS, Sizes
 
-LINFORMERS = ("linformer", "fairseq-example", "lucidrains-linformer")
-COMPARED = (*LINFORMERS, "softmax", "fairseq-roberta", "hf-roberta", "hf-nystromformer", "hf-modernbert")
+COMPARED = (
+    "linformer",
+    "fairseq-example",
+    "lucidrains-linformer",
+    "softmax",
+    "fairseq-roberta",
+    "hf-roberta",
+    "hf-nystromformer",
+    "hf-modernbert",
+)
 SETTINGS = {512: 128, 4096: 256, 16384: 256}  # n of layers and models, and k for it
 LONGEST = 4096  # of whole models: an n x n matrix of weights, which some of them build, still fits
 PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # of the paper's table 3
