@@ -19,6 +19,7 @@ setup(
         "hydra-core>=1.3,<1.4",
         "omegaconf>=2.3,<2.4",
         "sentencepiece",
+        "iopath",  # through which fairseq opens its files where it is there, and lets others do so
         "tensorboard",
         "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
         "matplotlib",

@@ -1,17 +1,25 @@
 """Linformer for RoBERTa-style pretraining with fairseq. Importing this package registers the model and the tasks."""
 
 import argparse
+from typing import Any
 
 import numpy as np
 import torch
+from fairseq.file_io import PathManager
 
+from .checkpoint_files import CheckpointFiles
+from .console import hide_noise
 from .model import LinformerRobertaModel
 from .task import DynamicMaskedLMTask, TextPredictionTask
 
 # Plain data that torch.load reads with this, while it still refuses everything that could run code (weights_only stays
 # on): fairseq-train's checkpoints hold their arguments as an argparse.Namespace, and those of tasks that are chosen by
-# a correlation the best of it as one of numpy's numbers.
+# a correlation the best of it as one of numpy's numbers, whose module has another name before numpy 2.
 _scalar, (_float64, _) = np.float64().__reduce__()
-torch.serialization.add_safe_globals([argparse.Namespace, _scalar, np.dtype, type(_float64)])
+_scalars: list[tuple[Any, str]] = [(_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+torch.serialization.add_safe_globals([argparse.Namespace, *_scalars, np.dtype, type(_float64)])
+
+PathManager.register_handler(CheckpointFiles())
+hide_noise()
 
 __all__ = ["DynamicMaskedLMTask", "LinformerRobertaModel", "TextPredictionTask"]

@@ -11,6 +11,8 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from .checkpoint_files import BEST, DamagedCheckpointError
+
 NO_CHECKPOINT = "is no checkpoint of fairseq's: it needs a model with its configuration"
 
 
@@ -25,6 +27,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
         state = load_checkpoint_to_cpu(str(path))
+    except DamagedCheckpointError:
+        raise
     except Exception as error:  # torch raises whatever a broken file makes it stumble over
         raise ValueError(_why_unreadable(path, error)) from error
     if not _is_checkpoint(state):
@@ -44,7 +48,7 @@ def _why_unreadable(path: Path, error: Exception) -> str:
     except Exception as cause:
         if isinstance(cause, pickle.UnpicklingError) and "GLOBAL" in str(cause):
             return f"{path} is not loaded: it holds more than plain data, which could run code"
-        return f"{path} is no whole checkpoint: cut short, or something else"
+        return f"{path} is no checkpoint, or not a whole one"
     if not _is_checkpoint(content):
         return f"{path} {NO_CHECKPOINT}"
     return f"{path}: its configuration is not understood here ({type(error).__name__}: {error})"
@@ -52,7 +56,7 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 def checkpoint_file(path: Path) -> Path:
     """The checkpoint that a user means: the file, or of a run's folder the best."""
-    return path / "checkpoint_best.pt" if path.is_dir() else path
+    return path / BEST if path.is_dir() else path
 
 
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
@@ -114,6 +118,7 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
             f"the checkpoint is of another model: {shown}{more}. Pass the attention, projection, projected_length, "
             "sharing, local_conv and sizes that it was trained with"
         )
+    _check_finite(state)
     _check_shared(model, state)
 
 
@@ -143,6 +148,12 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
 
 def _shape(state: dict[str, Tensor], name: str) -> str:
     return "x".join(map(str, state[name].shape)) if name in state else "absent"
+
+
+def _check_finite(state: dict[str, Tensor]) -> None:
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(f"the checkpoint's {name} holds numbers that are not finite: its training diverged")
 
 
 def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:

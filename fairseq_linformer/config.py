@@ -2,7 +2,7 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Optional, TypeVar
 
 from fairseq import utils
@@ -43,6 +43,19 @@ ARCHITECTURES: dict[str, dict[str, int]] = {
         "encoder_attention_heads": 16,
     },
 }
+
+# How a model is trained or run, not what it is; the old flags are translated by then, and pruning is done.
+NOT_OF_THE_MODEL = {
+    "_name",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "pooler_dropout",
+    "encoder_layerdrop",
+}
+NOT_OF_THE_MODEL |= {"checkpoint_activations", "offload_activations", "compile_layers"}
+NOT_OF_THE_MODEL |= {"min_params_to_wrap", "load_checkpoint_heads", "encoder_layers_to_keep"}
+NOT_OF_THE_MODEL |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
 
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
 PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
@@ -182,3 +195,15 @@ def apply_architecture(name: str, args: Any) -> None:
     for key, value in {**BASE, **ARCHITECTURES.get(name, {})}.items():
         if getattr(args, key, None) is None:
             setattr(args, key, value)
+
+
+def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
+    """The options that say what a model is, not how it is trained, under their names: with them it is built again.
+
+    Where the mechanism has no attention weights to drop, ``attention_dropout=0`` is one of them.
+    """
+    names = (option.name for option in fields(LinformerRobertaConfig) if option.name not in NOT_OF_THE_MODEL)
+    options = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+    lengths = config.projected_length
+    options["projected_length"] = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
+    return options if get_attention(config.attention).HAS_WEIGHTS else {**options, "attention_dropout": 0.0}

@@ -1,4 +1,4 @@
-"""The registered tasks, which are fairseq's own with little changed.
+"""The registered tasks, which are fairseq's own with little changed, and what is around training (training.py).
 
 ``dynamic_masked_lm`` is ``masked_lm`` with new masks in each epoch; ``text_prediction`` is ``sentence_prediction`` with
 a choice of what is cut of long texts.
@@ -20,16 +20,34 @@ from .config import check
 from .data.epochs import SharedEpochDataset
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset
+from .training import TrainingTask, whole_config
+
+DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 
 TRUNCATION_CHOICES = ChoiceEnum(list(METHODS))
 
 
-@register_task("dynamic_masked_lm", dataclass=MaskedLMConfig)
-class DynamicMaskedLMTask(MaskedLMTask):
+def _save_interval() -> Any:
+    """The option of every task of ours, for its dataclass."""
+    text = "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"
+    return field(default=15.0, metadata={"help": text})
+
+
+@dataclass
+class DynamicMaskedLMConfig(MaskedLMConfig):
+    """Options of ``dynamic_masked_lm``: those of ``masked_lm``, and how often a run is saved."""
+
+    save_interval_minutes: float = _save_interval()
+
+
+@register_task("dynamic_masked_lm", dataclass=DynamicMaskedLMConfig)
+class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     """Masked language modelling with new masks in each epoch: RoBERTa's dynamic masking (Liu et al. 2019, section 4.1).
 
     fairseq's ``masked_lm`` means to do so, but from the second epoch on its worker processes mask as in the first.
     """
+
+    NEXT = "python scripts/prepare_glue.py --source glue.zip --tokenizer {run} --out data-bin/tasks"
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch, combine, **kwargs)
@@ -46,15 +64,21 @@ class TextPredictionConfig(SentencePredictionConfig):
     truncate_to: Optional[int] = field(  # noqa: UP045
         default=None, metadata={"help": "tokens of a row at most, special ones included (default: max_positions)"}
     )
+    max_positions: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "the longest row, in tokens (default: the model's)"}
+    )
+    save_interval_minutes: float = _save_interval()
 
 
 @register_task("text_prediction", dataclass=TextPredictionConfig)
-class TextPredictionTask(SentencePredictionTask):
+class TextPredictionTask(TrainingTask, SentencePredictionTask):
     """Classification or regression of texts and pairs of any length, shortened to ``truncate_to`` tokens.
 
     Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of the split ``train``,
     new ones each epoch; every other split takes the head, so that validation does not depend on chance.
     """
+
+    NEXT = "python scripts/predict.py --checkpoint {run} --input TEXTS"
 
     @classmethod
     def setup_task(cls, cfg: TextPredictionConfig, **kwargs: Any) -> "TextPredictionTask":
@@ -67,7 +91,10 @@ class TextPredictionTask(SentencePredictionTask):
         _check_data(cfg)
         task = super().setup_task(cfg, **kwargs)
         _check_options(cfg, task.source_dictionary)
-        _check_lengths(cfg)
+        if cfg.max_positions is None:
+            whole = whole_config(cfg)
+            cfg.max_positions = getattr(whole and whole.model, "max_positions", None) or DEFAULT_POSITIONS
+        _check_lengths(cfg, cfg.max_positions)
         return task
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
@@ -119,12 +146,12 @@ def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
     check("separator_token", cfg.separator_token, cfg.separator_token in (None, eos), f"{eos}, </s>, or left out")
 
 
-def _check_lengths(cfg: TextPredictionConfig) -> None:
+def _check_lengths(cfg: TextPredictionConfig, longest: int) -> None:
     ends = 1
     if Path(cfg.data, "input1").is_dir():
         ends = 2 if cfg.separator_token is None else 3
     least = (cfg.init_token is not None) + ends + 1  # one token of text beside the special ones
-    check("max_positions", cfg.max_positions, cfg.max_positions >= least, f"at least {least}")
+    check("max_positions", longest, longest >= least, f"at least {least}")
     if cfg.truncate_to is not None:
-        allowed = f"from {least} to max_positions={cfg.max_positions}"
-        check("truncate_to", cfg.truncate_to, least <= cfg.truncate_to <= cfg.max_positions, allowed)
+        allowed = f"from {least} to max_positions={longest}"
+        check("truncate_to", cfg.truncate_to, least <= cfg.truncate_to <= longest, allowed)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 from fairseq.dataclass.initialize import hydra_init
-from fairseq.tasks.masked_lm import MaskedLMConfig
 from hydra import compose, initialize_config_module
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
@@ -17,7 +16,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.task import TextPredictionConfig
+from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
 from tests.conftest import ROOT
 
 PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
@@ -91,7 +90,7 @@ def test_fine_tuning_of_every_model(name, model):
     ("file", "config", "name"),
     [
         ("model/options", LinformerRobertaConfig, "linformer_roberta"),
-        ("pretrain/task/dynamic_masked_lm", MaskedLMConfig, "dynamic_masked_lm"),
+        ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
     ],
 )

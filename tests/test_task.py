@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from fairseq.data import Dictionary
 from fairseq.tasks import setup_task
-from fairseq.tasks.masked_lm import MaskedLMConfig
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader
 from fairseq_linformer.data.classification import Example, write_classification
 from fairseq_linformer.data.tokenizer import Tokenizer
 from fairseq_linformer.data.truncation import METHODS, truncate
-from fairseq_linformer.task import TextPredictionConfig
+from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
 
 BOS, PAD, EOS = 0, 1, 2
 LENGTH = 12
@@ -148,7 +147,7 @@ def test_crops_of_every_epoch_reach_the_worker_processes(texts):
 
 def test_masks_of_every_epoch_reach_the_worker_processes(corpus):
     """fairseq's masked_lm fails this: from the second epoch on its workers mask as in the first."""
-    config = MaskedLMConfig(data=str(corpus), tokens_per_sample=32, seed=1)
+    config = DynamicMaskedLMConfig(data=str(corpus), tokens_per_sample=32, seed=1)
     config._name = "dynamic_masked_lm"
     task = setup_task(OmegaConf.structured(config))
     task.load_dataset("valid")

@@ -10,6 +10,7 @@ from fairseq.data import data_utils
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.data.staging import lock
 from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
 from tests.conftest import ROOT, as_flags, run
 
@@ -152,21 +153,18 @@ FINETUNE = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "-
 def test_fine_tuning_without_a_checkpoint_stops(classification, tmp_path):
     """It must not train from scratch in silence, whichever of fairseq's two options names the checkpoint."""
     command = [*FINETUNE, f"task.data={classification}", "model=tiny_512", "common.cpu=true"]
-    asked = "PRETRAINED.pt (checkpoint.finetune_from_model=FILE names it, null trains from scratch) does not exist"
-    assert asked in run(*command, cwd=tmp_path, status=1)
-    missing = "checkpoint.finetune_from_model=gone.pt"
-    assert "--finetune-from-model gone.pt does not exist" in run(*command, missing, cwd=tmp_path, status=1)
-    output = run(*command, missing, "checkpoint.restore_file=gone.pt", cwd=tmp_path, status=1)
-    assert "--finetune-from-model and --restore-file" in output
+    output = run(*command, cwd=tmp_path, status=1)
+    assert "null trains from scratch): there is no such checkpoint" in output
+    output = run(*command, "checkpoint.restore_file=gone.pt", cwd=tmp_path, status=1)
+    assert "checkpoint.restore_file=gone.pt: there is no such checkpoint" in output
     assert not list(tmp_path.rglob("*.pt"))
 
 
 def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_path):
-    """Learns the task, resumes after an interruption, and the result predicts in Python by the labels' names."""
-    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+    """Learns the task with the checkpoint's model, resumes after an interruption, and predicts by the labels' names."""
     schedule = ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=5", "lr_scheduler.total_num_update=60"]
     paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
-    command = [*FINETUNE, "model=tiny_512", *sizes, *schedule, *paths, "common.cpu=true", "dataset.num_workers=0"]
+    command = [*FINETUNE, *schedule, *paths, "common.cpu=true", "dataset.num_workers=0"]
     run(*command, "optimization.max_update=20", cwd=tmp_path)
     output = run(*command, "optimization.max_update=60", cwd=tmp_path)
     assert "Loaded checkpoint runs/sst_2/checkpoint_last.pt" in output
@@ -195,7 +193,7 @@ def test_loading_a_checkpoint_runs_no_code_from_it(trained, tmp_path):
     with pytest.raises(ValueError, match=r"is not loaded: .* could run code"):
         LinformerRobertaModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(trained / "data"))
     output = run(*with_hydra(trained / "data", tmp_path, 7), cwd=tmp_path, status=1)
-    assert "Weights only load failed" in output
+    assert "is not loaded: it holds more than plain data, which could run code" in output
     assert not mark.exists()
 
 
@@ -207,3 +205,67 @@ def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_pat
     output = run(*with_hydra(trained / "data", "never", 6, "model.projectedlength=3"), cwd=tmp_path, status=1)
     assert "model.projectedlength" in output
     assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_a_complete_run_says_so_and_changes_nothing(trained, tmp_path):
+    shutil.copytree(trained / "hydra", tmp_path / "run")
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")}
+    output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path)
+    assert "complete: 6 updates\nbest checkpoint: run/checkpoint_best.pt, perplexity" in output
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")} == before
+
+
+def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_is_used(trained, tmp_path):
+    """As a kill in mid-copy left it: without the repair fairseq ends in EOFError for ever."""
+    shutil.copytree(trained / "flags", tmp_path / "run")
+    last = tmp_path / "run/checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[:1000])
+    output = run(*with_flags(trained / "data", "run", 7), cwd=tmp_path)
+    assert "run/checkpoint_last.pt is no whole checkpoint" in output
+    assert "checkpoint_last.pt.damaged now, and the run goes on from checkpoint_best.pt, update 6" in output
+    assert parameters(tmp_path / "run")["optimizer_history"][-1]["num_updates"] == 7
+
+
+def test_a_folder_where_another_process_trains_is_refused(trained, tmp_path):
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run/.lock").open("a") as stream:
+        lock(stream, "")
+        output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path, status=1)
+    assert "run: another process is training there" in output
+    assert not list((tmp_path / "run").glob("*.pt"))
+
+
+def test_a_run_is_saved_by_time_and_not_validated_then(trained, tmp_path):
+    """What is best must not depend on the clock; nor must the options that the checkpoint says it was trained with."""
+    settings = ["task.save_interval_minutes=0.0001", "checkpoint.save_interval_updates=100"]
+    command = with_hydra(trained / "data", "run", 3, "checkpoint.no_last_checkpoints=true", *settings)
+    output = run(*command, cwd=tmp_path)
+    assert "(epoch 1 @ 1 updates, score None)" in output and output.count("valid on 'valid' subset") == 1
+    (timed,) = (tmp_path / "run").glob("checkpoint_1_*.pt")  # keep_interval_updates=1
+    cfg = parameters(tmp_path / "run", timed.name)["cfg"]
+    assert (cfg["checkpoint"]["save_interval_updates"], cfg["dataset"]["disable_validation"]) == (100, False)
+
+
+def test_a_training_that_diverges_says_so(trained, tmp_path):
+    settings = ["optimization.lr=[1e9]", "lr_scheduler.warmup_updates=0"]
+    output = run(*with_hydra(trained / "data", "run", 6, *settings), cwd=tmp_path, status=1)
+    assert re.search(r"the training diverged: after update \d the loss is .* lower optimization\.lr", output)
+
+
+def test_another_vocabulary_of_equal_size_is_refused_wherever_a_checkpoint_is_read(trained, tmp_path):
+    """As of another corpus: masks would be filled from the wrong vocabulary, in silence."""
+    shutil.copytree(trained / "data", tmp_path / "data")
+    symbols = (tmp_path / "data/dict.txt").read_text().splitlines()
+    (tmp_path / "data/dict.txt").write_text("\n".join(reversed(symbols)) + "\n")
+    with pytest.raises(ValueError, match="data has another dictionary than the checkpoint was trained with"):
+        LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(tmp_path / "data"))
+    shutil.copyfile(trained / "data/dict.txt", tmp_path / "data/dict.txt")
+    model = tmp_path / "data/sentencepiece.bpe.model"
+    model.write_bytes(model.read_bytes() + b" ")
+    checkpoint = ("--path", trained / "hydra/checkpoint_last.pt", "--user-dir", ROOT / "fairseq_linformer")
+    settings = ("--task", "masked_lm", "--criterion", "masked_lm", "--batch-size", 4, "--cpu")
+    output = run("fairseq-validate", tmp_path / "data", *checkpoint, *settings, cwd=tmp_path, status=1)
+    assert "data has another subword model than the checkpoint was trained with" in output
+    shutil.copytree(trained / "hydra", tmp_path / "run")
+    output = run(*with_hydra(tmp_path / "data", "run", 7), cwd=tmp_path, status=1)
+    assert "data has another subword model than run/checkpoint_last.pt was trained with" in output

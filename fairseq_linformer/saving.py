@@ -1,0 +1,60 @@
+"""Checkpoints by time: fairseq saves after so many updates or epochs, however long these take."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq.data.iterators import EpochBatchIterator
+from omegaconf import DictConfig
+
+from .checkpoint_files import LAST
+
+
+class TimedSaving:
+    """Lets fairseq save when its last save is some minutes ago.
+
+    fairseq reads its settings anew after each update. For one update they are changed so that it saves and does not
+    validate: what is best must not depend on the clock. Every rank must do the same, so the first one's clock decides,
+    and its word travels with what all ranks sum up after an update.
+
+    Args:
+        cfg: the whole configuration of the run; ``checkpoint`` and ``dataset`` are changed for a moment.
+        minutes: the longest time between two checkpoints; 0 for as fairseq alone would save.
+        clock: seconds, for this rank.
+    """
+
+    def __init__(self, cfg: DictConfig, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
+        self._given: tuple[Any, ...] | None = None  # the settings that are changed at the moment
+        self._timed = False  # whether the save that fairseq is at was asked for here
+        self._saved_at = clock()
+
+    def is_due(self) -> bool:
+        """Whether this rank has waited long enough."""
+        return 0 < self._seconds <= self._clock() - self._saved_at
+
+    def request(self, updates: int, iterator: EpochBatchIterator | None) -> None:
+        """Asks fairseq to save after `updates`, where it would neither save nor validate by itself."""
+        checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
+        intervals = (checkpoint.save_interval_updates, dataset.validate_interval_updates)
+        regular = any(interval > 0 and updates % interval == 0 for interval in intervals)
+        is_last = 0 < self._cfg.optimization.max_update <= updates
+        if regular or is_last or checkpoint.no_save or iterator is None or iterator.end_of_epoch():
+            return
+        self._given = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
+        checkpoint.save_interval_updates, dataset.validate_after_updates = updates, 0
+        dataset.disable_validation = True
+
+    def restore(self) -> None:
+        """Gives the settings back, before they are saved in the checkpoint and before the next update."""
+        if self._given is not None:
+            checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
+            checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._given
+            self._given, self._timed = None, True
+
+    def saved(self, path: Path) -> None:
+        """Starts the clock anew; of two copies, named after the update and the last, a timed save leaves the last."""
+        if self._timed and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
+            path.unlink()
+        self._timed, self._saved_at = False, self._clock()
