@@ -122,3 +122,16 @@ def test_truncation_and_what_the_task_follows_on_the_command_line():
     cfg = composed("finetune", "imdb", *overrides, "model=base_4096")
     assert (cfg.task.truncation, cfg.task.truncate_to, cfg.task.max_positions) == ("head-tail", 256, 4096)
     assert (cfg.task.classification_head_name, cfg.task.regression_target, cfg.task.seed) == ("other", True, 7)
+
+
+def test_fine_tuning_on_one_gpu_unless_asked(monkeypatch):
+    """Each adds its own rows to an update, so the recipe would be another on every machine."""
+    words = ["task.data=D", "checkpoint.finetune_from_model=C"]
+
+    def world_size(*more):
+        return composed("finetune", "cola", *words, *more).distributed_training.distributed_world_size
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert world_size() == 1 and world_size("distributed_training.distributed_world_size=4") == 4
+    monkeypatch.setenv("WORLD_SIZE", "8")  # by torchrun
+    assert world_size() == 8
