@@ -1,4 +1,6 @@
-"""Linformer for RoBERTa-style pretraining with fairseq. Importing this package registers the model and the tasks."""
+"""Linformer for RoBERTa-style pretraining with fairseq. Importing this package registers the model, the tasks and the
+criterion.
+"""
 
 import argparse
 from typing import Any
@@ -9,6 +11,7 @@ from fairseq.file_io import PathManager
 
 from .checkpoint_files import CheckpointFiles
 from .console import hide_noise
+from .criterion import TextPredictionCriterion
 from .model import LinformerRobertaModel
 from .task import DynamicMaskedLMTask, TextPredictionTask
 
@@ -22,4 +25,4 @@ torch.serialization.add_safe_globals([argparse.Namespace, *_scalars, np.dtype, t
 PathManager.register_handler(CheckpointFiles())
 hide_noise()
 
-__all__ = ["DynamicMaskedLMTask", "LinformerRobertaModel", "TextPredictionTask"]
+__all__ = ["DynamicMaskedLMTask", "LinformerRobertaModel", "TextPredictionCriterion", "TextPredictionTask"]

@@ -1,31 +1,43 @@
 """The official metrics of GLUE's tasks and IMDB, by scikit-learn and scipy, and what Linformer's paper reports.
 
-All are times 100, and named as fairseq's ``sentence_prediction`` criterion logs them.
+All are times 100, and named as our criterion and fairseq's ``sentence_prediction`` log them.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from .config import ResolvedConfig
 
-LEAST_SPREAD = 1e-3  # of predicted scores: those of a model that says the same of every row differ by rounding alone
+# Of predicted scores, as a share of the targets': those of a model that says the same of every row differ by rounding.
+LEAST_SPREAD = 2e-4
 
 
 def _correlation(function: Callable, targets: Sequence[float], predictions: Sequence[float]) -> float:
-    varies = max(predictions) - min(predictions) > LEAST_SPREAD
+    varies = 0 < LEAST_SPREAD * np.ptp(targets) < np.ptp(predictions) < math.inf
     return function(targets, predictions).statistic if varies else 0.0
+
+
+def _f1(targets: Sequence[str], predictions: Sequence[str]) -> float:
+    return f1_score(targets, predictions, pos_label="1", zero_division=0)
+
+
+def _matthews(targets: Sequence[str], predictions: Sequence[str]) -> float:
+    return matthews_corrcoef(targets, predictions) if len({*targets, *predictions}) > 1 else 0.0
 
 
 METRICS: Mapping[str, Callable[[Sequence, Sequence], float]] = {
     "accuracy": accuracy_score,
-    "f1": lambda targets, predictions: f1_score(targets, predictions, pos_label="1"),
-    "mcc": matthews_corrcoef,
+    "f1": _f1,
+    "mcc": _matthews,
     "pearson": partial(_correlation, pearsonr),
     "spearman": partial(_correlation, spearmanr),
 }
+CORRELATIONS = frozenset({"pearson", "spearman"})  # of scores; the others are of class names
 NAMES = {"accuracy": "accuracy", "f1": "F1", "mcc": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
 
 _TWO = ("accuracy", "f1")
@@ -61,8 +73,8 @@ PAPER: Mapping[tuple[int, int | None, str | None], tuple[float, ...]] = {
 def score(task: str, targets: Sequence, predictions: Sequence) -> dict[str, float]:
     """The task's metrics, times 100: of class names, or of numbers for a regression.
 
-    A correlation with predictions that are all alike is 0, as Matthews' is by definition; fairseq logs nan there, or
-    that of their rounding errors.
+    A correlation with targets or predictions that are all alike, or not numbers, is 0, as Matthews' is by definition;
+    scipy gives nan there, or that of their rounding errors.
     """
     return {name: 100 * float(METRICS[name](targets, predictions)) for name in TASK_METRICS[task]}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from fairseq.dataclass.initialize import hydra_init
 from hydra import compose, initialize_config_module
 from hydra.core.config_search_path import ConfigSearchPath
@@ -74,7 +75,7 @@ def test_fine_tuning_of_every_model(name, model):
     cfg = composed("finetune", name, *overrides)
     OmegaConf.resolve(cfg)
     assert cfg.task.max_positions == resolve_config(cfg.model, cfg.task.max_positions).max_positions
-    assert (cfg.task._name, cfg.criterion._name) == ("text_prediction", "sentence_prediction")
+    assert (cfg.task._name, cfg.criterion._name) == ("text_prediction", "text_prediction")
     assert (cfg.task.truncation, cfg.task.truncate_to, cfg.task.shorten_method) == ("head", None, "none")
     classes = {"docstrings": -1, "mnli": 3, "sts_b": 1}.get(name, 2)  # -1: fairseq asks for it
     assert cfg.task.num_classes == classes
@@ -92,6 +93,7 @@ def test_fine_tuning_of_every_model(name, model):
         ("model/options", LinformerRobertaConfig, "linformer_roberta"),
         ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
+        ("finetune/criterion/text_prediction", SentencePredictionConfig, "text_prediction"),
     ],
 )
 def test_options_file_lists_every_option_at_its_default(file, config, name):
@@ -135,3 +137,9 @@ def test_fine_tuning_on_one_gpu_unless_asked(monkeypatch):
     assert world_size() == 1 and world_size("distributed_training.distributed_world_size=4") == 4
     monkeypatch.setenv("WORLD_SIZE", "8")  # by torchrun
     assert world_size() == 8
+
+
+def test_a_run_begun_with_fairseqs_criterion_can_name_it():
+    words = ["task.data=D", "checkpoint.finetune_from_model=C", "criterion=sentence_prediction"]
+    criterion = composed("finetune", "sts_b", *words).criterion
+    assert criterion._name == "sentence_prediction" and criterion.report_pearson_and_spearman

@@ -50,6 +50,27 @@ def test_a_correlation_with_a_constant_is_zero():
     assert score("CoLA", ["0", "1", "1"], ["1", "1", "1"]) == {"mcc": 0.0}
 
 
+@pytest.mark.filterwarnings("error")
+def test_metrics_that_are_not_defined_are_zero():
+    for targets, predictions in (
+        ([3.0], [2.0]),
+        ([3.0, 3.0], [1.0, 2.0]),
+        ([1.0, 3.0], [math.nan, 2.0]),
+        ([1.0, 3.0], [math.inf, 2.0]),
+    ):
+        assert score("STS-B", targets, predictions) == {"pearson": 0.0, "spearman": 0.0}
+    for alike in (["0"], ["0", "0"]):
+        assert score("CoLA", alike, alike) == {"mcc": 0.0}
+        assert score("MRPC", alike, alike) == {"accuracy": 100.0, "f1": 0.0}
+
+
+def test_a_correlation_does_not_depend_on_the_scale():
+    """Scores are saved times the task's scale, and logged without it."""
+    targets, predictions = [0.0, 1.0, 3.0], [1.0, 1.0006, 1.0012]
+    tenth = score("STS-B", [target / 10 for target in targets], [prediction / 10 for prediction in predictions])
+    assert tenth == pytest.approx(score("STS-B", targets, predictions)) and tenth["spearman"] == pytest.approx(100)
+
+
 def test_class_names_that_are_words():
     assert score("RTE", ["entailment", "not_entailment"], ["entailment", "entailment"]) == {"accuracy": 50.0}
 
