@@ -1,8 +1,11 @@
 """Checkpoints that do not fit, cannot be read, or come from fairseq's RoBERTa."""
 
+import re
 import shutil
+import zipfile
 from argparse import Namespace
 
+import numpy as np
 import pytest
 import torch
 from fairseq.models.roberta import RobertaModel
@@ -127,6 +130,30 @@ def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp
         ValueError, match=r"other.pt is no checkpoint of fairseq's: it needs a model with its configuration"
     ):
         read_checkpoint(tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
+def test_a_best_score_of_either_numpy_is_read(tmp_path, module):
+    """A checkpoint chosen by a correlation under numpy 1 was refused as code under numpy 2."""
+    write_run(tmp_path / "run", "data")
+    state = torch.load(tmp_path / "run/checkpoint_best.pt", weights_only=True)
+    state["extra_state"]["best"] = np.float64(61.5)
+    torch.save(state, tmp_path / "saved.pt")
+    with zipfile.ZipFile(tmp_path / "saved.pt") as saved, zipfile.ZipFile(tmp_path / "other.pt", "w") as other:
+        for name in saved.namelist():
+            content = saved.read(name)
+            if name.endswith("data.pkl"):
+                assert b"numpy._core.multiarray\n" in content or b"numpy.core.multiarray\n" in content
+                content = re.sub(rb"numpy\._?core\.multiarray(?=\n)", module.encode(), content)
+            other.writestr(name, content)
+    assert read_checkpoint(tmp_path / "other.pt")["extra_state"]["best"] == 61.5
+
+
+def test_a_checkpoint_of_a_diverged_training_is_refused_for_that():
+    state = small(untie_weights_roberta=False).state_dict()
+    state["encoder.sentence_encoder.embed_tokens.weight"][3, 1] = float("nan")
+    with pytest.raises(ValueError, match=r"embed_tokens\.weight holds numbers that are not finite: its training div"):
+        small().load_state_dict(state)
 
 
 def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(checkpoint, corpus, tmp_path):
