@@ -71,7 +71,7 @@ def with_options_of_mechanisms(cls: Config) -> Config:
     """Class decorator: adds the options of every mechanism to a class that will be a dataclass, None by default."""
     for kind in ATTENTIONS.values():
         for name, own in kind.option_fields():
-            cls.__annotations__[name] = Optional[own.type]
+            cls.__annotations__[name] = own.type if own.type is Any else Optional[own.type]  # fairseq wants Any bare
             setattr(cls, name, option(None, f"attention={kind.name}: {own.metadata['help']} (default: {own.default})"))
     return cls
 

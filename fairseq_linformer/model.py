@@ -15,11 +15,12 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
+from .attention import Attention
 from .checkpoint import check_fits, data_folder, read_checkpoint
 from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, apply_architecture
 from .encoder import SentenceEncoder
 from .example import rename_parameters
-from .resolve import resolve_config
+from .resolve import BY_LAYER, resolve_config
 
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
 
@@ -52,6 +53,10 @@ class LinformerRobertaModel(RobertaModel):
     Everything but the sentence encoder and the configuration is fairseq's ``RobertaModel``: LM head, classification
     heads, hub interface, upgrade of checkpoints.
     """
+
+    def __init__(self, args: ResolvedConfig, encoder: LinformerRobertaEncoder):
+        super().__init__(args, encoder)  # which draws all linear maps anew
+        self.apply(lambda module: module.finish_initialisation() if isinstance(module, Attention) else None)
 
     @classmethod
     def hub_models(cls) -> dict[str, str]:
@@ -100,8 +105,9 @@ class LinformerRobertaModel(RobertaModel):
         state_dict = prune_state_dict(state_dict, model_cfg)
         if pruned:  # fairseq has noted in model_cfg, which it saves, that this is done; the sizes are ours to note
             with open_dict(model_cfg):
-                model_cfg.encoder_layers = self.args.encoder_layers
-                model_cfg.projected_length = self.args.projected_length
+                for name in ("encoder_layers", *BY_LAYER):
+                    model_cfg[name] = getattr(self.args, name)
+            self.upgrade_state_dict(state_dict)  # again, as layers have other numbers now
         if strict:
             check_fits(self, state_dict)
         return super().load_state_dict(state_dict, strict)

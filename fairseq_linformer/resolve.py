@@ -7,9 +7,21 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from .attention import ATTENTIONS, by_layer
 from .attention.projection import PROJECTIONS
 from .config import LinformerRobertaConfig, ResolvedConfig, apply_architecture, check
 from .example import translate_flags
+
+# Options that may differ from layer to layer, and what numbers between FIRST and LAST are rounded to a multiple of.
+BY_LAYER: dict[str, int] = {
+    "projected_length": 1,
+    **{
+        name: own.metadata["by_layer"]
+        for kind in ATTENTIONS.values()
+        for name, own in kind.option_fields()
+        if own.metadata["by_layer"]
+    },
+}
 
 
 def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
@@ -37,11 +49,13 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     apply_architecture(architecture, args)
     args.max_positions = _longest_sequence(args.max_positions, task_length)
     complete = {**vars(args), **translate_flags(vars(args))}
-    config = ResolvedConfig(**_fill_in_projection(complete))
+    config = ResolvedConfig(**_spread_over_layers(_fill_in_projection(complete)))
     if config.encoder_layers_to_keep:
         kept = _kept_layers(config.encoder_layers_to_keep, config.encoder_layers)
         config.encoder_layers = len(kept)
-        config.projected_length = [config.projected_length[layer] for layer in kept]
+        for name in BY_LAYER:
+            whole = getattr(config, name)
+            setattr(config, name, whole and [whole[layer] for layer in kept])
     config.validate()
     return config
 
@@ -58,30 +72,19 @@ def _fill_in_projection(options: dict[str, Any]) -> dict[str, Any]:
     """The options with those of the projection complete, as fairseq's examples/linformer has them where left open."""
     kind = PROJECTIONS[options["projection"]]
     k = options["projected_length"]
-    if k is None:
-        k = max(1, options["max_positions"] // 4)
     return {
         **options,
-        "projected_length": _lengths_by_layer(k, options["encoder_layers"]),
+        "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
         "sharing": options["sharing"] or kind.SHARINGS[0],
         "projection_init": options["projection_init"] or next(iter(kind.INITIALISATIONS), None),
     }
 
 
-def _lengths_by_layer(value: Any, layers: int) -> list[int]:
-    """k of each layer, from a number, a list of them (in text: 256,128) or FIRST..LAST, evenly spaced between."""
-    text = str(value).strip("[]")
-    try:
-        if ".." in text:
-            first, last = (int(end) for end in text.split(".."))
-            return [round(first + (last - first) * layer / max(1, layers - 1)) for layer in range(layers)]
-        lengths = [int(length) for length in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"projected_length={value} is not allowed: it must be a number, one a layer (256,128,…) or FIRST..LAST"
-        ) from None
-    check("projected_length", value, len(lengths) in (1, layers), f"one number or {layers}, one a layer")
-    return lengths * layers if len(lengths) == 1 else lengths
+def _spread_over_layers(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with a list, one value a layer, for each that may differ from layer to layer and is not left open."""
+    given = {name: options[name] for name in BY_LAYER if options[name] is not None}
+    layers = options["encoder_layers"]
+    return {**options, **{name: by_layer(name, value, layers, BY_LAYER[name]) for name, value in given.items()}}
 
 
 def _kept_layers(value: str, layers: int) -> list[int]:

@@ -3,7 +3,17 @@
 import importlib
 import pkgutil
 
-from .base import ATTENTIONS, Attention, AttentionConfig, Options, check, get_attention, option, register_attention
+from .base import (
+    ATTENTIONS,
+    Attention,
+    AttentionConfig,
+    Options,
+    by_layer,
+    check,
+    get_attention,
+    option,
+    register_attention,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -13,6 +23,7 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "Options",
+    "by_layer",
     "check",
     "get_attention",
     "option",

@@ -30,9 +30,12 @@ class AttentionConfig(Protocol):
     freeze_projection: bool
 
 
-def option(default: Any, help: str) -> Any:
-    """A field of a dataclass of options, with the help text that ``fairseq-train --help`` shows."""
-    return field(default=default, metadata={"help": help})
+def option(default: Any, help: str, by_layer: int | None = None) -> Any:
+    """A field of a dataclass of options, with the help text that ``fairseq-train --help`` shows.
+
+    Where it may differ from layer to layer, its type is Any and `by_layer` the argument `multiple` of ``by_layer``.
+    """
+    return field(default=default, metadata={"help": help, "by_layer": by_layer})
 
 
 def check(name: str, value: object, holds: bool, allowed: str) -> None:
@@ -41,12 +44,43 @@ def check(name: str, value: object, holds: bool, allowed: str) -> None:
         raise ValueError(f"{name}={value} is not allowed: it must be {allowed}")
 
 
+def by_layer(name: str, value: Any, layers: int, multiple: int = 1) -> list[int]:
+    """The value of an option in each layer, from what the user gave.
+
+    Args:
+        name: of the option, for messages.
+        value: a number, a list of them (in text: 256,128), or FIRST..LAST, evenly spaced over the layers.
+        layers: how many there are.
+        multiple: what numbers between FIRST and LAST are rounded to a multiple of.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    text = str(value).strip("[]")
+    spaced = ".." in text
+    try:
+        numbers = [int(number) for number in text.split(".." if spaced else ",")]
+    except ValueError:
+        numbers = []
+    readable = len(numbers) == 2 if spaced else bool(numbers)
+    check(name, value, readable, "a number, one a layer (256,128,…) or FIRST..LAST")
+    if not spaced:
+        check(name, value, len(numbers) in (1, layers), f"one number or {layers}, one a layer")
+        return numbers * layers if len(numbers) == 1 else numbers
+    first, last = numbers
+    divisible = first % multiple == 0 and last % multiple == 0
+    check(name, value, divisible, f"FIRST..LAST where both are multiples of {multiple}")
+    between = (first + (last - first) * layer / max(1, layers - 1) for layer in range(layers))
+    return [multiple * round(number / multiple) for number in between]
+
+
 @dataclass
 class Options:
     """Options of a mechanism of its own, by default none: numbers, booleans and strings, each with a default.
 
     The field ``window`` of the mechanism ``longformer`` is the model's option ``longformer_window``. A value that a
-    mechanism cannot work with is refused in ``validate``.
+    mechanism cannot work with is refused in ``validate``. One that may differ from layer to layer
+    is what the user gave, or in a complete configuration a list: ``by_layer`` reads both.
     """
 
     SMALL: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # what the contract suite tries, at 15 positions, d = 12
@@ -116,6 +150,19 @@ class Attention(nn.Module, ABC):
     def prefix(cls) -> str:
         """What stands before the names of the mechanism's own options: ``long_short_`` for long-short."""
         return cls.name.replace("-", "_") + "_"
+
+    def finish_initialisation(self) -> None:
+        """Sets what starts from other parameters. The model calls it again once it has drawn all linear maps anew."""
+
+    def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
+        """Adds, in place, what the checkpoint of another mechanism or of an earlier version lacks.
+
+        fairseq calls it before the parameters are compared with the model's, and loaded.
+
+        Args:
+            state: parameters and buffers of the whole checkpoint.
+            name: of this module there.
+        """
 
     @abstractmethod
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:

@@ -8,17 +8,17 @@ h heads, d_h = d / h.
 Cost a layer: O(B n d^2 + B n (w + g) d) time, O(B n ((w + g) h + d)) memory. Blocks of b = w / 2 queries see their
 own and the two neighbouring blocks, masked to the window: 1.5 times the scores that are needed.
 
-The window is not dilated, as in the paper's pretrained models. In a classifier the first position, ``<s>``, is the one
-global token (section 3.1).
+The window is not dilated, as in the paper's pretrained models; it may grow from layer to layer, as in its language
+models (section 4.1). In a classifier the first position, ``<s>``, is the one global token (section 3.1).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from .base import Attention, AttentionConfig, Options, by_layer, check, option, register_attention
 from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
 
 
@@ -26,24 +26,38 @@ from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
 class LongformerOptions(Options):
     """Options of ``longformer``."""
 
-    window: int = option(512, "positions that a position sees: half of them on each side, and itself; even")
+    window: Any = option(  # noqa: RUF009 (it makes a field)
+        512,
+        "positions that a position sees: half of them on each side, and itself; an even number, one a layer (32,64,…), "
+        "or FIRST..LAST layer",
+        by_layer=2,
+    )
     global_tokens: int = option(1, "how many first positions see all others and are seen by them")
 
     SMALL: ClassVar = ({"window": 4}, {"window": 6, "global_tokens": 3}, {"window": 2, "global_tokens": 0})
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
-        check(prefix + "window", self.window, self.window >= 2 and self.window % 2 == 0, "even and at least 2")
+        for window in self.windows(config, prefix):
+            check(prefix + "window", window, window >= 2 and window % 2 == 0, "even and at least 2")
         tokens, n = self.global_tokens, config.max_positions
         check(prefix + "global_tokens", tokens, 0 <= tokens <= n, f"from 0 to max_positions={n}")
+
+    def windows(self, config: AttentionConfig, prefix: str) -> list[int]:
+        """w of each layer."""
+        return by_layer(prefix + "window", self.window, config.encoder_layers, multiple=2)
 
 
 @register_attention("longformer", LongformerOptions)
 class LongformerAttention(Attention):
     """Attention over w neighbours and g global positions; see the module.
 
-    Global attention has projections of its own. The paper, which begins with RoBERTa's checkpoint, starts them as
-    copies of the others; here they are drawn as all linear maps are.
+    Global attention has projections of its own, which start as copies of the others (section 3.1): of those that a
+    model begins with, and of those of a checkpoint that has none, such as RoBERTa's.
     """
+
+    GLOBAL: ClassVar[dict[str, str]] = {
+        f"{part}_proj_global.{kind}": f"{part}_proj.{kind}" for part in "kvq" for kind in ("weight", "bias")
+    }
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float, window: int, global_tokens: int):
         super().__init__(embed_dim, num_heads, dropout)
@@ -53,6 +67,23 @@ class LongformerAttention(Attention):
             self.k_proj_global = nn.Linear(embed_dim, embed_dim)
             self.v_proj_global = nn.Linear(embed_dim, embed_dim)
             self.q_proj_global = nn.Linear(embed_dim, embed_dim)
+        self.finish_initialisation()
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int, options: LongformerOptions) -> "LongformerAttention":
+        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
+        return cls(*sizes, options.windows(config, cls.prefix())[layer], options.global_tokens)
+
+    @torch.no_grad()
+    def finish_initialisation(self) -> None:
+        if self.global_tokens:
+            for copy, original in self.GLOBAL.items():
+                self.get_parameter(copy).copy_(self.get_parameter(original))
+
+    def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
+        if self.global_tokens and not any(f"{name}.{copy}" in state for copy in self.GLOBAL):
+            copies = {copy: state.get(f"{name}.{original}") for copy, original in self.GLOBAL.items()}
+            state.update({f"{name}.{copy}": value.clone() for copy, value in copies.items() if value is not None})
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)

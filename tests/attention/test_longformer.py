@@ -4,9 +4,15 @@ import sys
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
 
-from fairseq_linformer.attention.longformer import LongformerOptions
+from fairseq_linformer.attention.longformer import LongformerAttention, LongformerOptions
+from fairseq_linformer.model import LinformerRobertaModel
+from fairseq_linformer.resolve import resolve_config
 from tests.attention.test_contract import D, N, assert_finite_with_nothing_real_in_reach, build, configured
+from tests.test_model import SIZES, Task, small, tokens
 
 
 def with_weights_of(attention, other):
@@ -55,6 +61,92 @@ def test_without_global_tokens_there_are_no_global_projections():
     assert not [name for name, _ in without.named_parameters() if "global" in name], "parameters without a gradient"
 
 
+def assert_global_projections_are_the_local_ones(attention):
+    for name in "kvq":
+        for kind in ("weight", "bias"):
+            copy, original = (attention.get_parameter(f"{name}_proj{end}.{kind}") for end in ("_global", ""))
+            assert torch.equal(copy, original) and copy.data_ptr() != original.data_ptr()
+
+
+def test_global_projections_start_as_copies_of_the_local_ones():
+    """Alone and in a model, where RoBERTa draws all linear maps anew once they are built."""
+    assert_global_projections_are_the_local_ones(LongformerAttention(D, 3, 0.0, 4, 1))
+    for layer in small(attention="longformer").encoder.sentence_encoder.layers:
+        assert_global_projections_are_the_local_ones(layer.self_attn)
+
+
+@pytest.mark.parametrize("of", [{"attention": "softmax"}, {"attention": "longformer", "longformer_global_tokens": 0}])
+def test_a_checkpoint_without_global_projections_lends_them_its_own(of):
+    """As RoBERTa's does to the paper's model: with a window over all, it is softmax attention at first."""
+    source = small(**of)
+    model = small(attention="longformer", longformer_window=128, longformer_global_tokens=2, dropout=0.5)
+    model.load_state_dict(source.state_dict())
+    for layer in model.encoder.sentence_encoder.layers:
+        assert_global_projections_are_the_local_ones(layer.self_attn)
+    torch.testing.assert_close(model.eval()(tokens())[0], source.eval()(tokens())[0], atol=1e-5, rtol=0)
+
+
+def test_pruned_layers_lend_theirs_too():
+    source = small(attention="softmax", encoder_layers=4)
+    cfg = OmegaConf.create({"_name": "linformer_roberta", "encoder_layers_to_keep": "1,3"})
+    model = small(attention="longformer", encoder_layers=4, encoder_layers_to_keep="1,3")
+    model.load_state_dict(source.state_dict(), model_cfg=cfg)
+    for kept, layer in zip((1, 3), model.encoder.sentence_encoder.layers, strict=True):
+        assert_global_projections_are_the_local_ones(layer.self_attn)
+        original = source.encoder.sentence_encoder.layers[kept].self_attn.q_proj
+        assert torch.equal(layer.self_attn.q_proj_global.weight, original.weight)
+
+
+def test_global_projections_of_a_checkpoint_stay():
+    source, model = small(attention="longformer"), small(attention="longformer")
+    for parameter in source.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    state = source.state_dict()
+    model.load_state_dict(state)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    del state["encoder.sentence_encoder.layers.0.self_attn.k_proj_global.weight"]
+    with pytest.raises(ValueError, match="k_proj_global"):  # damaged, and no checkpoint without them
+        model.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("given", "windows"),
+    [
+        (None, [512] * 3),
+        (64, [64] * 3),
+        ("64", [64] * 3),
+        ([32, 64, 128], [32, 64, 128]),
+        ("32,64,128", [32, 64, 128]),
+        ("32..512", [32, 272, 512]),
+        ("2..8", [2, 4, 8]),
+    ],
+)
+def test_the_window_may_grow_from_layer_to_layer(given, windows):
+    config = resolve_config(
+        OmegaConf.create({"attention": "longformer", "encoder_layers": 3, "longformer_window": given}), 512
+    )
+    assert [2 * layer.reach for layer in LongformerAttention.build_layers(config)] == windows
+
+
+def test_windows_by_layer_as_flags():
+    words = ["DATA", "--arch", "linformer_roberta_tiny", "--task", "masked_lm", "--attention", "longformer"]
+    args = options.parse_args_and_arch(options.get_training_parser(), [*words, "--longformer-window", "32..128"])
+    config = resolve_config(convert_namespace_to_omegaconf(args).model, 512)
+    assert config.longformer_window == [32, 64, 96, 128]
+
+
+def test_pruning_keeps_each_layers_window():
+    """In the configuration that fairseq saves with the pruned model too."""
+    options = {"attention": "longformer", "encoder_layers": 3, "longformer_window": "4..12"}
+    whole = small(**options)
+    cfg = OmegaConf.create({"_name": "linformer_roberta", **options, "encoder_layers_to_keep": "0,2"})
+    pruned = small(**options, encoder_layers_to_keep="0,2")
+    pruned.load_state_dict(whole.state_dict(), model_cfg=cfg)
+    again = LinformerRobertaModel.build_model(OmegaConf.merge(OmegaConf.create(SIZES), cfg), Task())
+    for model in (pruned, again):
+        assert [layer.self_attn.reach for layer in model.encoder.sentence_encoder.layers] == [2, 6]
+
+
 def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
     assert_finite_with_nothing_real_in_reach(build("longformer", window=2, global_tokens=0)[0])
 
@@ -64,12 +156,26 @@ def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
     [
         ({"window": 0}, "longformer_window=0 is not allowed: it must be even and at least 2"),
         ({"window": 5}, "longformer_window=5 is not allowed: it must be even and at least 2"),
+        ({"window": "4,7"}, "longformer_window=7 is not allowed: it must be even and at least 2"),
+        ({"window": "4..0"}, "longformer_window=0 is not allowed: it must be even and at least 2"),
+        (
+            {"window": "4..7"},
+            "longformer_window=4..7 is not allowed: it must be FIRST..LAST where both are multiples of 2",
+        ),
+        (
+            {"window": [4, 6, 8]},
+            r"longformer_window=\[4, 6, 8\] is not allowed: it must be one number or 2, one a layer",
+        ),
+        (
+            {"window": "wide"},
+            r"longformer_window=wide is not allowed: it must be a number, one a layer .* or FIRST..LAST",
+        ),
         ({"global_tokens": -1}, "longformer_global_tokens=-1 is not allowed: it must be from 0 to max_positions=15"),
         ({"global_tokens": 16}, "longformer_global_tokens=16 is not allowed: it must be from 0 to max_positions=15"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, message):
-    config = configured("longformer", 3, "linear", "none", 5, 0.0, 1, False, N, D, None, {})
+    config = configured("longformer", 3, "linear", "none", 5, 0.0, 2, False, N, D, None, {})
     with pytest.raises(ValueError, match=message):
         LongformerOptions(**options).validate(config, "longformer_")
 
