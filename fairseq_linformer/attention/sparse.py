@@ -4,9 +4,12 @@ Position i attends to A1 and A2 under one softmax: section 5.1's merged head, wi
 paper's patterns look back; here, in a bidirectional encoder, they look both ways, l the stride and c the expressivity:
 
     strided:  A1 = {j : |i - j| < l}                    A2 = {j : (i - j) mod l = 0}
-    fixed:    A1 = {j : floor(j / l) = floor(i / l)}    A2 = {j : j mod l >= l - c}
+    fixed:    A1 = {j : floor(j / l) = floor(i / l)}    A2 = {j : l - c (u + 1) <= j mod l < l - c u}
 
-Strided suits data with a period, such as images; the paper takes fixed for text.
+Strided suits data with a period, such as images; the paper takes fixed for text. There heads attend to distinct
+sub-blocks of length c, which it found better than the same one for all (section 4.3): u is the head's sub-block,
+counted from the end of a block. As in the authors' code (openai/sparse_attention) head i has u = i mod the number of
+sub-blocks, here floor(l / c), as many as fit.
 
 Dimensions: B batch, n sequence length, l stride, R = ceil(n / l) blocks of l positions, c expressivity, m keys,
 d embedding, h heads, d_h = d / h.
@@ -44,7 +47,7 @@ class SparseOptions(Options):
 
     pattern: str = option("fixed", f"{' or '.join(PATTERNS)}")
     stride: int = option(0, "l; 0: the root of max_positions, rounded up, but with pattern=fixed at least expressivity")
-    expressivity: int = option(EXPRESSIVITY, "c: with pattern=fixed, how many last positions of a block all others see")
+    expressivity: int = option(EXPRESSIVITY, "c: with pattern=fixed, how many positions of a block all others see")
 
     SMALL: ClassVar = ({"expressivity": 2}, {"stride": 6, "expressivity": 1}, {"pattern": "strided"})
 
@@ -69,7 +72,7 @@ class SparseAttention(Attention):
     """Attention over O(sqrt n) positions; see the module.
 
     With the sequence written in rows of l positions, A2 of the strided pattern is a position's column, and of the
-    fixed pattern the last c columns.
+    fixed pattern c columns, which ones depends on the head. The buffer ``sub_blocks`` (h,) has u of each head.
 
     Args:
         embed_dim, num_heads, dropout: as in ``Attention``.
@@ -78,11 +81,20 @@ class SparseAttention(Attention):
         expressivity: c, of the fixed pattern.
     """
 
+    sub_blocks: Tensor
+
     def __init__(self, embed_dim: int, num_heads: int, dropout: float, pattern: str, stride: int, expressivity: int):
         super().__init__(embed_dim, num_heads, dropout)
         self.strided = pattern == "strided"
         self.stride = stride
         self.expressivity = expressivity
+        if not self.strided:
+            self.register_buffer("sub_blocks", torch.arange(num_heads) % (stride // expressivity))
+
+    def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
+        # A version before attended to the last sub-block with every head.
+        if not self.strided and f"{name}.q_proj.weight" in state:
+            state.setdefault(f"{name}.sub_blocks", torch.zeros_like(self.sub_blocks))
 
     @classmethod
     def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:
@@ -111,15 +123,24 @@ class SparseAttention(Attention):
         ]
 
     def _fixed(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
-        """The row; the last c columns of the other rows."""
-        summaries = [rows[:, :, -self.expressivity :] for rows in (keys, values, real)]  # (B, R, c, …)
-        columns = summaries[0].size(2)
-        summary_keys, summary_values, summary_real = (rows.flatten(1, 2) for rows in summaries)  # (B, R c, …)
-        others = summary_real[:, None, None, None] & self._other_rows(real, columns)  # (B, R, 1, 1, R c)
+        """The row; each head's c columns of the other rows."""
+        columns = torch.arange(self.expressivity, device=real.device) + self.stride
+        columns = columns - self.expressivity * (self.sub_blocks[:, None] + 1)  # (h, c)
+        columns = columns.clamp(max=real.size(2) - 1)  # a sequence that is shorter than a row has no other rows
+        key_rows, value_rows = self._heads(keys), self._heads(values)  # (B, R, h, l, d_h)
+        summary_keys, summary_values = (self._take(rows, columns) for rows in (key_rows, value_rows))
+        summary_real = real[:, :, columns].transpose(1, 2).flatten(2)[:, None, :, None]  # (B, 1, h, 1, R c)
+        others = summary_real & self._other_rows(real, self.expressivity)  # (B, R, h, 1, R c)
         return [
-            Part("brhsd", self._heads(keys), self._heads(values), real[:, :, None, None]),
-            Part("bhsd", self.split_heads(summary_keys), self.split_heads(summary_values), others),
+            Part("brhsd", key_rows, value_rows, real[:, :, None, None]),
+            Part("bhsd", summary_keys, summary_values, others),
         ]
+
+    @staticmethod
+    def _take(rows: Tensor, columns: Tensor) -> Tensor:
+        """Each head's columns, (h, c), of all rows: (B, R, h, l, d_h) -> (B, h, R c, d_h)."""
+        index = columns[:, :, None].expand(*rows.shape[:2], -1, -1, rows.size(-1))  # (B, R, h, c, d_h)
+        return rows.gather(3, index).transpose(1, 2).flatten(2, 3)
 
     def _attend(self, queries: Tensor, parts: list[Part]) -> Tensor:
         """softmax(Q K^T / sqrt(d_h)) V over the keys of all parts together: (B, R, h, l, d_h).

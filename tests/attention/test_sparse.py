@@ -5,6 +5,7 @@ import torch
 
 from fairseq_linformer.attention.sparse import SparseOptions
 from tests.attention.test_contract import D, N, assert_finite_with_nothing_real_in_reach, build, configured
+from tests.test_model import small, tokens
 
 
 @pytest.mark.parametrize("length", [1, 4, N])
@@ -22,7 +23,7 @@ from tests.attention.test_contract import D, N, assert_finite_with_nothing_real_
 )
 def test_where_everything_is_seen_it_is_softmax_attention(length, options):
     sparse, softmax = build("sparse", **options)[0], build("softmax")[0]
-    softmax.load_state_dict(sparse.state_dict())
+    softmax.load_state_dict({name: value for name, value in sparse.state_dict().items() if name != "sub_blocks"})
     x = torch.randn(3, length, D, dtype=torch.float64)
     torch.testing.assert_close(sparse.double()(x), softmax.double()(x), atol=1e-12, rtol=0)
 
@@ -31,16 +32,60 @@ def test_where_everything_is_seen_it_is_softmax_attention(length, options):
     ("options", "seen"),
     [
         ({"pattern": "strided", "stride": 4}, [2, 3, 4, 5, 6, 7, 8, 9, 10, 14]),
-        ({"pattern": "fixed", "stride": 4, "expressivity": 1}, [3, 4, 5, 6, 7, 11]),
-        ({"pattern": "fixed", "stride": 5, "expressivity": 2}, [3, 4, 5, 6, 7, 8, 9, 13, 14]),
+        ({"pattern": "fixed", "stride": 4, "expressivity": 1, "heads": 1}, [3, 4, 5, 6, 7, 11]),
+        ({"pattern": "fixed", "stride": 5, "expressivity": 2, "heads": 1}, [3, 4, 5, 6, 7, 8, 9, 13, 14]),
+        ({"pattern": "fixed", "stride": 4, "expressivity": 1, "heads": 3}, [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13, 14]),
     ],
     ids=str,
 )
 def test_what_position_6_of_15_sees(options, seen):
-    attention = build("sparse", **options)[0]
-    x = torch.randn(1, N, D, requires_grad=True)
-    attention(x)[0, 6].sum().backward()
-    assert x.grad[0].abs().sum(1).nonzero().flatten().tolist() == seen
+    assert seen_by(build("sparse", **options)[0], 6) == seen
+
+
+def seen_by(attention, position, length=N):
+    x = torch.randn(1, length, D, requires_grad=True)
+    attention(x)[0, position].sum().backward()
+    return x.grad[0].abs().sum(1).nonzero().flatten().tolist()
+
+
+def only_head(attention, head):
+    """The same attention with the outputs of all other heads at zero."""
+    weight = attention.out_proj.weight.detach().clone().unflatten(1, (attention.num_heads, -1))
+    others = torch.arange(attention.num_heads) != head
+    attention.out_proj.weight = torch.nn.Parameter(weight.masked_fill(others[:, None], 0.0).flatten(1))
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("head", "elsewhere"), [(0, [3, 4, 13]), (1, [1, 2, 11, 12]), (2, [3, 4, 13]), (3, [1, 2, 11, 12])]
+)
+def test_heads_see_distinct_sub_blocks_of_other_blocks(head, elsewhere):
+    """Section 4.3: in blocks of 5 there are two sub-blocks of 2, counted from the end, and four heads for them.
+
+    The sequence of 14 cuts the last sub-block. A position's own block is seen by all heads.
+    """
+    attention = only_head(build("sparse", stride=5, expressivity=2, heads=4)[0], head)
+    assert seen_by(attention, 7, length=14) == sorted([5, 6, 7, 8, 9, *elsewhere])
+
+
+def test_a_checkpoint_without_sub_blocks_gives_what_it_gave():
+    """It is of a version in which all heads saw the last sub-block."""
+    options = {"attention": "sparse", "sparse_stride": 8, "sparse_expressivity": 2}
+    older = small(**options).eval()
+    for layer in older.encoder.sentence_encoder.layers:
+        layer.self_attn.sub_blocks.zero_()
+    state = {name: value for name, value in older.state_dict().items() if not name.endswith("sub_blocks")}
+    loaded = small(**options).eval()
+    before = loaded(tokens())[0]
+    loaded.load_state_dict(state)
+    torch.testing.assert_close(loaded(tokens())[0], older(tokens())[0], atol=0, rtol=0)
+    assert not torch.allclose(loaded(tokens())[0], before)
+
+
+def test_a_checkpoint_of_fewer_layers_is_still_told_apart():
+    state = small(attention="sparse", encoder_layers=1).state_dict()
+    with pytest.raises(ValueError, match="has encoder_layers=1, this model has encoder_layers=2"):
+        small(attention="sparse").load_state_dict(state)
 
 
 @pytest.mark.parametrize(
