@@ -6,7 +6,8 @@ Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m fea
 Cost a layer: O(B h n m d_h) time beside the linear maps, O(B h n m) memory: both sums over j are taken once for all i.
 
 It is attention whose weights phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j) are never formed, so there is nothing to
-apply attention dropout to. ``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k).
+apply attention dropout to. ``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k), and
+``RandomKernelAttention`` in common.
 """
 
 from abc import abstractmethod
@@ -56,6 +57,44 @@ class KernelAttention(Attention):
         totals = keys.sum(dim=2).unsqueeze(3)  # (B, h, n, m) -> (B, h, m, 1)
         denominators = self.bounded(queries @ totals)  # (B, h, n, 1)
         return queries @ (keys.transpose(2, 3) @ values) / denominators  # (B, h, n, m) @ (B, h, m, d_h)
+
+
+class RandomKernelAttention(KernelAttention):
+    """Attention by random features that are drawn anew in training.
+
+    Draws are numbered and each depends on its number and the buffer ``seed`` alone. So redrawing is reproducible,
+    equal on every worker, and a run that is resumed goes on with the draws it would have had. The last draw is a buffer
+    too: outside training, and after loading, it stays.
+
+    Args:
+        embed_dim, num_heads, dropout: as in ``Attention``.
+        redraw_interval: updates between draws; 0 for the first draw alone.
+    """
+
+    seed: Tensor
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, redraw_interval: int):
+        super().__init__(embed_dim, num_heads, dropout)
+        self.redraw_interval = redraw_interval
+        seed = torch.randint(2**24, (), device="cpu")  # exact in float32, should a copy be cast to it
+        self.register_buffer("seed", seed)
+
+    @abstractmethod
+    def draw(self, generator: torch.Generator) -> None:
+        """Replaces the random features by others from that generator, on the CPU."""
+
+    def redraw(self, number: int) -> None:
+        """Replaces the random features by draw `number`."""
+        self.draw(torch.Generator().manual_seed(int(self.seed) + number))
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Redraws when due. fairseq calls it before each forward and backward pass of training.
+
+        It is not done in ``forward``, where a redraw between a pass and its recomputation (``checkpoint_activations``)
+        would make gradients wrong, and where batches that are split over several passes would count several times.
+        """
+        if self.redraw_interval and num_updates and num_updates % self.redraw_interval == 0:
+            self.redraw(num_updates // self.redraw_interval)
 
 
 @register_attention("linear")

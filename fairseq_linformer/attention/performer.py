@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import AttentionConfig, Options, check, option, register_attention
-from .linear import KernelAttention
+from .linear import RandomKernelAttention
 
 STABILIZER = 1e-4
 
@@ -45,11 +45,8 @@ def orthogonal_features(number: int, size: int, generator: torch.Generator) -> T
 
 
 @register_attention("performer", PerformerOptions)
-class PerformerAttention(KernelAttention):
+class PerformerAttention(RandomKernelAttention):
     """Softmax attention by random features, the same for all heads of a layer.
-
-    Draws are numbered and each depends on its number and the buffer ``seed`` alone. So redrawing is reproducible,
-    equal on every worker, and a run that is resumed goes on with the draws it would have had.
 
     Args:
         embed_dim, num_heads, dropout: as in ``Attention``.
@@ -57,30 +54,15 @@ class PerformerAttention(KernelAttention):
     """
 
     smallest_denominator = 1e-12  # never reached: no feature is below STABILIZER
-    seed: Tensor
     projection: Tensor  # (m, d_h): the w_r
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float, features: int, redraw_interval: int):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.redraw_interval = redraw_interval
-        seed = torch.randint(2**24, (), device="cpu")  # exact in float32, should a copy be cast to it
-        self.register_buffer("seed", seed)
+        super().__init__(embed_dim, num_heads, dropout, redraw_interval)
         self.register_buffer("projection", torch.empty(features, self.head_dim))
         self.redraw(0)
 
-    def redraw(self, number: int) -> None:
-        """Replaces the random features by draw `number`."""
-        generator = torch.Generator().manual_seed(int(self.seed) + number)
+    def draw(self, generator: torch.Generator) -> None:
         self.projection.copy_(orthogonal_features(self.projection.size(0), self.head_dim, generator))
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Redraws when due. fairseq calls it before each forward and backward pass of training.
-
-        It is not done in ``forward``, where a redraw between a pass and its recomputation (``checkpoint_activations``)
-        would make gradients wrong, and where batches that are split over several passes would count several times.
-        """
-        if self.redraw_interval and num_updates and num_updates % self.redraw_interval == 0:
-            self.redraw(num_updates // self.redraw_interval)
 
     def query_features(self, queries: Tensor) -> Tensor:
         projected, half_squares = self._project(queries)

@@ -13,8 +13,9 @@ so that each head finds its own temperature in each dimension, and leave t = 1.
 
 Unlike positive features, sines and cosines give weights that may be negative, and a denominator near zero or below. As
 in the authors' code (Noahs-ARK/RFA) its absolute value is taken, and raised to at least 10 / m; theirs is 100 / m,
-which damps rows of few positions. They draw many sets of g_r and take another in each training step; here each head
-keeps the one it was built with.
+which damps rows of few positions. As theirs, each head has other g_r in each training step and fixed ones outside
+training; they take them from some hundreds that are drawn beforehand, and outside training the first of those, here
+the last.
 """
 
 from dataclasses import dataclass
@@ -24,38 +25,50 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import AttentionConfig, Options, check, option, register_attention
-from .linear import KernelAttention
+from .linear import RandomKernelAttention
 
 
 @dataclass
 class RandomFeatureOptions(Options):
     features: int = option(64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual")
     temperature: float = option(1.0, "t: queries and keys of length 1 have the scores q . k / t^2, before training")
+    redraw_interval: int = option(1, "draw the random vectors anew after this many updates; 0 for never")
 
     SMALL = ({"features": 16}, {"features": 5, "temperature": 0.7})
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "features", self.features, self.features >= 1, "at least 1")
         check(prefix + "temperature", self.temperature, 0 < self.temperature < float("inf"), "above 0, and finite")
+        check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
 
 
 @register_attention("rfa", RandomFeatureOptions)
-class RandomFeatureAttention(KernelAttention):
-    """Softmax attention of queries and keys of length 1 by random Fourier features, drawn once for each head.
+class RandomFeatureAttention(RandomKernelAttention):
+    """Softmax attention of queries and keys of length 1 by random Fourier features, other ones for each head.
 
     Args:
         embed_dim, num_heads, dropout: as in ``Attention``.
-        features, temperature: as in ``RandomFeatureOptions``.
+        features, temperature, redraw_interval: as in ``RandomFeatureOptions``.
     """
 
     draws: Tensor  # (h, m, d_h): the g_r
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, features: int, temperature: float):
-        super().__init__(embed_dim, num_heads, dropout)
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float, features: int, temperature: float, redraw_interval: int
+    ):
+        super().__init__(embed_dim, num_heads, dropout, redraw_interval)
         self.temperature = temperature
         self.smallest_denominator = 10 / features
         self.scale = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))  # s
-        self.register_buffer("draws", torch.randn(num_heads, features, self.head_dim))
+        self.register_buffer("draws", torch.empty(num_heads, features, self.head_dim))
+        self.redraw(0)
+
+    def draw(self, generator: torch.Generator) -> None:
+        self.draws.copy_(torch.randn(self.draws.shape, generator=generator, device="cpu"))
+
+    def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
+        if f"{name}.draws" in state:  # of a version that drew once, without a seed to draw again
+            state.setdefault(f"{name}.seed", self.seed.clone())
 
     def query_features(self, queries: Tensor) -> Tensor:
         return self._features(queries)

@@ -17,7 +17,7 @@ def built(kind, **options):
 KERNELS = [
     pytest.param(lambda: built(LinearAttention), id="linear"),
     pytest.param(lambda: built(PerformerAttention, features=32, redraw_interval=0), id="performer"),
-    pytest.param(lambda: built(RandomFeatureAttention, features=256, temperature=1.0), id="rfa"),
+    pytest.param(lambda: built(RandomFeatureAttention, features=256, temperature=1.0, redraw_interval=0), id="rfa"),
 ]
 
 

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_linformer.attention.rfa import RandomFeatureAttention, RandomFeatureOptions
+from tests.test_model import small, tokens
 
 
-def built(features=32, temperature=1.0, dim=12, heads=3, seed=0):
+def built(features=32, temperature=1.0, dim=12, heads=3, seed=0, redraw_interval=1):
     torch.manual_seed(seed)
-    return RandomFeatureAttention(dim, heads, 0.0, features, temperature)
+    return RandomFeatureAttention(dim, heads, 0.0, features, temperature, redraw_interval)
 
 
 def softmax_of_unit_vectors(attention, x):
@@ -86,7 +87,8 @@ def test_a_negative_denominator_does_not_make_the_output_explode():
         assert attention((x / x.norm(dim=1, keepdim=True)).unsqueeze(0)).norm(dim=-1).max() < 30
 
 
-def test_draws_are_of_the_seed_and_fixed():
+def test_draws_are_of_the_seed_and_no_pass_changes_them():
+    """A pass may be computed again (``checkpoint_activations``): it must meet the same features."""
     attention, same, other = built(), built(), built(seed=1)
     before = attention.draws.clone()
     attention.train()(torch.randn(2, 9, 12)).sum().backward()
@@ -95,12 +97,52 @@ def test_draws_are_of_the_seed_and_fixed():
     assert "draws" in attention.state_dict() and "draws" not in dict(attention.named_parameters())
 
 
+@pytest.mark.parametrize(("interval", "changes"), [(1, [1, 2, 3, 4, 5, 6]), (3, [3, 6]), (0, [])])
+def test_each_update_has_features_of_its_own(interval, changes):
+    attention = built(redraw_interval=interval)
+    draws = [attention.draws.clone()]
+    for update in range(7):
+        attention.set_num_updates(update)
+        draws.append(attention.draws.clone())
+    assert [update for update in range(7) if not torch.equal(draws[update], draws[update + 1])] == changes
+    drawn = torch.stack([draws[0], *(draws[update + 1] for update in changes)])
+    assert len({float(draw.sum()) for draw in drawn}) == len(changes) + 1
+    assert drawn.mean().abs() < 0.2 and abs(drawn.std() - 1) < 0.2, "N(0, I)"
+
+
+def test_draws_do_not_depend_on_what_happened_between():
+    """A resumed run, another worker and a batch in several passes have the same features, and none disturbs dropout."""
+    straight, other, resumed = built(), built(), built(seed=7)
+    for update in range(1, 5):
+        straight.set_num_updates(update)
+    resumed.load_state_dict(straight.state_dict())
+    assert torch.equal(resumed.draws, straight.draws)
+    state = torch.get_rng_state()
+    for attention in (straight, resumed, other, other):
+        attention.set_num_updates(5)
+        assert torch.equal(attention.draws, straight.draws)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_checkpoint_from_before_draws_were_numbered_gives_what_it_gave():
+    """It has no seed; evaluated, it has its own features, and training goes on with draws of the new model's seed."""
+    options = {"attention": "rfa", "attention_dropout": 0.0}
+    older, newer = small(**options).eval(), small(**options).eval()
+    for layer in older.encoder.sentence_encoder.layers:
+        layer.self_attn.redraw(9)
+    newer.load_state_dict({name: value for name, value in older.state_dict().items() if not name.endswith(".seed")})
+    torch.testing.assert_close(newer(tokens())[0], older(tokens())[0], atol=0, rtol=0)
+    newer.set_num_updates(1)
+    assert not torch.allclose(newer(tokens())[0], older(tokens())[0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"features": 0}, "rfa_features=0 is not allowed: it must be at least 1"),
         ({"temperature": 0.0}, "rfa_temperature=0.0 is not allowed: it must be above 0, and finite"),
         ({"temperature": float("inf")}, "rfa_temperature=inf is not allowed: it must be above 0, and finite"),
+        ({"redraw_interval": -1}, r"rfa_redraw_interval=-1 is not allowed: it must be 0 \(never\) or more"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, message):
