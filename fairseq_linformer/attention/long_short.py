@@ -6,14 +6,24 @@ arXiv 2107.02192, section 3).
 
 Of LN_L(K_i) and LN_L(V_i) a position sees its own segment of w positions and w / 2 on either side of the segment. As
 in the authors' code (NVIDIA/transformer-ls, ``lra``) the K_i and V_i under P_i^T are LN_L's too, and LN_L and LN_G
-(DualLN) normalise over all d features, each keys and values alike. Their separate path for a class token is left out.
+(DualLN) normalise over all d features, each keys and values alike.
+
+Two parts of that code are options. With a class token the first position, ``<s>``, stands outside: the others are the
+sequence above, all see K_c and V_c of the class token beside the summaries, under LN_G too, and it attends to itself
+and to what they have become, C, without dropout on these weights:
+
+    class_i = softmax(q_c [K_c; C_i]^T / sqrt(d_h)) [V_c; C_i]
+
+And a depthwise convolution of the values LN_L(V_i) along the sequence, one kernel a head, may be added to C afterwards.
+It starts at zero, so that it changes nothing at first.
 
 Dimensions: B batch, n sequence length, w window, e = w / 2 positions on a side, s = ceil(n / w) segments, r rank,
-m = r + w + 2 e keys, d embedding, h heads, d_h = d / h.
+g = 1 with a class token, else 0, m = g + r + w + 2 e keys, d embedding, h heads, d_h = d / h.
 Cost a layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + r))).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,20 +31,33 @@ from torch import Tensor, nn
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
 from .blocks import block_size, into_blocks, leading, with_neighbours
+from .dropout import attend
 
 
 @dataclass
 class LongShortOptions(Options):
-    """The paper has w = 8 and r = 32 on the Long Range Arena, w = 512 and r = 1 in its language models."""
+    """The paper has w = 8 and r = 32 on the Long Range Arena, w = 512 and r = 1 in its language models.
+
+    The authors' code, too, has neither class token nor convolution unless asked for.
+    """
 
     window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side")
     rank: int = option(32, "r: summaries of the whole sequence, a head, that every position sees")
+    class_token: bool = option(False, "the first position, <s>, sees every other and is seen by every other")
+    conv_width: int = option(0, "width (odd) of a depthwise convolution of the values that starts at zero; 0 for none")
 
-    SMALL = ({"window": 4, "rank": 3}, {"window": 1, "rank": 1}, {"window": 7, "rank": 2})
+    SMALL = (
+        {"window": 4, "rank": 3},
+        {"window": 1, "rank": 1},
+        {"window": 7, "rank": 2},
+        {"window": 3, "rank": 2, "class_token": True, "conv_width": 3},
+    )
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "window", self.window, self.window >= 1, "at least 1")
         check(prefix + "rank", self.rank, self.rank >= 1, "at least 1")
+        width = self.conv_width
+        check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
 
 
 @register_attention("long-short", LongShortOptions)
@@ -45,37 +68,83 @@ class LongShortAttention(Attention):
         embed_dim, num_heads, dropout: as in ``Attention``.
         window: w.
         rank: r.
+        class_token, conv_width: as in ``LongShortOptions``.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, window: int, rank: int):
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float,
+        window: int,
+        rank: int,
+        class_token: bool,
+        conv_width: int,
+    ):
         super().__init__(embed_dim, num_heads, dropout)
         self.window = window
         self.rank = rank
+        self.class_token = class_token
         # W^P, without the authors' bias, which the softmax over positions takes out again.
         self.dynamic_projection = nn.Linear(embed_dim, num_heads * rank, bias=False)
         self.local_norm = nn.LayerNorm(embed_dim)  # LN_L
         self.global_norm = nn.LayerNorm(embed_dim)  # LN_G
+        # Heads are the channels of an image of n by d_h.
+        kernel: dict[str, Any] = {"kernel_size": (conv_width, 1), "padding": (conv_width // 2, 0), "bias": False}
+        self.conv = nn.Conv2d(num_heads, num_heads, groups=num_heads, **kernel) if conv_width else None
+        if self.conv is not None:
+            nn.init.zeros_(self.conv.weight)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
+        token = x[:, :1] if self.class_token else None
+        if token is not None:  # a position of padding at the end, so that something is left of a text of one token
+            x, real = F.pad(x[:, 1:], (0, 0, 0, 1)), F.pad(real[:, 1:], (0, 1))
+        keys, values = (self.local_norm(project(x)) for project in (self.k_proj, self.v_proj))
+        heads = self._attend(x, keys, values, real, token)  # (B, h, n, d_h)
+        out = heads
+        if self.conv is not None:
+            out = out + self.conv(self.split_heads(values.masked_fill(~real.unsqueeze(-1), 0.0)))
+        if token is not None:
+            out = torch.cat([self._attend_from(token, heads, real), out[:, :, :-1]], dim=2)
+        return self.join_heads(out)
+
+    def _attend(self, x: Tensor, keys: Tensor, values: Tensor, real: Tensor, token: Tensor | None) -> Tensor:
+        """What each segment sees of the sequence: x, keys and values (B, n, d), token (B, 1, d), to (B, h, n, d_h)."""
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
-        keys, values = (self.far_and_near(project(x), projection, window) for project in (self.k_proj, self.v_proj))
-        visible = F.pad(self.near(real, window), (self.rank, 0), value=True)  # (B, s, m)
+        first_key, first_value = (None if token is None else project(token) for project in (self.k_proj, self.v_proj))
+        keys = self.far_and_near(keys, projection, window, first_key)
+        values = self.far_and_near(values, projection, window, first_value)
+        far = self.rank + int(self.class_token)
+        visible = F.pad(self.near(real, window), (far, 0), value=True).flatten(0, 1)[:, None, None, :]  # (B s, 1, 1, m)
         queries = into_blocks(self.q_proj(x), window).flatten(0, 1)  # (B s, w, d): a segment attends as a row does
-        out = self.softmax_attention(self.split_heads(queries), keys, values, visible.flatten(0, 1)[:, None, None, :])
-        return leading(out.flatten(0, 1).unflatten(0, (x.size(0), -1)), x.size(1), dim=1)  # (B s, w, d) -> (B, n, d)
+        dropout = self.dropout if self.training else 0.0
+        segments = attend(self.split_heads(queries), keys, values, visible, dropout)  # (B s, h, w, d_h)
+        rows = segments.transpose(1, 2).flatten(0, 1).unflatten(0, (x.size(0), -1))  # (B, s w, h, d_h)
+        return leading(rows, x.size(1), dim=1).transpose(1, 2)
+
+    def _attend_from(self, token: Tensor, heads: Tensor, real: Tensor) -> Tensor:
+        """The class token over itself and the others' heads: (B, 1, d), (B, h, n, d_h), (B, n) to (B, h, 1, d_h)."""
+        query, key, value = (self.split_heads(project(token)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        visible = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
+        return attend(query, torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2), visible)
 
     def projection(self, x: Tensor, real: Tensor) -> Tensor:
         """P: (B, n, d) and (B, n), True where a position is real, to (B, h, r, n), which sum to 1 over positions."""
         scores = self.dynamic_projection(x).unflatten(-1, (self.num_heads, self.rank)).permute(0, 2, 3, 1)
         return scores.masked_fill(~real[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
 
-    def far_and_near(self, rows: Tensor, projection: Tensor, window: int) -> Tensor:
-        """The keys, or the values, that each segment sees: (B, n, d) -> (B s, h, m, d_h), the r summaries first."""
-        rows = self.local_norm(rows)
+    def far_and_near(self, rows: Tensor, projection: Tensor, window: int, first: Tensor | None) -> Tensor:
+        """The keys, or the values, that each segment sees: (B, n, d) -> (B s, h, m, d_h).
+
+        The class token's, `first` (B, 1, d), stands before the r summaries, and these before the segment.
+        """
         far = projection @ self.split_heads(rows)  # (B, h, r, n) (B, h, n, d_h)
-        far = self.global_norm(far.transpose(1, 2).flatten(2)).unsqueeze(1)  # (B, h, r, d_h) -> (B, 1, r, d)
+        far = far.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
+        far = self.global_norm(far if first is None else torch.cat([first, far], dim=1)).unsqueeze(
+            1
+        )  # (B, 1, g + r, d)
         near = self.near(rows, window)
         both = torch.cat([far.expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))

@@ -3,17 +3,21 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention.long_short import LongShortAttention
 from fairseq_linformer.resolve import resolve_config
+from tests.reference.long_short import reference
+from tests.test_model import small
 
 N, D, HEADS = 15, 12, 3
 
 
-def build(window, rank=2):
+def build(window, rank=2, class_token=False, conv_width=0):
     torch.manual_seed(0)
-    return LongShortAttention(D, HEADS, 0.0, window, rank)
+    return LongShortAttention(D, HEADS, 0.0, window, rank, class_token, conv_width)
 
 
 def hide_summaries(attention):
@@ -63,6 +67,66 @@ def test_equal_scores_make_a_summary_the_mean_of_the_real_positions():
     x, padding = torch.randn(1, N, D), torch.arange(N).unsqueeze(0) >= 9
     means = attention.projection(x, ~padding) @ attention.split_heads(x)
     torch.testing.assert_close(means, attention.split_heads(x[:, :9].mean(1, keepdim=True)).expand(-1, -1, 2, -1))
+
+
+@pytest.mark.parametrize("class_token", [False, True])
+def test_a_convolution_of_the_values_starts_at_zero(class_token):
+    """So the same weights without one give the same; drawn, it is the reference's, padded or not."""
+    attention = build(window=4, class_token=class_token, conv_width=5).double()
+    without = build(window=4, class_token=class_token).double()
+    without.load_state_dict({name: value for name, value in attention.state_dict().items() if name != "conv.weight"})
+    x = torch.randn(1, N, D, dtype=torch.float64)
+    torch.testing.assert_close(attention(x), without(x), atol=0, rtol=0)
+    torch.nn.init.normal_(attention.conv.weight)
+    padding = torch.arange(N).unsqueeze(0) >= 11
+    expected = reference(attention, x[0, :11])
+    torch.testing.assert_close(attention(x, padding)[0, :11], expected, atol=1e-9, rtol=0)
+    assert not torch.allclose(expected, without(x[:, :11])[0], atol=1e-2)
+
+
+@pytest.mark.parametrize("whole", ["small", "alone"])
+def test_a_model_starts_with_a_convolution_at_zero(whole):
+    """RoBERTa draws all linear maps anew once the model is built; this is not among them."""
+    module = small(attention="long-short", long_short_conv_width=3) if whole == "small" else build(4, conv_width=3)
+    weights = [value for name, value in module.named_parameters() if name.endswith("conv.weight")]
+    assert weights and not any(weight.any() for weight in weights)
+
+
+def test_the_class_token_sees_every_position_and_is_seen_by_every_other():
+    """Summaries are of the others alone, so it is the token itself that the others see."""
+    reach = reached(build(window=4, rank=1, class_token=True))
+    assert reach[0].all() and reach[:, 0].all()
+    hidden = reached(hide_summaries(build(window=4, rank=1, class_token=True)))  # and the token, whose norm is theirs
+    assert hidden[0].all() and not hidden[1:, 0].any()
+
+
+def test_a_class_token_stands_outside_windows_and_summaries():
+    """Where nothing far away is seen, the others are what they are without it, in segments from the second position."""
+    attention, without = hide_summaries(build(window=4, class_token=True)), hide_summaries(build(window=4))
+    without.load_state_dict(attention.state_dict())
+    x = torch.randn(2, N, D)
+    torch.testing.assert_close(attention(x)[:, 1:], without(x[:, 1:]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_class_token_with_few_others_is_the_same_padded(length):
+    attention = build(window=4, class_token=True, conv_width=3)
+    torch.nn.init.normal_(attention.conv.weight)
+    x, padding = torch.randn(1, N, D), torch.arange(N).unsqueeze(0) >= length
+    torch.testing.assert_close(attention(x, padding)[:, :length], attention(x[:, :length]), atol=1e-6, rtol=0)
+
+
+def test_its_options_are_flags():
+    words = ["DATA", "--arch", "linformer_roberta_tiny", "--task", "masked_lm", "--attention", "long-short"]
+    words += ["--long-short-class-token", "--long-short-conv-width", "9"]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    config = resolve_config(convert_namespace_to_omegaconf(args).model, 64)
+    assert (config.long_short_class_token, config.long_short_conv_width) == (True, 9)
+
+
+def test_a_convolution_of_even_width_is_refused():
+    with pytest.raises(ValueError, match=r"long_short_conv_width=4 is not allowed: it must be 0 \(none\) or an odd"):
+        resolve_config(OmegaConf.create({"attention": "long-short", "long_short_conv_width": 4}), 64)
 
 
 @pytest.mark.parametrize("name", ["window", "rank"])

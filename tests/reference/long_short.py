@@ -12,11 +12,11 @@ def norm(layer: nn.LayerNorm, row: Tensor) -> Tensor:
     return layer.weight * centred / ((centred**2).mean() + layer.eps).sqrt() + layer.bias
 
 
-def summaries(module: LongShortAttention, x: Tensor, rows: Tensor) -> Tensor:
-    """LN_G(P^T rows): (r, d), where each head has weights of its own for the positions."""
+def summaries(module: LongShortAttention, x: Tensor, rows: Tensor, token: list[Tensor]) -> Tensor:
+    """LN_G(P^T rows): (r, d), where each head has weights of its own for the positions; before them LN_G(token)."""
     size, r = module.head_dim, module.rank
     weight = module.dynamic_projection.weight
-    found = []
+    found = [norm(module.global_norm, row) for row in token]
     for j in range(r):
         heads = []
         for i in range(module.num_heads):
@@ -27,24 +27,42 @@ def summaries(module: LongShortAttention, x: Tensor, rows: Tensor) -> Tensor:
     return torch.stack(found)
 
 
+def convolved(kernel: Tensor, values: list[Tensor], position: int) -> Tensor:
+    """sum_j kernel_j values_(position + j - middle), zero beyond the ends: (d_h)."""
+    middle = len(kernel) // 2
+    places = [(weight, position + j - middle) for j, weight in enumerate(kernel)]
+    return sum(weight * values[place] for weight, place in places if 0 <= place < len(values))
+
+
 def reference(module: LongShortAttention, x: Tensor) -> Tensor:
     """(n, d) -> (n, d)."""
-    local_keys, local_values = (
-        torch.stack([norm(module.local_norm, linear.weight @ position + linear.bias) for position in x])
-        for linear in (module.k_proj, module.v_proj)
-    )
-    global_keys, global_values = summaries(module, x, local_keys), summaries(module, x, local_values)
-    n, w, size = len(x), module.window, module.head_dim
+    first = 1 if module.class_token else 0
+    token, rest = x[:first], x[first:]
+    sides = []
+    for linear in (module.k_proj, module.v_proj):
+        near = [norm(module.local_norm, linear.weight @ position + linear.bias) for position in rest]
+        own = [linear.weight @ position + linear.bias for position in token]
+        far = summaries(module, rest, near, own) if near else []
+        sides.append((own, far, near))
+    (token_keys, far_keys, near_keys), (token_values, far_values, near_values) = sides
+    n, w, size = len(rest), module.window, module.head_dim
     beside = max(1, w // 2)
     heads = []
     for i, (weight, bias) in enumerate(heads_of(module, module.q_proj)):
         own = slice(i * size, (i + 1) * size)
         rows = []
         for p in range(n):
-            first = p - p % w  # of its segment
-            seen = [q for q in range(n) if first - beside <= q < first + w + beside]
-            keys = torch.cat([global_keys[:, own], local_keys[seen][:, own]])
-            values = torch.cat([global_values[:, own], local_values[seen][:, own]])
-            rows.append(attend((weight @ x[p] + bias).unsqueeze(0), keys, values))
-        heads.append(torch.cat(rows))
+            start = p - p % w  # of its segment
+            seen = [q for q in range(n) if start - beside <= q < start + w + beside]
+            keys = torch.stack([*far_keys, *(near_keys[q] for q in seen)])[:, own]
+            values = torch.stack([*far_values, *(near_values[q] for q in seen)])[:, own]
+            rows.append(attend((weight @ rest[p] + bias).unsqueeze(0), keys, values)[0])
+        out = list(rows)
+        if module.conv is not None:
+            kernel, of_head = module.conv.weight[i].flatten(), [value[own] for value in near_values]
+            out = [row + convolved(kernel, of_head, p) for p, row in enumerate(rows)]
+        if module.class_token:
+            keys, values = torch.stack([token_keys[0][own], *rows]), torch.stack([token_values[0][own], *rows])
+            out = [attend((weight @ token[0] + bias).unsqueeze(0), keys, values)[0], *out]
+        heads.append(torch.stack(out))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
