@@ -204,6 +204,7 @@ def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
     """
     names = (option.name for option in fields(LinformerRobertaConfig) if option.name not in NOT_OF_THE_MODEL)
     options = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
-    lengths = config.projected_length
-    options["projected_length"] = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
+    for name, value in options.items():
+        if isinstance(value, list):  # one number per layer
+            options[name] = value[0] if len(set(value)) == 1 else ",".join(map(str, value))
     return options if get_attention(config.attention).HAS_WEIGHTS else {**options, "attention_dropout": 0.0}
