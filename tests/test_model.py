@@ -108,6 +108,19 @@ def test_autocast_on_rows_that_are_nearly_all_padding(options):
     torch.testing.assert_close(logits[1].float(), model(batch)[0][1], atol=0.05, rtol=0.05)
 
 
+@pytest.mark.parametrize("options", [*({"sharing": one} for one in SHARINGS), {"attention": "nystrom"}], ids=str)
+@pytest.mark.parametrize("length", [5, 64], ids=["embedding first", "projection first"])
+def test_autocast_with_attention_dropout(options, length):
+    """Gradients near those of float32 under the same masks: bfloat16 and float32 meet in attention, in either order."""
+    model, gradients = small(**options, dropout=0.0, attention_dropout=0.2), []
+    for autocast in (True, False):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = model(tokens(2, length))[0].float().logsumexp(-1).mean()
+        gradients.append(torch.cat([part.flatten() for part in gradients_of(model, loss)]))
+    assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("options", COMPILED, ids=str)
 def test_compiles_without_graph_breaks_for_all_lengths(options, training):
