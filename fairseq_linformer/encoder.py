@@ -4,14 +4,17 @@ Dimensions: B batch, n sequence length, d embedding. Inside, tensors are (B, n, 
 fairseq's layout (n, B, d). Parameters have the names of fairseq's ``TransformerEncoder``, so checkpoints carry over.
 """
 
+from contextlib import nullcontext
+
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.distributed import fsdp_wrap
 from fairseq.models import FairseqEncoder
 from fairseq.modules import LayerDropModuleList, PositionalEmbedding
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention, get_attention
 from .attention.dropout import Dropout
@@ -79,6 +82,25 @@ class EncoderLayer(nn.Module):
         return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(x))))
 
 
+class RecomputedLayer(EncoderLayer):
+    """A layer that keeps its input alone, and computes the rest again in the backward pass, with the same random draws.
+
+    With ``offload_activations`` the input is kept in the memory of the CPU. The checkpointing is PyTorch's, not
+    fairseq's: that one runs a backward pass within the backward pass, which DistributedDataParallel refuses where
+    layers share parameters or some parameters have no part in the loss, and it computes again without autocast.
+    """
+
+    def __init__(self, config: ResolvedConfig, attention: Attention):
+        super().__init__(config, attention)
+        self.offload = config.offload_activations
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, wanted: Positions | None = None) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(x, padding_mask, wanted)
+        with save_on_cpu(pin_memory=True) if self.offload else nullcontext():
+            return checkpoint(super().forward, x, padding_mask, wanted, use_reentrant=False)
+
+
 class SentenceEncoder(FairseqEncoder):
     """Token ids to features, by way of learned positions and ``encoder_layers`` layers.
 
@@ -99,18 +121,17 @@ class SentenceEncoder(FairseqEncoder):
         self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
         self.dropout = Dropout(config.dropout)
         attentions = get_attention(config.attention).build_layers(config)
-        layers = [self._wrap(EncoderLayer(config, attention), config) for attention in attentions]
+        kind = RecomputedLayer if config.checkpoint_activations else EncoderLayer
+        layers = [self._wrap(kind(config, attention), config) for attention in attentions]
         layerdrop = config.encoder_layerdrop
         self.layers = LayerDropModuleList(layerdrop, layers) if layerdrop > 0 else nn.ModuleList(layers)
         self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
 
     @staticmethod
     def _wrap(layer: EncoderLayer, config: ResolvedConfig) -> nn.Module:
-        """Compilation, activation checkpointing and FSDP around a layer, where asked for."""
+        """Compilation of a layer and FSDP around it, where asked for."""
         if config.compile_layers:
             layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
-        if config.checkpoint_activations:
-            layer = checkpoint_wrapper(layer, offload_to_cpu=config.offload_activations)
         if get_attention(config.attention).USES_PROJECTION and config.sharing == "layerwise":
             return layer  # FSDP cannot split a matrix that several layers own: the model as a whole is wrapped
         return fsdp_wrap(layer, min_num_params=0 if config.checkpoint_activations else config.min_params_to_wrap)

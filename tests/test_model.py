@@ -61,6 +61,7 @@ MODELS += [
 # Each way through the code, once: compiling takes seconds.
 COMPILED = MODELS[:1] + MODELS[2:4] + [{"sharing": "none"}]
 COMPILED += [{"projection": projection, "sharing": "key-value"} for projection in PROJECTIONS]
+COMPILED += [{"checkpoint_activations": True}]
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
@@ -253,19 +254,52 @@ def test_softmax_twin_equals_fairseqs_roberta():
         torch.testing.assert_close(ours(batch)[0][0], theirs(batch)[0][0], atol=1e-5, rtol=0)
 
 
-def test_activation_checkpointing_and_offload_give_the_same_gradients():
-    """Dropout included: what is computed again must draw the masks of the first time."""
+RECOMPUTED = {"checkpoint_activations": True}
+OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
+DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2}
 
-    def gradients(**options):
-        model = small(dropout=0.2, attention_dropout=0.2, activation_dropout=0.2, **options)
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("options", [{}, {"attention": "reformer"}, {"encoder_layerdrop": 0.5}], ids=str)
+def test_activation_checkpointing_and_offload_give_the_same_gradients(options, autocast):
+    """What is computed again draws the masks and hashes of the first time, and in the same precision."""
+
+    def gradients(**more):
+        model = small(**options, **DROPOUT, **more)
         torch.manual_seed(3)
-        model(tokens())[0].logsumexp(-1).mean().backward()
-        return {name: p.grad for name, p in model.named_parameters()}
+        with torch.autocast("cpu", enabled=autocast):
+            loss = model(tokens(), masked_tokens=tokens() < 20)[0].float().logsumexp(-1).mean()
+        loss.backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
     plain = gradients()
-    for options in ({"checkpoint_activations": True}, {"checkpoint_activations": True, "offload_activations": True}):
-        for name, gradient in gradients(**options).items():
+    for more in (RECOMPUTED, OFFLOADED):
+        recomputed = gradients(**more)
+        assert recomputed.keys() == plain.keys()
+        for name, gradient in recomputed.items():
             torch.testing.assert_close(gradient, plain[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_activation_checkpointing_keeps_the_input_of_each_layer_and_offload_moves_it():
+    """And the parameters keep their names, so that checkpoints load."""
+
+    def kept(**options):
+        """Elements that the layers keep for the backward pass where PyTorch keeps them, beside parameters."""
+        model, sizes = small(encoder_layers=3, **DROPOUT, **options), []
+        layers = model.encoder.sentence_encoder.layers
+        own = {id(parameter) for parameter in layers.parameters()}
+        x = torch.randn(2, 64, 24, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: id(t) in own or sizes.append(t.numel()), lambda _: None
+        ):
+            for layer in layers:
+                x = layer(x)
+        return sum(sizes), list(model.state_dict())
+
+    plain, names = kept()
+    assert plain > 10 * 3 * 2 * 64 * 24
+    assert kept(**RECOMPUTED) == (3 * 2 * 64 * 24, names)
+    assert kept(**OFFLOADED) == (0, names)
 
 
 @pytest.mark.parametrize(("sharing", "wrapped"), [("key-value", 2), ("layerwise", 0)])
