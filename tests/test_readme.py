@@ -5,13 +5,20 @@ import shlex
 import shutil
 
 import pytest
+import torch
 
+from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.data.glue import TASKS
-from tests.conftest import ROOT, run, sentences, write_official
+from fairseq_linformer.resolve import resolve_config
+from tests.conftest import ROOT, as_flags, run, sentences, write_official
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"<!-- run by tests/test_readme.py -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
 SIZES = {"encoder_layers": 1, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
+
+
+def lines_of(block):
+    return block.replace("\\\n", " ").splitlines()
 
 
 def on_a_tiny_scale(words):
@@ -20,8 +27,7 @@ def on_a_tiny_scale(words):
         sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
         return [*sizes, "optimization.max_update=2", "lr_scheduler.warmup_updates=1", "dataset.num_workers=0"]
     if words[0] == "fairseq-train":
-        sizes = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", value)]
-        return [*sizes, "--max-update", 2, "--num-workers", 0]
+        return [*as_flags(SIZES), "--max-update", 2, "--num-workers", 0]
     finetuning = ["--seeds", 1, "--epochs", 1, "--jobs", 2, "dataset.num_workers=0"]
     return {"scripts/prepare_corpus.py": ["--vocab-size", 30], "scripts/finetune.py": finetuning}.get(words[0], [])
 
@@ -58,12 +64,31 @@ def test_readmes_commands(workplace):
         if language == "python":
             run("python", "-c", block, cwd=workplace)
             continue
-        for line in block.replace("\\\n", " ").splitlines():
+        for line in lines_of(block):
             words = shlex.split(line)
             if words[0] == "source":  # .venv/bin/activate: the tests run in it
                 continue
             words = words[1:] if words[0] == "python" else words
             run(*words, *on_a_tiny_scale(words), cwd=workplace)
+
+
+def test_the_flags_train_what_tiny_512_trains(corpus, tmp_path):
+    """The same options, and after an epoch the same weights to the last bit."""
+    (tmp_path / "data-bin").mkdir()
+    (tmp_path / "data-bin/corpus").symlink_to(corpus)
+    for name in ("configs", "fairseq_linformer"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    keys = [*(f"model.{name}={value}" for name, value in SIZES.items()), "optimization.max_epoch=1"]
+    flags = [*as_flags(SIZES), "--max-epoch", 1]
+    lines = [line for _, block in BLOCKS for line in lines_of(block)]
+    for program, tiny in (("fairseq-hydra-train", keys), ("fairseq-train", flags)):
+        run(*shlex.split(next(line for line in lines if line.startswith(f"{program} "))), *tiny, cwd=tmp_path)
+    flags, hydra = (read_checkpoint(tmp_path / "runs" / name / "checkpoint_last.pt") for name in ("flags", "tiny_512"))
+    for group in ("task", "criterion", "optimizer", "lr_scheduler", "optimization"):
+        assert flags["cfg"][group] == hydra["cfg"][group]
+    assert resolve_config(flags["cfg"].model, 512) == resolve_config(hydra["cfg"].model, 512)
+    assert flags["optimizer_history"][-1]["num_updates"] == hydra["optimizer_history"][-1]["num_updates"] > 2
+    assert all(torch.equal(flags["model"][name], weight) for name, weight in hydra["model"].items())
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "scripts").glob("*.py")))
