@@ -103,7 +103,7 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
     differing = [name for name in there if name in here and there[name] != here[name]]
     if differing:
         want, have = (" ".join(f"{name}={options[name]}" for name in differing) for options in (there, here))
-        raise ValueError(f"the checkpoint has {want}, this model has {have}: pass the checkpoint's value")
+        raise ValueError(f"the checkpoint has {want}, this model has {have}: {_what_to_pass(there, differing)}")
     misfits = [name for name in own if name in state and own[name].shape != state[name].shape]
     misfits += sorted(own.keys() ^ state.keys())
     if misfits and all(name.startswith("classification_heads.") for name in misfits):
@@ -120,6 +120,18 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
         )
     _check_finite(state)
     _check_shared(model, state)
+
+
+def _what_to_pass(there: dict[str, Any], differing: list[str]) -> str:
+    """Options as they are typed; the vocabulary is none, it is that of the data."""
+    options = [name for name in differing if name != "vocabulary"]
+    keys = " ".join(f"model.{name}={there[name]}".lower().replace(" ", "") for name in options)
+    flags = " ".join(f"--{name.replace('_', '-')}" for name in options)
+    advice = [f"pass {keys} (as flags: {flags})"] if options else []
+    if "vocabulary" in differing:
+        own = "prepare_corpus.py --spm MODEL, prepare_glue.py --tokenizer CHECKPOINT"
+        advice.append(f"use the data that it was trained on, or other data prepared with its dictionary ({own})")
+    return ", and ".join(advice)
 
 
 def _options(state: dict[str, Tensor]) -> dict[str, Any]:

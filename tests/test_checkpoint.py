@@ -20,13 +20,22 @@ from tests.test_model import SIZES, Task, small, tokens
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        ({"projected_length": 16}, {}, "has projected_length=16, this model has projected_length=8: pass"),
-        ({"sharing": "key-value", "projected_length": "16,8"}, {}, r"has projected_length=\[16, 8\], this model"),
+        (
+            {"projected_length": 16, "local_conv": 3},
+            {},
+            "has local_conv=3 projected_length=16, this model has local_conv=0 projected_length=8: "
+            r"pass model.local_conv=3 model.projected_length=16 \(as flags: --local-conv --projected-length\)$",
+        ),
+        (
+            {"sharing": "key-value", "projected_length": "16,8"},
+            {},
+            r"has projected_length=\[16, 8\], this model .* pass model.projected_length=\[16,8\] ",
+        ),
         ({"max_positions": 96}, {}, "has max_positions=96, this model has max_positions=64"),
         ({"local_conv": 3}, {"local_conv": 5}, "has local_conv=3, this model has local_conv=5"),
         ({"encoder_layers": 3}, {}, "has encoder_layers=3, this model has encoder_layers=2"),
         ({"encoder_ffn_embed_dim": 24}, {}, "has encoder_ffn_embed_dim=24"),
-        ({"encoder_normalize_before": True}, {}, "has encoder_normalize_before=True"),
+        ({"encoder_normalize_before": True}, {}, "pass model.encoder_normalize_before=true "),
         ({}, {"attention": "softmax"}, r"of another model: .*key_projection.weight \(8x64 there, absent here\)"),
         ({"projection": "conv"}, {"projection": "conv", "projected_length": 16}, r"\(8x24 there, 4x24 here\)"),
         ({"projection": "conv"}, {}, r"of another model: .*key_projection.weight \(8x24 there, 8x64 here\)"),
@@ -45,8 +54,12 @@ def test_another_vocabulary_is_named():
     task = Task()
     task.source_dictionary.add_symbol("new")
     bigger = LinformerRobertaModel.build_model(small().args, task)
-    with pytest.raises(ValueError, match="has vocabulary=101, this model has vocabulary=100"):
+    said = r"has vocabulary=101, this model has vocabulary=100: use the data that it was trained on, or .*--tokenizer"
+    with pytest.raises(ValueError, match=said):
         small().load_state_dict(bigger.state_dict())
+    said = r"vocabulary=101 local_conv=0, .*: pass model.local_conv=0 \(as flags: --local-conv\), and use the data"
+    with pytest.raises(ValueError, match=said):
+        small(local_conv=3).load_state_dict(bigger.state_dict())
 
 
 def test_loading_never_initialises_again():
