@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 setup(
     name="fairseq-linformer",
@@ -12,7 +12,8 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.10",
-    packages=find_packages(include=["fairseq_linformer", "fairseq_linformer.*"]),
+    packages=find_namespace_packages(include=["fairseq_linformer*", "hydra_plugins*"]),
+    package_dir={"": "."},  # so that an editable install puts this folder on the path: there Hydra finds plugins
     install_requires=[
         "torch>=2.6",  # before it, torch.load can run code even with weights_only (CVE-2025-32434)
         "fairseq-fixed==0.12.3.1",

@@ -12,6 +12,7 @@ from fairseq.file_io import PathManager
 from .checkpoint_files import CheckpointFiles
 from .console import hide_noise
 from .criterion import TextPredictionCriterion
+from .errors import install_excepthook
 from .model import LinformerRobertaModel
 from .task import DynamicMaskedLMTask, TextPredictionTask
 
@@ -24,5 +25,6 @@ torch.serialization.add_safe_globals([argparse.Namespace, *_scalars, np.dtype, t
 
 PathManager.register_handler(CheckpointFiles())
 hide_noise()
+install_excepthook()
 
 __all__ = ["DynamicMaskedLMTask", "LinformerRobertaModel", "TextPredictionCriterion", "TextPredictionTask"]

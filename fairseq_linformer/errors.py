@@ -1,10 +1,14 @@
-"""How a command line reports what the user can mend."""
+"""How a command line reports what the user can mend: the scripts, and fairseq's own where they import the plugin."""
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from .explaining import explain
 
 
 @contextlib.contextmanager
@@ -27,3 +31,42 @@ def one_line_errors() -> Iterator[None]:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
+
+
+def install_excepthook() -> None:
+    """Lets fairseq's command lines end as the scripts do; in any other program this does nothing.
+
+    Whoever sets ``HYDRA_FULL_ERROR=1`` wants tracebacks, and gets them from all of fairseq's command lines.
+    """
+    program = Path(*sys.argv[:1])
+    is_fairseqs = program.stem.startswith("fairseq-") or program.parent.name == "fairseq_cli"
+    if is_fairseqs and sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints exceptions in its own way and none gets to the hook
+        sys.excepthook = report
+
+
+def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A ``sys.excepthook``: what the user can mend is said in one line, the last that is printed.
+
+    Where it was merely in the way of another error, that one's traceback stands before it; but fairseq wraps whatever
+    stops it from loading a checkpoint in a plain Exception, which says less than what it wraps.
+    """
+    wrappers = []
+    for link in _chain(error):
+        line = explain(link)
+        if line is not None:
+            break
+        wrappers.append(link)
+    else:
+        line = None
+    if line is None or any(type(wrapper) is not Exception for wrapper in wrappers):
+        sys.__excepthook__(kind, error, trace)
+    if line is not None:
+        print(f"error: {line}", file=sys.stderr)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, what it was raised from or while handling, and so on to the first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -1,0 +1,55 @@
+"""What fairseq-hydra-train says of mistakes in its command line.
+
+They end the program while Hydra composes the configuration, before fairseq has read ``common.user_dir`` and imported
+``fairseq_linformer``: only a plugin of Hydra's can say anything then. Hydra looks for plugins in the namespace package
+``hydra_plugins`` alone, which is why this folder lies beside the package. Every program that uses Hydra imports it, so
+it is small, and does nothing but in fairseq-hydra-train with a --config-dir.
+"""
+
+import os
+import sys
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+
+from hydra._internal.utils import get_args  # as fairseq-hydra-train itself reads its command line
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+
+class FairseqLinformerPlugin(SearchPathPlugin):
+    """Adds no search path: this is the one kind of plugin that Hydra asks before it composes."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if Path(*sys.argv[:1]).stem != "fairseq-hydra-train":
+            return
+        args = get_args()
+        if args.config_dir is None:
+            return
+        if args.config_name is not None:
+            check_config_name(Path(args.config_dir), args.config_name)
+        if sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # as in fairseq_linformer.errors, which is slow to import
+            sys.excepthook = _report
+
+
+def check_config_name(folder: Path, name: str) -> None:
+    """Ends the program where neither the folder nor fairseq has a configuration of that name.
+
+    fairseq-hydra-train registers its schema under whatever name it is given: Hydra would go on with that alone.
+    """
+    file = f"{name.removesuffix('.yaml')}.yaml"
+    if not folder.is_dir() or (folder / file).is_file() or (files("fairseq.config") / file).is_file():
+        return
+    # Files that begin with a package are parts of others.
+    names = sorted(path.stem for path in folder.glob("*.yaml") if not path.read_text().startswith("# @package"))
+    nearest = get_close_matches(name, names, n=1)
+    question = f"; did you mean {nearest[0]}?" if nearest else ""
+    sys.exit(f"error: --config-name {name}: {folder} has no {file}{question} ({', '.join(names)})")
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    from fairseq_linformer.errors import report
+
+    report(kind, error, trace)

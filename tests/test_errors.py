@@ -1,0 +1,201 @@
+"""What a user can mend is the last line of fairseq's command lines too; what may be a defect keeps its traceback."""
+
+import os
+import sys
+import traceback
+
+import numpy as np
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble
+from fairseq.dataclass.utils import merge_with_parent
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from fairseq_cli import validate
+from omegaconf import OmegaConf
+from torch._utils import ExceptionWrapper
+from torch.multiprocessing.spawn import ProcessRaisedException
+
+from fairseq_linformer.attention import check
+from fairseq_linformer.config import LinformerRobertaConfig
+from fairseq_linformer.errors import install_excepthook, report
+from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
+from tests.conftest import ROOT, run
+from tests.test_configs import composed
+
+HYDRA = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name"]
+
+
+def refuse():
+    check("k", 3, False, "from 1 to 2")
+
+
+def from_a_worker():
+    """As torch's data loader hands on what its worker raised."""
+    try:
+        refuse()
+    except ValueError:
+        ExceptionWrapper(where="in DataLoader worker process 0").reraise()
+
+
+def while_handling(raised):
+    try:
+        refuse()
+    except ValueError:
+        raise raised  # noqa: B904  its __context__ alone leads to ours, as in fairseq
+
+
+def from_a_rank():
+    """As torch hands on what a process that it started raised, which fairseq had wrapped."""
+    try:
+        while_handling(Exception("please ensure that the architectures match."))
+    except Exception:
+        text = f"\n\n-- Process 1 terminated with the following error:\n{traceback.format_exc()}"
+    raise ProcessRaisedException(text, error_index=1, error_pid=1)
+
+
+def merged(group, defaults, **options):
+    merge_with_parent(defaults, OmegaConf.create({group: options})[group])
+
+
+def cut(tmp_path):
+    torch.save({"model": {"w": torch.zeros(4096)}}, tmp_path / "whole.pt")
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "whole.pt").read_bytes()[:5000])
+    load_checkpoint_to_cpu(str(tmp_path / "cut.pt"))
+
+
+def printed(capsys, mistake):
+    """What the hook prints of what `mistake` raises."""
+    capsys.readouterr()
+    try:
+        mistake()
+    except Exception:
+        report(*sys.exc_info())
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (refuse, "k=3 is not allowed: it must be from 1 to 2"),
+        (lambda: while_handling(Exception("Cannot load model parameters")), "k=3 is not allowed"),  # fairseq's way
+        (from_a_rank, "k=3 is not allowed: it must be from 1 to 2"),
+        (from_a_worker, "k=3 is not allowed: it must be from 1 to 2"),
+        (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "No such file or directory: 'gone/dict.txt'"),
+        (
+            lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")),
+            "data=gone: there is no such folder",
+        ),
+        (lambda: load_model_ensemble(["gone.pt"]), "Model file not found: gone.pt"),
+        (lambda: validate.main(OmegaConf.create(VALIDATION)), "Must specify batch size"),
+        (
+            lambda: merged("model", LinformerRobertaConfig(), attention="x"),
+            "model.attention: Invalid value 'x', expected",
+        ),
+        (
+            lambda: merged("model", LinformerRobertaConfig(), projected_lenght=3),
+            "model.projected_lenght: there is no such option; did you mean model.projected_length?",
+        ),
+        (lambda: str(OmegaConf.structured(MaskedLMConfig).data), "task.data is missing: pass task.data=VALUE"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(mistake, said, capsys):
+    (line,) = printed(capsys, mistake)
+    assert line.startswith("error: ") and said in line
+
+
+VALIDATION = {"common": {"user_dir": None}, "dataset": {"max_tokens": None, "batch_size": None}}
+
+
+def test_a_split_that_is_missing_is_one_line(corpus, capsys):
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(corpus)))
+    assert printed(capsys, lambda: task.load_dataset("test")) == [f"error: Dataset not found: test ({corpus}/test)"]
+
+
+def test_a_damaged_checkpoint_is_one_line(tmp_path, capsys):
+    said = f"error: {tmp_path}/cut.pt is no whole checkpoint: cut short, or something else"
+    assert printed(capsys, lambda: cut(tmp_path)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("modle.attention=softmax", "modle.attention: there is no such option; did you mean model.attention?"),
+        (
+            "model.projected_lenght=3",
+            "model.projected_lenght: there is no such option; did you mean model.projected_le",
+        ),
+        ("projected_length=3", "projected_length: there is no such option; did you mean model.projected_length?"),
+        ("qqqq=3", "qqqq: there is no such option"),
+        ("model=tiny_521", "model=tiny_521: there is no such choice; did you mean tiny_512? (base_1024, base_2048"),
+        ("optimization.max_update=x", "override optimization.max_update=x: Value 'x' of type 'str' could not be conv"),
+        ("model.dropout", "Error parsing override 'model.dropout': missing EQUAL"),
+    ],
+)
+def test_what_hydra_refuses_is_one_line(override, said, capsys):
+    (line,) = printed(capsys, lambda: composed("pretrain", "tiny_512", "task.data=D", override))
+    assert line.startswith("error: ") and said in line
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        lambda: {}["key"],
+        lambda: np.zeros(2) + np.zeros(3),  # a ValueError, but numpy's
+        lambda: OmegaConf.structured(MaskedLMConfig).no_such_option,
+    ],
+)
+def test_a_defect_keeps_its_traceback(defect, capsys):
+    lines = printed(capsys, defect)
+    assert lines[0] == "Traceback (most recent call last):" and "error: " not in lines[-1]
+
+
+def test_what_a_user_can_mend_comes_last_where_it_led_to_a_defect(capsys):
+    lines = printed(capsys, lambda: while_handling(TypeError("a defect")))
+    assert "TypeError: a defect" in lines
+    assert lines[-1] == "error: k=3 is not allowed: it must be from 1 to 2"
+
+
+@pytest.fixture
+def program(monkeypatch):
+    """Makes this process look like a program that starts."""
+
+    def start(path, hook=sys.__excepthook__, full=None):
+        monkeypatch.setattr(sys, "argv", [path])
+        monkeypatch.setattr(sys, "excepthook", hook)
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "")  # so that it is undone
+        os.environ.pop("HYDRA_FULL_ERROR") if full is None else monkeypatch.setenv("HYDRA_FULL_ERROR", full)
+        install_excepthook()
+        return sys.excepthook
+
+    return start
+
+
+@pytest.mark.parametrize("path", ["/v/bin/fairseq-train", "fairseq-validate", "/v/lib/fairseq_cli/hydra_train.py"])
+def test_the_hook_is_for_fairseqs_command_lines(program, path):
+    assert program(path) is report
+    assert os.environ["HYDRA_FULL_ERROR"] == "1"
+
+
+def test_the_hook_leaves_other_programs_and_hooks_alone(program):
+    for path in ("train.py", "", "/v/bin/pytest", "/v/lib/ipykernel_launcher.py"):
+        assert program(path) is sys.__excepthook__
+        assert "HYDRA_FULL_ERROR" not in os.environ
+    assert program("fairseq-train", hook=print) is print
+    assert program("fairseq-train", full="1") is sys.__excepthook__, "who asks Hydra for tracebacks gets them"
+
+
+def test_a_wrong_config_name_lists_the_names(tmp_path):
+    last = run(*HYDRA, "tiny_521", "task.data=D", cwd=tmp_path, status=1).splitlines()[-1]
+    assert last.startswith("error: --config-name tiny_521: ")
+    assert last.endswith("did you mean tiny_512? (base_1024, base_2048, base_4096, base_512, large_4096, tiny_512)")
+
+
+def test_hydras_own_help_stays(tmp_path):
+    assert "Compose your configuration" in run(*HYDRA, "tiny_512", "--help", cwd=tmp_path)
+
+
+def test_validation_of_a_missing_checkpoint_is_one_line(corpus, tmp_path):
+    settings = ("--task", "masked_lm", "--criterion", "masked_lm", "--batch-size", 4, "--path", "gone.pt")
+    plugin = ("--user-dir", ROOT / "fairseq_linformer")
+    output = run("fairseq-validate", corpus, *plugin, *settings, cwd=tmp_path, status=1)
+    assert output.splitlines()[-1] == "error: Model file not found: gone.pt" and "Traceback" not in output
