@@ -28,6 +28,7 @@ from .checkpoint import read_checkpoint
 from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
 from .config import LinformerRobertaConfig, architecture_options, check
 from .data.staging import lock
+from .launch_checks import check_launch
 from .model import LinformerRobertaModel
 from .saving import TimedSaving
 from .vocabulary import check_same_vocabulary, fingerprint
@@ -49,6 +50,7 @@ class TrainingTask(FairseqTask):
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
         whole = whole_config(cfg)
         if whole is not None and not kwargs.get("from_checkpoint"):
+            check_launch(whole)
             adopt_model_options(whole)
         return super().setup_task(cfg, **kwargs)
 
