@@ -15,6 +15,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+from fairseq.utils import split_paths
 
 from .config import check
 from .data.epochs import SharedEpochDataset
@@ -48,6 +49,12 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     """
 
     NEXT = "python scripts/prepare_glue.py --source glue.zip --tokenizer {run} --out data-bin/tasks"
+
+    @classmethod
+    def setup_task(cls, cfg: DynamicMaskedLMConfig, **kwargs: Any) -> "DynamicMaskedLMTask":
+        """The task with its dictionary read; FileNotFoundError where the data's folder or dictionary is not there."""
+        _check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
+        return super().setup_task(cfg, **kwargs)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch, combine, **kwargs)
@@ -114,13 +121,17 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return self.datasets[split]
 
 
+def _check_file(data: Path, name: str) -> None:
+    if not data.is_dir():
+        raise FileNotFoundError(f"data={data}: there is no such folder")
+    if not (data / name).is_file():
+        raise FileNotFoundError(f"data={data}: it holds no {name}")
+
+
 def _check_data(cfg: TextPredictionConfig) -> None:
     folder = Path(cfg.data)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"data={folder}: there is no such folder")
     for name in ("input0",) if cfg.regression_target else ("input0", "label"):
-        if not (folder / name / DICTIONARY_FILE).is_file():
-            raise FileNotFoundError(f"data={folder}: it holds no {name}/{DICTIONARY_FILE}")
+        _check_file(folder, f"{name}/{DICTIONARY_FILE}")
     if not cfg.regression_target:
         file = folder / "label" / DICTIONARY_FILE
         classes = _number_of_classes(file)

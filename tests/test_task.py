@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from fairseq_linformer.data.classification import Example, write_classification
 from fairseq_linformer.data.tokenizer import Tokenizer
 from fairseq_linformer.data.truncation import METHODS, truncate
-from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
+from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask, TextPredictionConfig
 
 BOS, PAD, EOS = 0, 1, 2
 LENGTH = 12
@@ -260,3 +260,10 @@ def test_labels_as_fairseq_preprocess_writes_them(texts, tmp_path):
     with (tmp_path / "label/dict.txt").open("a") as labels:
         labels.write("madeupword0000 0\nmadeupword0001 0\n")
     assert len(task_of(tmp_path).label_dictionary) == 9
+
+
+def test_a_corpus_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data=.*gone: there is no such folder"):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path / "gone")))
+    with pytest.raises(FileNotFoundError, match=r"it holds no dict\.txt"):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path)))
