@@ -21,6 +21,7 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import TypedDict
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
@@ -43,6 +44,7 @@ from fairseq_linformer.data.docstrings import (
 )
 from fairseq_linformer.data.reading import find_files, read_chunks
 from fairseq_linformer.data.staging import staged_folder
+from fairseq_linformer.data.state import read_state
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
@@ -59,6 +61,13 @@ SENTENCES = (
     "The default <mask> is None.",
 )
 OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "This is the first <mask>.")
+
+
+class Source(TypedDict):
+    """What a folder of texts was made from: the user's files with their times, and for which vocabulary."""
+
+    corpus: dict[str, float]
+    vocab_size: int
 
 
 def write_own_text(files: list[Path], out: Path) -> None:
@@ -95,13 +104,13 @@ def write_docstrings(out: Path) -> None:
 def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
     """Makes the folder of texts, unless an earlier run made it from the same source for the same vocabulary."""
     files = {str(file.absolute()): file.stat().st_mtime for file in find_files(corpus)}
-    source = {"corpus": files, "vocab_size": vocab_size}
+    source: Source = {"corpus": files, "vocab_size": vocab_size}
     if not text.is_dir():
         print("collecting text", flush=True)
         with staged_folder(text, "source.json") as (folder, mark):
             write_own_text(corpus, folder) if corpus else write_docstrings(folder)
             json.dump(source, mark)
-    elif json.loads((text / "source.json").read_text()) != source:
+    elif read_state(text / "source.json", Source) != source:
         raise ValueError(
             f"{text.parent} holds a run on another text or vocabulary: remove it, or name another folder with --out"
         )
@@ -120,10 +129,17 @@ def fine_tune(data: Path, checkpoint: Path | None, out: Path, classes: int, seed
     return train("finetune/docstrings", overrides, out, updates)
 
 
+def read_examples(file: Path) -> dict[str, list[Example]]:
+    """The labelled examples of the file that ``write_docstrings`` wrote; ValueError where it is damaged."""
+    rows = read_state(file, dict[str, list[list[str]]])
+    if rows.keys() != {"train", "valid"} or any(len(row) != 2 for part in rows.values() for row in part):
+        raise ValueError(f"{file} is damaged: it must hold the splits train and valid, each row a text and its label")
+    return {split: [Example(text, label) for text, label in part] for split, part in rows.items()}
+
+
 def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], updates: int) -> dict[str, list[list[dict]]]:
     """Fine-tunes the checkpoint and random weights with each seed; prints accuracies; returns the logs."""
-    rows = json.loads((folder / "text" / "examples.json").read_text())
-    splits = {split: [Example(*row) for row in part] for split, part in rows.items()}
+    splits = read_examples(folder / "text" / "examples.json")
     data = folder / "data-classification"
     if not data.is_dir():
         write_classification(data, splits, load_tokenizer(folder / "data"))

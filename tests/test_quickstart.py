@@ -1,6 +1,10 @@
 """make quickstart's script, with few updates: from nothing, again, and on the user's own text."""
 
-from tests.conftest import run, sentences
+import runpy
+
+import pytest
+
+from tests.conftest import ROOT, run, sentences
 
 FEW = ("--updates", 2, "--fine-tuning-updates", 2, "--seeds", 1)
 
@@ -29,3 +33,10 @@ def test_on_own_text(tmp_path):
     (tmp_path / "other.txt").write_text(sentences(100, seed=4))
     refused = run("scripts/quickstart.py", "--corpus", "other.txt", *FEW, cwd=tmp_path, status=1)
     assert "holds a run on another text" in refused and "Traceback" not in refused
+
+
+@pytest.mark.parametrize("content", ['{"train": [], "valid": [["a"]]}', '{"train": []}', "[]", '{"train": 1}', "{"])
+def test_damaged_examples_are_named(tmp_path, content):
+    (tmp_path / "examples.json").write_text(content)
+    with pytest.raises(ValueError, match=r"examples\.json"):
+        runpy.run_path(str(ROOT / "scripts/quickstart.py"))["read_examples"](tmp_path / "examples.json")

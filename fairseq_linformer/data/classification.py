@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -31,6 +32,7 @@ from tqdm import tqdm
 
 from .indexed import IndexedWriter
 from .staging import staged_folder
+from .state import read_state
 from .tokenizer import DICTIONARY_FILE, Tokenizer
 
 SUMMARY_FILE = "classification.json"  # until it is whole, the mark of a folder of ours
@@ -79,6 +81,23 @@ class Summary:
                 f"{split}: {counts.examples:,} examples, {counts.tokens / counts.examples:.0f} tokens on average, "
                 f"{100 * counts.long / counts.examples:.1f} % longer than {self.long_length}"
             )
+
+
+class _SplitCounts(TypedDict):
+    """SplitCounts in the summary's file."""
+
+    examples: int
+    tokens: int
+    long: int
+
+
+class _Summary(TypedDict):
+    """Summary in its file."""
+
+    labels: list[str]
+    splits: dict[str, _SplitCounts]
+    long_length: int
+    scale: float
 
 
 def write_classification(
@@ -147,12 +166,21 @@ def _write_label_folder(
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of a folder that ``write_classification`` wrote; FileNotFoundError where it is none."""
-    if not (folder / SUMMARY_FILE).is_file():
+    """The summary of a folder that ``write_classification`` wrote.
+
+    FileNotFoundError where it is none, ValueError for a damaged one.
+    """
+    path = folder / SUMMARY_FILE
+    if not path.is_file():
         raise FileNotFoundError(f"{folder} is no prepared task: it holds no {SUMMARY_FILE}")
-    content = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-    counts = {split: SplitCounts(**values) for split, values in content.pop("splits").items()}
-    return Summary(**{**content, "labels": tuple(content["labels"]), "splits": counts})
+    content = read_state(path, _Summary)
+    if not content["scale"] > 0:
+        raise ValueError(f"{path} is damaged: /scale is {content['scale']}, it must be above 0")
+    splits = {
+        split: SplitCounts(counts["examples"], counts["tokens"], counts["long"])
+        for split, counts in content["splits"].items()
+    }
+    return Summary(tuple(content["labels"]), splits, content["long_length"], content["scale"])
 
 
 def _write_texts(

@@ -1,11 +1,10 @@
 """Texts to predict, as users have them: lines of text, a table with tabs, or JSON lines."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from .classification import Example
+from .state import parse_json
 
 FORMATS = ("txt", "tsv", "jsonl")
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
@@ -63,10 +62,7 @@ def _tsv(lines: Lines, names: Sequence[str]) -> Iterator[list[str]]:
 
 def _jsonl(lines: Lines, names: Sequence[str]) -> Iterator[list[str]]:
     for where, line in lines:
-        try:
-            row: Any = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not JSON ({error.msg}, at character {error.pos + 1})") from error
+        row = parse_json(line, where)
         if not isinstance(row, dict):
             raise ValueError(f"{where}: not a JSON object, but {line[:100]}")
         for name in names:

@@ -1,6 +1,7 @@
 """What write_classification writes is what fairseq's own SentencePredictionTask reads."""
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -223,3 +224,22 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer
     write_classification(tmp_path / "out", {"train": TRAIN}, tokenizer)
     assert not left.exists()
     assert not (tmp_path / "out/label/old.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("labels", None, "/labels is null, it must be a list"),
+        ("splits", {"train": {"examples": 1}}, "/splits/train has no tokens"),
+        ("splits", {"train": "1"}, '/splits/train is "1", it must be an object'),
+        ("scale", 0, "/scale is 0, it must be above 0"),
+    ],
+)
+def test_a_damaged_summary_is_named(
+    tmp_path: Path, tokenizer: Tokenizer, key: str, value: object, message: str
+) -> None:
+    write_classification(tmp_path / "out", {"train": TRAIN, "valid": VALID}, tokenizer)
+    file = tmp_path / "out" / "classification.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(ValueError, match=rf"classification\.json is damaged: {message}$"):
+        read_summary(tmp_path / "out")

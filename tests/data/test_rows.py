@@ -57,6 +57,8 @@ def test_rows_are_read_as_they_are_consumed() -> None:
         ("tsv", b"text\tb\n\nx\ty\n", "^FILE, line 2: 1 fields between tabs"),
         ("jsonl", b'{"text": "x"}\n\n', r"^FILE, line 2: not JSON \(Expecting value, at character 1\)$"),
         ("jsonl", b'{"text": "x"', r"^FILE, line 1: not JSON \(Expecting ',' delimiter, at character 13\)$"),
+        ("jsonl", b"[" * 100_000, r"^FILE, line 1: not JSON that can be read \(its brackets are nested too deeply\)$"),
+        ("jsonl", b'{"text": "x", "n": ' + b"1" * 9_999 + b"}", r"^FILE, line 1: not JSON that can be read \(.*digits"),
         ("jsonl", b'["x"]\n', r'^FILE, line 1: not a JSON object, but \["x"\]$'),
         ("jsonl", b'{"a": 1, "b": 2}\n', "^FILE, line 1: no key 'text' among a, b$"),
         ("jsonl", b"{}\n", "^FILE, line 1: no key 'text' among none$"),
