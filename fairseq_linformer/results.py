@@ -6,13 +6,46 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .config import ResolvedConfig
 from .data.staging import write_whole
+from .data.state import read_state
 from .scores import NAMES, TASK_METRICS, paper_score
 
 RESULTS_FILE = "results.json"
+
+
+class _TableRow(TypedDict):
+    """What ``as_table`` reads of a row."""
+
+    task: str
+    split: str
+    metric: str
+    mean: float | None
+    deviation: float | None
+    median: float | None
+    values: list[float]
+    paper: str
+
+
+class _RunRow(TypedDict):
+    """What ``best_checkpoints`` reads of a run."""
+
+    task: str
+    folder: str
+    scores: dict[str, dict[str, float]]
+    error: str
+
+
+class _Runs(TypedDict):
+    runs: list[_RunRow]
+
+
+class _Results(_Runs):
+    checkpoint: str
+    table: list[_TableRow]
+    search: list[_RunRow]
 
 
 @dataclass(frozen=True)
@@ -99,7 +132,7 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
     if not (out / RESULTS_FILE).is_file():
         raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
     best: dict[str, tuple[float, Path]] = {}
-    for run in json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))["runs"]:
+    for run in read_state(out / RESULTS_FILE, _Runs)["runs"]:
         if not run["error"]:
             mean = mean_score(run["scores"])
             if run["task"] not in best or mean > best[run["task"]][0]:
@@ -119,7 +152,7 @@ def write_results(
     content["runs"] = [_as_row(result, out) for result in results]
     content["search"] = [_as_row(result, out) for result in search]
     if (out / RESULTS_FILE).is_file():
-        earlier = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
+        earlier: dict[str, Any] = {**read_state(out / RESULTS_FILE, _Results)}
         tasks = {result.run.task for result in results}
         if earlier["checkpoint"] == content["checkpoint"]:
             for rows in ("table", "runs", "search"):

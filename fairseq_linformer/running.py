@@ -17,13 +17,14 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypedDict, TypeVar
 
 import torch
 from tqdm import tqdm
 
 from .data.encoding import available_cores
 from .data.staging import lock, write_whole
+from .data.state import read_state
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RUN_FILE = "run.json"  # in a run's folder: its settings, and whether it is complete
@@ -32,6 +33,13 @@ LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hyd
 POLL_SECONDS = 0.2
 
 T = TypeVar("T")
+
+
+class _RunFile(TypedDict):
+    settings: list[str]
+    complete: bool
+
+
 _running: set["subprocess.Popen[str]"] = set()
 _starting = threading.Lock()  # held while a process is started, and while all are stopped
 _job = threading.local()  # what a thread of side_by_side passes to the processes that it starts
@@ -108,7 +116,7 @@ def _settings(overrides: Sequence[str], folder: Path, updates: int) -> list[str]
 def _is_complete(folder: Path, settings: list[str]) -> bool:
     if not (folder / RUN_FILE).is_file():
         return False
-    run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    run = read_state(folder / RUN_FILE, _RunFile)
     holds_work = run["complete"] or any(folder.glob("*.pt"))  # a run that failed at its start is no hindrance
     if run["settings"] != settings and holds_work:
         differing = sorted(set(run["settings"]) ^ set(settings))

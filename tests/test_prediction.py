@@ -23,6 +23,7 @@ from fairseq_linformer.data.classification import Example, write_classification
 from fairseq_linformer.data.glue import MNLI_LABELS, TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.prediction import Predictor
+from fairseq_linformer.results import best_checkpoints
 from tests.conftest import ROOT, run, sentences
 from tests.test_training import SIZES
 
@@ -347,6 +348,13 @@ def write_results(folder, *runs) -> Path:
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({"runs": rows}))
     return folder
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"runs": {}}', '{"runs": [{"task": "RTE", "error": ""}]}'])
+def test_damaged_results_are_named(tmp_path, content):
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(ValueError, match=r"results\.json(:| is damaged:) "):
+        best_checkpoints(tmp_path)
 
 
 @pytest.fixture

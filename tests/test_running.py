@@ -15,7 +15,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fairseq_linformer import running
-from fairseq_linformer.running import LOG_FILE, RUN_FILE, override, side_by_side, train
+from fairseq_linformer.running import LOG_FILE, RUN_FILE, check_settings, override, side_by_side, train
 from tests.conftest import ROOT, running_in_group
 
 PYTHON = sys.executable
@@ -180,3 +180,10 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
     assert process.returncode == 128 + signal.SIGTERM
     assert not running_in_group(int(calls.read_text().split()[1]))
     train("pretrain/tiny_512", ["optimization.lr=1"], tmp_path / "run", 2)  # at once
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"settings": []}', '{"settings": 1, "complete": true}'])
+def test_a_damaged_run_file_is_named(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ValueError, match=r"run\.json(:| is damaged:) "):
+        check_settings([], tmp_path, 1)
