@@ -16,6 +16,7 @@ from .classification import Example
 from .sources import Rows, SourceSplit, as_folder, download, is_address, unpack
 
 HIGHEST_SCORE = 5.0  # of STS-B
+ROW_BYTES = 1_000_000  # far above the longest official row: a file without line ends would be read into memory whole
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,10 @@ def _read(path: Path, file: TsvFile, task: GlueTask, rows: Rows) -> Iterator[Exa
     places = [file.columns.index(column) for column in task.texts]
     label_place = file.columns.index(task.label) if task.label in file.columns else None
     with path.open("rb") as lines:  # bytes end lines at \n alone: a carriage return inside a text is text
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iter(lambda: lines.readline(ROW_BYTES + 1), b""), 1):
             where = f"{path}, line {number}"
+            if len(line) > ROW_BYTES:
+                raise ValueError(f"{where}: has more than {ROW_BYTES:,} bytes, which no row of GLUE has")
             try:
                 fields = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
             except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
 """Text files as a stream of lines: plain, .gz and .xz, checked as they are read.
 
-Memory does not grow with the files, but each line must fit into it.
+Memory does not grow with the files, but each line must fit into it, so lines have at most LINE_BYTES.
 """
 
 import gzip
@@ -25,6 +25,9 @@ _TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz|txz)$", re.IGNORECASE)
 
 # Text that is read, encoded and written as one; large enough that handing it to a process costs nothing beside it.
 CHUNK_BYTES = 1 << 20
+
+# Each line is held in memory; a small compressed file may hold one of any length.
+LINE_BYTES = 100_000_000
 
 # A sampled line is cut into pieces of at most this many characters, so that corpora with a document a line are
 # sampled as evenly as those with a sentence a line. A cut may split a word, once in 2000 characters.
@@ -89,7 +92,7 @@ def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
 
     A blank line ends a document, and so does the end of a file that another one follows. Runs of blank lines count
     once, those before the first text not at all. Raises ValueError naming the file (and the line) for text that is
-    not UTF-8, for a broken archive and for a file without text.
+    not UTF-8, for a line that is too long, for a broken archive and for a file without text.
     """
     document_open = False
     for path in files:
@@ -133,7 +136,10 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
     try:
         with _open(path) as stream:
             while block := stream.read(CHUNK_BYTES):
-                yield block + stream.readline()
+                rest = stream.readline(LINE_BYTES)
+                if len(rest) == LINE_BYTES:
+                    raise ValueError(f"{path}: holds a line of more than {LINE_BYTES:,} bytes; break it into several")
+                yield block + rest
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path}: truncated or corrupt archive ({error})") from error
 

@@ -3,7 +3,11 @@
 And its splits as read from there, which tell how they compare with the official ones.
 """
 
+import bz2
 import contextlib
+import errno
+import gzip
+import io
 import lzma
 import re
 import stat
@@ -15,12 +19,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 import pooch
 
 from .classification import Example
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
+
+# A small archive may unpack to any size; the official ones stay far below these. In a tar archive what is not wanted is
+# decompressed too, though not written.
+UNPACKED_BYTES = 1_000_000_000
+SCANNED_BYTES = 10 * UNPACKED_BYTES
+HEADER_BYTES = 1_000_000  # of a member of a tar archive: a long name, say
+
+_DECOMPRESSORS: Mapping[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+_OF_THE_DISK = {errno.EACCES, errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS}  # and not of the archive
 
 
 @dataclass
@@ -63,8 +81,8 @@ class SourceSplit:
 def as_folder(source: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
     """The folder `source`, or a temporary one with the wanted files of the archive `source` (zip, tar, tar.*).
 
-    Raises FileNotFoundError where there is neither, ValueError for a file that is no archive or a damaged one, and for
-    an archive with a member that would leave the folder.
+    Raises FileNotFoundError where there is neither, ValueError for a file that is no archive, or a damaged or encrypted
+    one, and for an archive with a member that would leave the folder, or that unpacks to too much.
     """
     if source.is_dir():
         yield source
@@ -83,15 +101,53 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
             with zipfile.ZipFile(archive) as zipped:
                 _check_inside(archive, zipped.namelist())
                 regular = [file for file in zipped.infolist() if not stat.S_ISLNK(file.external_attr >> 16)]
-                zipped.extractall(folder, [file.filename for file in regular if wanted(file.filename)])
+                chosen = [file for file in regular if wanted(file.filename)]
+                _check_size(archive, sum(file.file_size for file in chosen), UNPACKED_BYTES)
+                zipped.extractall(folder, [file.filename for file in chosen])
         else:
-            with tarfile.open(archive) as tarred:
-                members = tarred.getmembers()
+            with _decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
+                members = list(_scanned(archive, tarred))
                 _check_inside(archive, [member.name for member in members])
                 files = [member for member in members if member.isfile() and wanted(member.name)]
+                _check_size(archive, sum(member.size for member in files), UNPACKED_BYTES)
                 tarred.extractall(folder, files, filter="data")
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            raise
         raise ValueError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
+    except RuntimeError as error:  # zipfile's, for encryption and, as NotImplementedError, for a method that it lacks
+        raise ValueError(f"{archive} cannot be unpacked here: {error}") from error
+
+
+def _decompressed(archive: Path) -> BinaryIO:
+    """The tar archive itself, whatever compressed it."""
+    with archive.open("rb") as stream:
+        start = stream.read(6)
+    compressed = next((magic for magic in _DECOMPRESSORS if start.startswith(magic)), None)
+    return _Tar(archive.open("rb", buffering=0) if compressed is None else _DECOMPRESSORS[compressed](archive))
+
+
+class _Tar(io.BufferedReader):
+    """A tar archive whose headers are short: tarfile reads each as a whole, however long it says that it is."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes, at most {HEADER_BYTES} are allowed")
+        return super().read(size)
+
+
+def _scanned(archive: Path, tarred: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """All members. To find the next one, this one is decompressed, wanted or not: its size is checked before that."""
+    total = 0
+    for member in tarred:
+        total += member.size
+        _check_size(archive, total, SCANNED_BYTES)
+        yield member
+
+
+def _check_size(archive: Path, size: int, allowed: int) -> None:
+    if size > allowed:
+        raise ValueError(f"{archive} is refused: it unpacks to {size:,} bytes or more, at most {allowed:,} are allowed")
 
 
 def _check_inside(archive: Path, names: list[str]) -> None:

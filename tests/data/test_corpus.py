@@ -200,6 +200,17 @@ def test_text_that_cannot_be_used_is_named(
     assert not list(tmp_path.glob("out*"))
 
 
+def test_a_line_too_long_for_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(reading, "LINE_BYTES", 100)
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 90))
+    assert sum(len(chunk.lines) for chunk in reading.read_chunks([path])) == 21
+    path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 200))
+    with pytest.raises(ValueError, match=r"a\.txt\.xz: holds a line of more than 100 bytes"):
+        list(reading.read_chunks([path]))
+
+
 def test_names_that_are_no_text(tmp_path: Path, texts: tuple[Path, Path]) -> None:
     with pytest.raises(FileNotFoundError, match="absent: no such text file or folder"):
         prepare_corpus([tmp_path / "absent"], [texts[1]], tmp_path / "out")

@@ -13,7 +13,7 @@ import pooch
 import pytest
 
 from fairseq_linformer.data.classification import Example
-from fairseq_linformer.data.glue import DOWNLOADS, TASKS, glue_folder, read_glue
+from fairseq_linformer.data.glue import DOWNLOADS, ROW_BYTES, TASKS, glue_folder, read_glue
 from tests.conftest import served, write_official, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,3 +214,9 @@ def test_the_official_files(real_data: Path) -> None:
     assert Counter(row.label for row in splits["valid"]) == {"1": 444, "0": 428}
     assert splits["valid"][0] == Example("it 's a charming and often affecting journey . ", "1")
     assert {row.label for row in splits["test"]} == {None}
+
+
+def test_a_file_without_line_ends_is_not_read_whole(tmp_path: Path) -> None:
+    source = make_sst_2(tmp_path, b"sentence\tlabel\nfine \t1\n" + b"x" * (ROW_BYTES + 1))
+    with pytest.raises(ValueError, match=r"train\.tsv, line 3: has more than 1,000,000 bytes"):
+        rows_of(source, "SST-2")

@@ -1,5 +1,6 @@
 """The reader of the IMDB reviews, from a folder, from archives, hostile ones among them, and from a download."""
 
+import errno
 import io
 import itertools
 import runpy
@@ -7,6 +8,7 @@ import shutil
 import stat
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from pathlib import Path
 import pooch
 import pytest
 
+from fairseq_linformer.data import sources
 from fairseq_linformer.data.classification import Example
 from fairseq_linformer.data.imdb import ARCHIVE, REVIEW_BYTES, imdb_folder, read_imdb
 from tests.conftest import ROOT, served, write_run
@@ -142,6 +145,69 @@ def test_links_and_devices_in_archives_are_left_out(tmp_path: Path) -> None:
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(link, str(secret))
     assert read(zipped) == EXPECTED
+
+
+def patched_zip(path: Path, **fields: int) -> Path:
+    """A zip archive of which every header, local and central, says that about its members."""
+    make_zip(path, REVIEWS)
+    content = bytearray(path.read_bytes())
+    for magic, offsets in ((b"PK\x03\x04", {"flags": 6, "method": 8}), (b"PK\x01\x02", {"flags": 8, "method": 10})):
+        start = content.find(magic)
+        while start >= 0:
+            for field, value in fields.items():
+                content[start + offsets[field]] = value
+            start = content.find(magic, start + 4)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"flags": 1}, "is encrypted, password required"),
+        ({"method": 9}, "compression method is not supported"),  # deflate64, of large files in Windows' explorer
+        ({"method": 77}, "compression method is not supported"),
+    ],
+)
+def test_a_zip_archive_that_python_cannot_unpack_is_refused(tmp_path: Path, fields: dict[str, int], said: str) -> None:
+    archive = patched_zip(tmp_path / "a.zip", **fields)
+    with pytest.raises(ValueError, match=rf"a\.zip cannot be unpacked here: .*{said}"):
+        read(archive)
+
+
+@pytest.mark.parametrize("mode", ["zip", "w:gz", "w:xz", "w:bz2", "w"])
+def test_an_archive_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(sources, "UNPACKED_BYTES", 9_999)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    files = {f"aclImdb/train/pos/{number}_9.txt": bytes(1_000) for number in range(10)}
+    archive = make_zip(tmp_path / "a", files) if mode == "zip" else make_tar(tmp_path / "a", files, mode=mode)
+    with pytest.raises(ValueError, match=r"a is refused: it unpacks to 10,000 bytes or more, at most 9,999 are"):
+        read(archive)
+    assert [file.name for file in tmp_path.iterdir()] == ["a"], "nothing was unpacked, or it is gone"
+
+
+def test_a_tar_archive_is_not_decompressed_on_and_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not wanted, a file or a name, is decompressed too: its size counts before that."""
+    monkeypatch.setattr(sources, "SCANNED_BYTES", 9_999)
+    with pytest.raises(ValueError, match=r"a\.tar is refused: it unpacks to 10,000 bytes or more"):
+        read(make_tar(tmp_path / "a.tar", {"aclImdb/README": bytes(10_000), **REVIEWS}))
+    monkeypatch.setattr(sources, "HEADER_BYTES", 9_999)
+    with pytest.raises(ValueError, match=r"b\.tar cannot be read as a zip or tar archive: a header of \d+ bytes"):
+        read(make_tar(tmp_path / "b.tar", {"x" * 20_000: b""}))
+
+
+def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "x")
+
+    archives = [make_zip(tmp_path / "a", REVIEWS), make_tar(tmp_path / "b", REVIEWS)]
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(tarfile, "copyfileobj", full)
+    for archive in archives:
+        with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: 'x'$"):
+            read(archive)
 
 
 def test_a_file_too_large_for_a_review_is_refused(tmp_path: Path) -> None:
