@@ -25,9 +25,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--train", metavar="FILE", nargs="+", type=Path, required=True, help="text to train on")
     add("--valid", metavar="FILE", nargs="+", type=Path, required=True, help="text to validate on")
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make; must not exist, or be empty")
-    add("--spm", metavar="MODEL", type=Path, help="use this sentencepiece model, and the dict.txt beside it if any")
+    spm = "use this sentencepiece model, with the dict.txt beside it if any, or that of a prepared folder or a run"
+    add("--spm", metavar="MODEL|DIR", type=Path, help=spm)
     add("--gpt2-bpe", metavar="DIR", type=Path, help="use encoder.json and vocab.bpe there, and dict.txt if any")
     add("--vocab-size", metavar="N", type=int, help=f"pieces to train otherwise (default {DEFAULT_VOCAB_SIZE})")
+    letters = "make every letter and ASCII character a piece, however rare, up to a tenth of the vocabulary"
+    add("--cover-letters", action="store_true", help=letters)
     add(
         "--sample-characters",
         metavar="N",

@@ -11,7 +11,8 @@ Texts are encoded as those the model was pretrained on were; nothing is shortene
 that the folder holds already, with the same vocabulary, are left as they are.
 
 The tokenizer is that of a prepared corpus, a checkpoint (runs/x/checkpoint_best.pt) or a run's folder (runs/x): the one
-beside the checkpoint where there is a dict.txt, else that of the data it was trained on.
+beside the checkpoint where there is a dict.txt, else that of the data it was trained on. Or it is a sentencepiece model
+itself, with the dict.txt beside it if there is one.
 """
 
 import argparse
@@ -21,7 +22,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.checkpoint import find_tokenizer_folder
 from fairseq_linformer.data.classification import SUMMARY_FILE, write_classification
 from fairseq_linformer.data.glue import TASKS, glue_folder, read_glue
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
@@ -34,8 +34,8 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--source", metavar="DIR|ARCHIVE|URL", required=True, help="where the official files are")
     add("--tasks", metavar="A,B,…", default=",".join(TASKS), help=f"default: {','.join(TASKS)}")
-    from_where = "the corpus that the model was pretrained on, or the model: a checkpoint, or its run's folder"
-    add("--tokenizer", metavar="DIR|CHECKPOINT", type=Path, required=True, help=from_where)
+    from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
+    add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make a folder a task in")
     return parser.parse_args()
 
@@ -47,7 +47,7 @@ def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
 
 
 def main(source: str, tasks: str, tokenizer: Path, out: Path) -> None:
-    loaded = load_tokenizer(find_tokenizer_folder(tokenizer))
+    loaded = load_tokenizer(tokenizer)
     names = tasks.split(",")
     with glue_folder(source, names) as folder:
         for task in names:

@@ -11,7 +11,8 @@ papers, the test set becomes the split valid. Texts are encoded as those the mod
 shortened, which is the training's work.
 
 The tokenizer is that of a prepared corpus, a checkpoint (runs/x/checkpoint_best.pt) or a run's folder (runs/x): the one
-beside the checkpoint where there is a dict.txt, else that of the data it was trained on.
+beside the checkpoint where there is a dict.txt, else that of the data it was trained on. Or it is a sentencepiece model
+itself, with the dict.txt beside it if there is one.
 """
 
 import argparse
@@ -20,7 +21,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.checkpoint import find_tokenizer_folder
 from fairseq_linformer.data.classification import write_classification
 from fairseq_linformer.data.imdb import ADDRESS, imdb_folder, read_imdb
 from fairseq_linformer.data.tokenizer import load_tokenizer
@@ -32,14 +32,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--source", metavar="DIR|ARCHIVE|URL", required=True, help=f"where the reviews are; officially, {ADDRESS}")
-    from_where = "the corpus that the model was pretrained on, or the model: a checkpoint, or its run's folder"
-    add("--tokenizer", metavar="DIR|CHECKPOINT", type=Path, required=True, help=from_where)
+    from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
+    add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make; must not exist, or be empty")
     return parser.parse_args()
 
 
 def main(source: str, tokenizer: Path, out: Path) -> None:
-    loaded = load_tokenizer(find_tokenizer_folder(tokenizer))
+    loaded = load_tokenizer(tokenizer)
     with imdb_folder(source) as folder:
         splits = read_imdb(folder)
         rows = {split: read.examples for split, read in splits.items()}

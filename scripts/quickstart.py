@@ -55,6 +55,7 @@ SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.002]", "lr_scheduler.warmup_updates=150"]
 CHARACTERS = 400  # of each docstring that is classified: what fits into minutes
 VALID_BYTES = 300_000  # of validation text, likewise
+SAMPLE = 20_000_000  # characters that the vocabulary is trained on: more than the documentation has
 SENTENCES = (
     "Return a new <mask> with the same values.",
     "If the file does not exist, an error is <mask>.",
@@ -193,7 +194,8 @@ def quickstart(
     text, data, pretrained = out / "text", out / "data", out / "pretrained"
     collect_text(corpus, text, vocab_size)
     if not data.is_dir():
-        prepare_corpus([text / "train.txt"], [text / "valid.txt"], data, vocab_size=vocab_size)
+        files = ([text / "train.txt"], [text / "valid.txt"])
+        prepare_corpus(*files, data, vocab_size=vocab_size, cover_letters=True, sample_characters=SAMPLE)
     log = pretrain(data, pretrained, updates)
     checkpoint = pretrained / "checkpoint_best.pt"
     roberta = LinformerRobertaModel.from_pretrained(str(pretrained), checkpoint.name, str(data))

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import find_tokenizer_folder, read_checkpoint
+from fairseq_linformer.data.tokenizer import load_dictionary, load_tokenizer
 from tests.conftest import ROOT, as_flags, run, write_run
 from tests.test_model import SIZES, Task, small, tokens
 
@@ -183,6 +184,17 @@ def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(
     assert find_tokenizer_folder(tmp_path / "none") == tmp_path / "none"
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
         find_tokenizer_folder(tmp_path / "none.pt")
+
+
+def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokenizer(corpus, tmp_path):
+    checkpoint = write_run(tmp_path / "run", corpus) / "checkpoint_best.pt"
+    for place in (corpus, checkpoint.parent, checkpoint, corpus / "sentencepiece.bpe.model"):
+        tokenizer = load_tokenizer(place)
+        assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, place
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
+        load_tokenizer(tmp_path / "none.pt")
+    with pytest.raises(FileNotFoundError, match=r"none is no prepared folder, nor a run's: it lacks dict\.txt and"):
+        load_tokenizer(tmp_path / "none")
 
 
 def test_of_several_data_folders_the_first_has_the_tokenizer(corpus, tmp_path):

@@ -33,7 +33,7 @@ from tqdm import tqdm
 from .indexed import IndexedWriter
 from .staging import staged_folder
 from .state import read_state
-from .tokenizer import DICTIONARY_FILE, Tokenizer
+from .tokenizer import DICTIONARY_FILE, Tokenizer, unknown_warning
 
 SUMMARY_FILE = "classification.json"  # until it is whole, the mark of a folder of ours
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
@@ -53,11 +53,15 @@ class Example:
 
 @dataclass
 class SplitCounts:
-    """Rows of a split, their tokens as the model sees them (with <s>, </s> and separators), and how many are long."""
+    """Rows of a split, their tokens as the model sees them (with <s>, </s> and separators), and how many are long.
+
+    `unknown`: tokens that are <unk>.
+    """
 
     examples: int = 0
     tokens: int = 0
     long: int = 0
+    unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,17 @@ class Summary:
         for split, counts in self.splits.items():
             yield (
                 f"{split}: {counts.examples:,} examples, {counts.tokens / counts.examples:.0f} tokens on average, "
-                f"{100 * counts.long / counts.examples:.1f} % longer than {self.long_length}"
+                f"{100 * counts.long / counts.examples:.1f} % longer than {self.long_length}, "
+                f"{counts.unknown / counts.tokens:.3%} unknown"
             )
+            yield from unknown_warning(split, counts.unknown, counts.tokens)
 
 
-class _SplitCounts(TypedDict):
+class _UnknownCount(TypedDict, total=False):
+    unknown: int  # not in the folders of earlier versions
+
+
+class _SplitCounts(_UnknownCount):
     """SplitCounts in the summary's file."""
 
     examples: int
@@ -177,7 +187,7 @@ def read_summary(folder: Path) -> Summary:
     if not content["scale"] > 0:
         raise ValueError(f"{path} is damaged: /scale is {content['scale']}, it must be above 0")
     splits = {
-        split: SplitCounts(counts["examples"], counts["tokens"], counts["long"])
+        split: SplitCounts(counts["examples"], counts["tokens"], counts["long"], counts.get("unknown", 0))
         for split, counts in content["splits"].items()
     }
     return Summary(tuple(content["labels"]), splits, content["long_length"], content["scale"])
@@ -200,9 +210,11 @@ def _write_texts(
             lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
             columns = encode_columns(batch, tokenizer, pairs=pairs, where=f"split {split}, row", before=len(labels))
             for pieces, writer in zip(columns, writers, strict=True):
-                sizes = np.array([len(ids) + 1 for ids in pieces], dtype=np.int64)
-                writer.write(_end_each(pieces, tokenizer.dictionary.eos()), sizes)
+                sizes = np.array([len(text) + 1 for text in pieces], dtype=np.int64)
+                ids = _end_each(pieces, tokenizer.dictionary.eos())
+                writer.write(ids, sizes)
                 lengths += sizes
+                counts.unknown += int((ids == tokenizer.dictionary.unk()).sum())
             labels.extend(None if example.label is None else sys.intern(example.label) for example in batch)
             counts.examples += len(batch)
             counts.tokens += int(lengths.sum())

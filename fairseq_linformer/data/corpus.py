@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,12 +29,16 @@ from .tokenizer import (
     GPT2Tokenizer,
     SentencePieceTokenizer,
     Tokenizer,
-    load_dictionary,
+    check_vocab_size,
+    dictionary_in,
+    load_tokenizer,
     train_sentencepiece,
+    unknown_warning,
 )
 
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
+MOST_WORKERS = 1024
 STANDARD_INPUT = Path("-")
 
 # What the run found; until it is whole, the mark of a folder of ours.
@@ -73,6 +77,7 @@ def prepare_corpus(
     spm: Path | None = None,
     gpt2_bpe: Path | None = None,
     vocab_size: int | None = None,
+    cover_letters: bool = False,
     sample_characters: int | None = None,
     seed: int = 1,
     workers: int | None = None,
@@ -81,20 +86,22 @@ def prepare_corpus(
 
     `train` and `valid` name text files (plain, .gz, .xz), folders of them, or "-" for standard input. An item of the
     dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess stores a blank
-    line. The vocabulary is that of `spm` (a sentencepiece model) or of `gpt2_bpe` (a folder with encoder.json and
-    vocab.bpe), and of the dict.txt beside them if there is one; else one of `vocab_size` pieces is trained on at most
-    `sample_characters` characters of `train`, drawn with `seed`. `workers` processes encode (default: one a core).
+    line. The vocabulary is that of `spm` (whatever ``load_tokenizer`` takes) or of `gpt2_bpe` (a folder with
+    encoder.json, vocab.bpe and perhaps dict.txt); else one of `vocab_size` pieces is trained on at most
+    `sample_characters` characters of `train`, drawn with `seed`; `cover_letters` is as in ``train_sentencepiece``.
+    `workers` processes encode (default: one a core).
 
     `out` appears when it is whole; until then the work is in `out`.partial, which a later run replaces.
     Raises ValueError or OSError, naming the file or option, for anything that the user can mend.
     """
     started = time.monotonic()
     workers = available_cores() if workers is None else workers
-    if workers < 1:
-        raise ValueError(f"workers {workers}: must be at least 1")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise ValueError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")
     if [*train, *valid].count(STANDARD_INPUT) > 1:
         raise ValueError("standard input (-) is named more than once among train and valid: it can be read only once")
-    given = _given_tokenizer(spm, gpt2_bpe, {"vocab-size": vocab_size, "sample-characters": sample_characters})
+    options = {"vocab-size": vocab_size, "cover-letters": cover_letters or None, "sample-characters": sample_characters}
+    given = _given_tokenizer(spm, gpt2_bpe, options)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     out = out.resolve()
     with staged_folder(out, REPORT_FILE) as (folder, report_file):
@@ -107,7 +114,7 @@ def prepare_corpus(
             }
         if given:
             given.save(folder)
-        tokenizer = given or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE)
+        tokenizer = given or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE, cover_letters)
         _write_dataset(files, tokenizer, folder, workers, reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
@@ -115,9 +122,9 @@ def prepare_corpus(
 
 
 def _given_tokenizer(
-    spm: Path | None, gpt2_bpe: Path | None, training_options: dict[str, int | None]
+    spm: Path | None, gpt2_bpe: Path | None, training_options: Mapping[str, int | None]
 ) -> Tokenizer | None:
-    """The tokenizer that the user names, with the dict.txt beside it; None if one is to be trained."""
+    """The tokenizer that the user names, None if one is to be trained."""
     if spm is not None and gpt2_bpe is not None:
         raise ValueError(f"spm {spm} and gpt2-bpe {gpt2_bpe}: give one tokenizer, not two")
     given = spm or gpt2_bpe
@@ -126,16 +133,13 @@ def _given_tokenizer(
             raise ValueError(f"{name} {value}: is for training a vocabulary, but that of {given} is to be used")
         if value is not None and value < 1:
             raise ValueError(f"{name} {value}: must be at least 1")
+    if training_options["vocab-size"] is not None:
+        check_vocab_size("vocab-size", training_options["vocab-size"])
     if spm is not None:
-        return SentencePieceTokenizer(spm, _dictionary_in(spm.parent))
+        return load_tokenizer(spm)
     if gpt2_bpe is not None:
-        return GPT2Tokenizer(gpt2_bpe / ENCODER_FILE, gpt2_bpe / MERGES_FILE, _dictionary_in(gpt2_bpe))
+        return GPT2Tokenizer(gpt2_bpe / ENCODER_FILE, gpt2_bpe / MERGES_FILE, dictionary_in(gpt2_bpe))
     return None
-
-
-def _dictionary_in(folder: Path) -> Dictionary | None:
-    path = folder / DICTIONARY_FILE
-    return load_dictionary(path) if path.is_file() else None
 
 
 def _found(names: Sequence[Path], folder: Path) -> list[Path]:
@@ -173,12 +177,12 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
     return report
 
 
-def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int) -> Tokenizer:
+def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_letters: bool) -> Tokenizer:
     """Trains a model into `folder`."""
     lines = sample.lines()
     print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
     model = folder / SENTENCEPIECE_FILE
-    train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS)
+    train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS, cover_letters=cover_letters)
     return SentencePieceTokenizer(model)
 
 
@@ -223,5 +227,7 @@ def _print_summary(reports: dict[str, SplitReport], seconds: float) -> None:
             f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
             f"{report.unknown / report.tokens:.3%} unknown"
         )
+        for warning in unknown_warning(split, report.unknown, report.tokens):
+            print(warning)
     megabytes = sum(report.bytes for report in reports.values()) / 1e6
     print(f"{megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s")

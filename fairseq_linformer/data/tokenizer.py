@@ -8,8 +8,10 @@ fairseq's encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens they wer
 import io
 import re
 import shutil
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -27,6 +29,12 @@ DICTIONARY_FILE = "dict.txt"
 
 # Tensor cores take matrix products at full speed when their sizes are multiples of eight; the vocabulary is one.
 SIZE_MULTIPLE = 8
+
+# Above the largest vocabularies in use, and below what would end in sentencepiece, or in memory.
+MOST_PIECES = 1_000_000
+
+# A text with a larger share of unknown pieces is one for which its vocabulary was not made.
+MOST_UNKNOWN = 0.001
 
 # All characters at which fairseq splits words.
 _WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
@@ -172,21 +180,43 @@ class GPT2Tokenizer(Tokenizer):
             shutil.copyfile(path, folder / name)
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a prepared folder: a model under fairseq's name, and dict.txt.
+def load_tokenizer(place: Path) -> Tokenizer:
+    """The tokenizer that `place` means, whichever of these it is.
+
+    * A prepared folder: a model under fairseq's name, and dict.txt.
+    * A checkpoint, or the folder of a run: the tokenizer beside the checkpoint where there is a dict.txt, else that of
+      the data it was trained on.
+    * Any other file: a sentencepiece model, with the dict.txt beside it if there is one.
 
     Raises FileNotFoundError naming what is missing, ValueError for a file that cannot be read.
     """
-    missing = [] if (folder / DICTIONARY_FILE).is_file() else [DICTIONARY_FILE]
+    if place.suffix == ".model" or (place.is_file() and place.suffix != ".pt"):
+        return SentencePieceTokenizer(place, dictionary_in(place.parent))
+    if (place / DICTIONARY_FILE).is_file():
+        return _tokenizer_in(place)
+    from ..checkpoint import find_tokenizer_folder  # not above: prepared data is read without knowing of checkpoints
+
+    return _tokenizer_in(find_tokenizer_folder(place))
+
+
+def _tokenizer_in(folder: Path) -> Tokenizer:
+    """The tokenizer of a prepared folder."""
+    dictionary = dictionary_in(folder)
+    missing = [] if dictionary else [DICTIONARY_FILE]
     is_sentencepiece = (folder / SENTENCEPIECE_FILE).is_file()
     if not is_sentencepiece and not all((folder / name).is_file() for name in (ENCODER_FILE, MERGES_FILE)):
         missing.append(f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE})")
     if missing:
-        raise FileNotFoundError(f"{folder} is no prepared folder: it lacks {' and '.join(missing)}")
-    dictionary = load_dictionary(folder / DICTIONARY_FILE)
+        raise FileNotFoundError(f"{folder} is no prepared folder, nor a run's: it lacks {' and '.join(missing)}")
     if is_sentencepiece:
         return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE, dictionary)
     return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
+
+
+def dictionary_in(folder: Path) -> Dictionary | None:
+    """The dict.txt of a folder, None where it has none; ValueError as ``load_dictionary``."""
+    path = folder / DICTIONARY_FILE
+    return load_dictionary(path) if path.is_file() else None
 
 
 def load_dictionary(path: Path) -> Dictionary:
@@ -198,15 +228,27 @@ def load_dictionary(path: Path) -> Dictionary:
         raise ValueError(f"{path}: not a fairseq dictionary ({error})") from error
 
 
-def train_sentencepiece(lines: Iterable[str], model: Path, vocab_size: int, threads: int) -> None:
+def unknown_warning(split: str, unknown: int, tokens: int) -> Iterator[str]:
+    """A line for people where more than MOST_UNKNOWN of a split's pieces are unknown; none elsewhere."""
+    if unknown > MOST_UNKNOWN * tokens:
+        yield (
+            f"warning: {split}: {unknown / tokens:.3%} of the pieces are unknown, more than {MOST_UNKNOWN:.1%}: "
+            "the vocabulary lacks characters of this text, which the model cannot tell apart"
+        )
+
+
+def train_sentencepiece(
+    lines: Sequence[str], model: Path, vocab_size: int, threads: int, *, cover_letters: bool = False
+) -> None:
     """Trains a unigram model with `vocab_size` pieces, three control symbols included, and writes it to `model`.
 
     The same lines and the same `threads` give the same model; another number of threads may give slightly other scores,
     as partial sums are rounded. The rarest 0.05 % of characters become <unk>: on text from the web they are tens of
-    thousands of signs that would crowd out the words. Raises ValueError if the text does not support `vocab_size`.
+    thousands of signs that would crowd out the words. With `cover_letters`, letters and ASCII characters are pieces
+    however rare, the most frequent first, up to a tenth of the vocabulary: alphabets as a whole, but not all of CJK.
+    Raises ValueError if the text does not support `vocab_size`.
     """
-    if vocab_size < 1:
-        raise ValueError(f"vocabulary size {vocab_size}: must be at least 1")
+    check_vocab_size("vocabulary size", vocab_size)
     trained = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -215,6 +257,7 @@ def train_sentencepiece(lines: Iterable[str], model: Path, vocab_size: int, thre
             vocab_size=vocab_size,
             model_type="unigram",
             character_coverage=0.9995,
+            required_chars=_letters(lines, vocab_size // 10) if cover_letters else "",
             byte_fallback=False,
             max_sentence_length=_LONGEST_LINE,
             shuffle_input_sentence=False,
@@ -224,6 +267,22 @@ def train_sentencepiece(lines: Iterable[str], model: Path, vocab_size: int, thre
     except RuntimeError as error:
         raise ValueError(_training_error(str(error), vocab_size)) from error
     model.write_bytes(trained.getvalue())
+
+
+def check_vocab_size(name: str, value: int) -> None:
+    """ValueError, under the name that the user gave it, for a vocabulary of no pieces or of more than there can be."""
+    if not 1 <= value <= MOST_PIECES:
+        raise ValueError(f"{name} {value}: must be from 1 to {MOST_PIECES:,}")
+
+
+def _letters(lines: Sequence[str], most: int) -> str:
+    """The `most` frequent letters and ASCII characters of some lines, as sentencepiece's training normalises them."""
+    counts: Counter[str] = Counter()
+    for character, count in Counter(chain.from_iterable(lines)).items():
+        for part in unicodedata.normalize("NFKC", character):
+            if part.isalpha() or (part.isascii() and part.isprintable() and not part.isspace()):
+                counts[part] += count
+    return "".join(sorted(counts, key=lambda part: (-counts[part], part))[:most])
 
 
 def _training_error(message: str, vocab_size: int) -> str:

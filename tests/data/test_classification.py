@@ -243,3 +243,17 @@ def test_a_damaged_summary_is_named(
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     with pytest.raises(ValueError, match=rf"classification\.json is damaged: {message}$"):
         read_summary(tmp_path / "out")
+
+
+def test_unknown_pieces_are_counted_and_warned_of(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    strange = [Example("a 漢 film", "positive", "字字 good"), Example("bad", "negative", "good")]
+    known = [Example("a film", "positive", "good")] * 500
+    summary = write_classification(tmp_path / "out", {"train": known + strange[:1], "valid": strange}, tokenizer)
+    whole = load_task(tmp_path / "out", "valid")
+    unknown = sum(tokens(whole, "valid", row).count(whole.source_dictionary.unk()) for row in range(2))
+    assert summary.splits["valid"].unknown == unknown > 0
+    assert read_summary(tmp_path / "out") == summary
+    warned, *others = [line for line in summary.lines() if line.startswith("warning")]
+    share = unknown / summary.splits["valid"].tokens
+    assert warned.startswith(f"warning: valid: {share:.3%} of the pieces are unknown, more than 0.1%: ") and not others
+    assert [line.endswith("% unknown") for line in summary.lines()] == [False, True, True, False]

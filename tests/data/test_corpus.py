@@ -259,7 +259,9 @@ def test_folders_are_searched_in_capitals_and_through_links(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": 0}, "workers 0: must be at least 1"),
+        ({"workers": 0}, "workers 0: must be from 1 to 1024"),
+        ({"workers": 10**9}, "workers 1000000000: must be from 1 to 1024"),
+        ({"vocab_size": 99_999_999_999}, "vocab-size 99999999999: must be from 1 to 1,000,000"),
         ({"spm": Path("a"), "gpt2_bpe": Path("b")}, "spm a and gpt2-bpe b: give one tokenizer"),
         ({"spm": Path("a"), "vocab_size": 9}, "vocab-size 9: is for training a vocabulary, but that of a"),
         ({"gpt2_bpe": Path("b"), "sample_characters": 9}, "sample-characters 9: is for training"),
@@ -414,3 +416,15 @@ def test_real_books(tmp_path: Path, real_data: Path) -> None:
     for line, row in zip(lines, rows, strict=True):
         if tokenizer.dictionary.unk() not in row and line.isascii():
             assert tokenizer.dictionary.string(row, "sentencepiece").split() == line.split()
+
+
+def test_unknown_pieces_are_warned_of(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "known.txt").write_text("the lim\n" * 1000 + "漢\n")
+    (tmp_path / "unknown.txt").write_text("the lim 漢\n" * 10)
+    prepare_corpus([tmp_path / "known.txt"], [tmp_path / "unknown.txt"], tmp_path / "out", spm=model, workers=1)
+    printed = capsys.readouterr().out.splitlines()
+    assert (
+        [line for line in printed if "warning" in line]
+        == [line for line in printed if line.startswith("warning: valid: ") and "more than 0.1%" in line]
+        != []
+    )

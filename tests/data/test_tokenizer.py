@@ -117,7 +117,9 @@ def test_saved_tokenizer_comes_back(tmp_path: Path, model: Path, kind: str) -> N
     tokenizer = SentencePieceTokenizer(model) if kind == "sentencepiece" else GPT2Tokenizer(*gpt2_files(tmp_path))
     folder = tmp_path / "prepared"
     folder.mkdir()
-    with pytest.raises(FileNotFoundError, match=r"prepared is no prepared folder: it lacks dict\.txt and sentencep"):
+    with pytest.raises(
+        FileNotFoundError, match=r"prepared is no prepared folder, nor a run's: it lacks dict\.txt and sentencep"
+    ):
         load_tokenizer(folder)
     tokenizer.save(folder)
     with pytest.raises(FileNotFoundError, match=r"it lacks dict\.txt$"):
@@ -173,7 +175,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, model: Path) -> Non
     [
         (50_000, r"vocabulary size 50000: too large, the text supports at most \d+"),
         (10, r"vocabulary size 10: too small, the characters of the text need at least \d+"),
-        (-1, "vocabulary size -1: must be at least 1"),
+        (-1, "vocabulary size -1: must be from 1 to 1,000,000"),
+        (99_999_999_999, "vocabulary size 99999999999: must be from 1 to 1,000,000"),
     ],
 )
 def test_vocabulary_that_the_text_does_not_support(tmp_path: Path, vocab_size: int, message: str) -> None:
@@ -189,3 +192,33 @@ def test_long_lines_are_trained_on(tmp_path: Path) -> None:
     train_sentencepiece([*TEXT, "wyvern " * 5000], tmp_path / "spm.model", 90, threads=1)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
     assert processor.Encode("wyvern", out_type=str) == ["▁wyvern"]
+
+
+def test_letters_are_covered_however_rare(tmp_path: Path) -> None:
+    """Those of alphabets and ASCII; of others, as many as do not crowd out the words."""
+    rare = "QJé%Ж漢"
+    lines = [line + " the" * 50 for line in TEXT] * 5 + [f"{rare} \u2500 \ufb01"]
+    for cover in (False, True):
+        train_sentencepiece(lines, tmp_path / "spm.model", 240, threads=1, cover_letters=cover)
+        encoded = SentencePieceTokenizer(tmp_path / "spm.model").encode([rare, "\u2500"])
+        unknown = [(ids == 3).any() for ids in encoded]
+        assert unknown == [not cover, True]
+    lines.append("".join(map(chr, range(0x4E00, 0x4E64))))
+    train_sentencepiece(lines, tmp_path / "spm.model", 240, threads=1, cover_letters=True)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    assert sum(len(processor.IdToPiece(number)) == 1 for number in range(240)) <= 25, "a tenth, and the mark of spaces"
+    assert processor.Encode("the", out_type=str) == ["▁the"]
+
+
+def test_a_model_file_is_a_tokenizer_with_the_dictionary_beside_it(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "any.model"
+    with pytest.raises(FileNotFoundError, match=r"any\.model: no such sentencepiece model"):
+        load_tokenizer(path)
+    path.write_bytes(model.read_bytes())
+    tokenizer = load_tokenizer(path)
+    assert tokenizer.dictionary.symbols == SentencePieceTokenizer(model).dictionary.symbols
+    pieces = tokenizer.dictionary.symbols[4:]
+    (tmp_path / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in reversed(pieces)))
+    assert load_tokenizer(path).dictionary.symbols[4:] == pieces[::-1]
+    (tmp_path / "spm.bin").write_bytes(model.read_bytes())  # whatever its name
+    assert load_tokenizer(tmp_path / "spm.bin").dictionary.symbols[4:] == pieces[::-1]
