@@ -2,6 +2,7 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional, TypeVar
 
@@ -56,6 +57,9 @@ NOT_OF_THE_MODEL = {
 NOT_OF_THE_MODEL |= {"checkpoint_activations", "offload_activations", "compile_layers"}
 NOT_OF_THE_MODEL |= {"min_params_to_wrap", "load_checkpoint_heads", "encoder_layers_to_keep"}
 NOT_OF_THE_MODEL |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
+# Of integer options: above anything that has been trained, below what no machine has memory for.
+LARGEST = {"encoder_layers": 1000, "encoder_embed_dim": 65_536, "local_conv": 10_001}
+LARGEST_OF_OTHERS = 2**20  # what counts positions above all: max_positions, windows, blocks
 
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
 PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
@@ -188,6 +192,14 @@ class ResolvedConfig(LinformerRobertaConfig):
         check("projection_init", self.projection_init, self.projection_init in starts, f"{allowed} {beside}")
         freezes = kind.TRAINABLE or not self.freeze_projection
         check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
+
+
+def check_magnitudes(options: Mapping[str, Any]) -> None:
+    """Raises ValueError for a number with a digit too many: not the allocator shall refuse it, after a while or never."""
+    for name, value in options.items():
+        if isinstance(value, int) and name != "min_params_to_wrap":
+            most = LARGEST.get(name, LARGEST_OF_OTHERS)
+            check(name, value, value <= most, f"at most {most}")
 
 
 def apply_architecture(name: str, args: Any) -> None:

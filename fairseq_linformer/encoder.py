@@ -158,8 +158,9 @@ class SentenceEncoder(FairseqEncoder):
             ``encoder_states``, a list of (n, B, d).
 
         Raises:
-            ValueError: n is beyond ``max_positions``, the batch is empty, and on the CPU also where a token id is not
-                in the vocabulary or padding stands before a token: looking at values on a GPU would stop the host.
+            ValueError: the ids are not int64 or int32, n is beyond ``max_positions``, the batch is empty, and on the
+                CPU also where a token id is not in the vocabulary or padding stands before a token: looking at values
+                on a GPU would stop the host.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         self._check(src_tokens, padding_mask)
@@ -183,6 +184,8 @@ class SentenceEncoder(FairseqEncoder):
         }
 
     def _check(self, src_tokens: Tensor, padding_mask: Tensor) -> None:
+        if src_tokens.dtype not in (torch.int64, torch.int32):  # all that an embedding takes
+            raise ValueError(f"tokens are {src_tokens.dtype}, they must be torch.int64 or torch.int32")
         if src_tokens.dim() != 2:
             raise ValueError(f"tokens must have two dimensions, rows and positions, not {src_tokens.dim()}")
         rows, length = src_tokens.shape

@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from .attention import ATTENTIONS, by_layer
 from .attention.projection import PROJECTIONS
-from .config import LinformerRobertaConfig, ResolvedConfig, apply_architecture, check
+from .config import LinformerRobertaConfig, ResolvedConfig, apply_architecture, check, check_magnitudes
 from .example import translate_flags
 
 # Options that may differ from layer to layer, and what numbers between FIRST and LAST are rounded to a multiple of.
@@ -48,6 +48,7 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     args = Namespace(**given)
     apply_architecture(architecture, args)
     args.max_positions = _longest_sequence(args.max_positions, task_length)
+    check_magnitudes(vars(args))
     complete = {**vars(args), **translate_flags(vars(args))}
     config = ResolvedConfig(**_spread_over_layers(_fill_in_projection(complete)))
     if config.encoder_layers_to_keep:

@@ -8,6 +8,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 import fairseq_linformer.model  # noqa: F401 (registers the architectures)
+from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.resolve import resolve_config
 
@@ -22,6 +23,11 @@ from fairseq_linformer.resolve import resolve_config
         ("encoder_attention_heads", 7, "a divisor of encoder_embed_dim=768"),
         ("encoder_attention_heads", 0, "at least 1"),
         ("encoder_layers", 0, "at least 1"),
+        ("encoder_layers", 10**12, "at most 1000"),
+        ("encoder_embed_dim", 12 * 10**9, "at most 65536"),
+        ("encoder_ffn_embed_dim", 10**12, "at most 1048576"),
+        ("max_positions", 10**12, "at most 1048576"),
+        ("local_conv", 10**12 + 1, "at most 10001"),
         ("attention_dropout", 1.0, "at least 0 and below 1"),
         ("offload_activations", True, "true only together with checkpoint_activations=true"),
     ],
@@ -29,6 +35,35 @@ from fairseq_linformer.resolve import resolve_config
 def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
     with pytest.raises(ValueError, match=f"{option}={value} is not allowed: it must be {allowed}"):
         resolve_config(OmegaConf.create({option: value}), 512)
+
+
+@pytest.mark.parametrize("mechanism", ATTENTIONS.values(), ids=lambda mechanism: mechanism.name)
+def test_no_integer_of_a_mechanism_is_without_bound(mechanism):
+    """10^12 hashes, and each other number, by name: nothing is built, or drawn, before."""
+    for name, own in mechanism.option_fields():
+        if own.type is int:
+            given = OmegaConf.create({"attention": mechanism.name, "attention_dropout": 0.0, name: 10**12})
+            with pytest.raises(ValueError, match=f"^{name}=1000000000000 is not allowed: it must be at most"):
+                resolve_config(given, 512)
+
+
+@pytest.mark.parametrize(
+    ("attention", "option", "most"),
+    [
+        ("bigbird", "bigbird_random_blocks", 1000),
+        ("nystrom", "nystrom_conv_width", 10_001),
+        ("long-short", "long_short_rank", 65536),
+        ("nystrom", "nystrom_iterations", 100),
+        ("performer", "performer_features", 65536),
+        ("reformer", "reformer_hashes", 128),
+        ("rfa", "rfa_features", 65536),
+    ],
+)
+def test_what_multiplies_the_work_has_a_bound_of_its_own(attention, option, most):
+    given = {"attention": attention, "attention_dropout": 0.0}
+    assert getattr(resolve_config(OmegaConf.create({**given, option: most}), 512), option) == most
+    with pytest.raises(ValueError, match=f"^{option}={most + 1} is not allowed: it must be at most {most}$"):
+        resolve_config(OmegaConf.create({**given, option: most + 1}), 512)
 
 
 def test_compiled_layers_are_not_computed_again():

@@ -84,6 +84,18 @@ def test_every_length_up_to_max_positions_works_and_none_beyond(options):
         model(tokens(1, 65))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bool, torch.uint8, torch.int16])
+def test_tokens_that_are_no_ids_are_refused_by_their_type(dtype):
+    with pytest.raises(ValueError, match=rf"^tokens are {dtype}, they must be torch\.int64 or torch\.int32$"):
+        small()(torch.full((2, 5), 7).to(dtype))
+
+
+def test_tokens_may_be_short_integers():
+    model = small().eval()
+    batch = tokens(2, 9)
+    assert torch.equal(model(batch.int())[0], model(batch)[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_half_precision_on_rows_that_are_nearly_all_padding(options, dtype):

@@ -36,6 +36,7 @@ class BigBirdOptions(Options):
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "block", self.block, self.block >= 1, "at least 1")
         check(prefix + "random_blocks", self.random_blocks, self.random_blocks >= 0, "at least 0")
+        check(prefix + "random_blocks", self.random_blocks, self.random_blocks <= 1000, "at most 1000")
 
 
 def draw_random_blocks(blocks: int, num_heads: int, count: int) -> Tensor:

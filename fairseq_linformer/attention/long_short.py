@@ -58,6 +58,7 @@ class LongShortOptions(Options):
         check(prefix + "rank", self.rank, self.rank >= 1, "at least 1")
         width = self.conv_width
         check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+        check(prefix + "rank", self.rank, self.rank <= 65536, "at most 65536")
 
 
 @register_attention("long-short", LongShortOptions)

@@ -39,6 +39,8 @@ class NystromOptions(Options):
         width = self.conv_width
         check(prefix + "landmarks", self.landmarks, self.landmarks >= 1, "at least 1")
         check(prefix + "iterations", self.iterations, self.iterations >= 1, "at least 1")
+        check(prefix + "iterations", self.iterations, self.iterations <= 100, "at most 100")
+        check(prefix + "conv_width", width, width <= 10_001, "at most 10001")
         check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
 
 

@@ -32,6 +32,7 @@ class PerformerOptions(Options):
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "features", self.features, self.features >= 1, "at least 1")
+        check(prefix + "features", self.features, self.features <= 65536, "at most 65536")
         check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
 
 

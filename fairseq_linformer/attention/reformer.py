@@ -50,6 +50,7 @@ class ReformerOptions(Options):
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "chunk_length", self.chunk_length, self.chunk_length >= 1, "at least 1")
         check(prefix + "hashes", self.hashes, self.hashes >= 1, "at least 1")
+        check(prefix + "hashes", self.hashes, self.hashes <= 128, "at most 128")
 
 
 @register_attention("reformer", ReformerOptions)

@@ -38,6 +38,7 @@ class RandomFeatureOptions(Options):
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "features", self.features, self.features >= 1, "at least 1")
+        check(prefix + "features", self.features, self.features <= 65536, "at most 65536")
         check(prefix + "temperature", self.temperature, 0 < self.temperature < float("inf"), "above 0, and finite")
         check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
 
