@@ -33,12 +33,36 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(_why_unreadable(path, error)) from error
     if not _is_checkpoint(state):
         raise ValueError(f"{path} {NO_CHECKPOINT}")
+    if missing := _missing(state):
+        raise ValueError(f"{path} {NO_CHECKPOINT}, but {missing}")
     state["args"] = None  # stands in cfg by now
     return state
 
 
 def _is_checkpoint(content: Any) -> bool:
     return isinstance(content, dict) and "model" in content and bool(content.get("cfg") or content.get("args"))
+
+
+def _missing(state: dict[str, Any]) -> str:
+    """What a checkpoint that was made or changed by hand lacks, in words; nothing for a whole one."""
+    model = state["model"]
+    if not isinstance(model, dict) or not all(isinstance(name, str) for name in model):
+        return "its model has no names of parameters"
+    for name, tensor in model.items():
+        if not isinstance(tensor, Tensor):
+            return f"its {name} is no tensor"
+    for group in ("model", "task"):
+        if not isinstance(_configured(state["cfg"], group, "_name"), str):
+            return f"its configuration has no {group}._name"
+    return ""
+
+
+def _configured(cfg: Any, group: str, name: str) -> Any:
+    """A value of a checkpoint's configuration, whose groups may be of any kind; None where it cannot be had."""
+    try:
+        return getattr(getattr(cfg, group, None), name, None)
+    except ValueError:  # an interpolation of what is not there
+        return None
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:
@@ -63,11 +87,14 @@ def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
     """Where the dict.txt and the subword model of a checkpoint with the configuration `cfg` are.
 
     That is its own folder where it holds a dict.txt, else the folder that it was trained on: FileNotFoundError where
-    there is none, as on another machine.
+    there is none, as on another machine; ValueError where the configuration names none.
     """
     if (checkpoint.parent / "dict.txt").is_file():
         return checkpoint.parent
-    data = Path(split_paths(cfg.task.data)[0])  # of several, the first holds the dictionary
+    trained_on = _configured(cfg, "task", "data")
+    if not isinstance(trained_on, str):
+        raise ValueError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
+    data = Path(split_paths(trained_on)[0])  # of several, the first holds the dictionary
     if not data.is_dir():
         raise FileNotFoundError(
             f"{checkpoint} has no dict.txt beside it, and the folder that it was trained on, {data.absolute()}, does "
@@ -99,6 +126,9 @@ def _checkpoint_of_run(folder: Path) -> Path | None:
 def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Raises ValueError, saying what to pass, where the parameters of a checkpoint are not those of the model."""
     own = model.state_dict()
+    for name in own.keys() & state.keys():
+        if own[name].is_floating_point() != state[name].is_floating_point():
+            raise ValueError(f"the checkpoint's {name} is {state[name].dtype}, this model's {own[name].dtype}")
     there, here = _options(state), _options(own)
     differing = [name for name in there if name in here and there[name] != here[name]]
     if differing:
@@ -139,7 +169,7 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
     encoder = "encoder.sentence_encoder."
     layers = {int(match[1]) for name in state if (match := re.match(rf"{encoder}layers\.(\d+)\.", name))}
     first = f"{encoder}layers.0."
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items() if tensor.dim() > 1}
     tokens, positions = (shapes.get(f"{encoder}embed_{name}.weight", (0, 0)) for name in ("tokens", "positions"))
     options: dict[str, Any] = {
         "vocabulary": tokens[0],

@@ -57,6 +57,7 @@ NOT_OF_THE_MODEL = {
 NOT_OF_THE_MODEL |= {"checkpoint_activations", "offload_activations", "compile_layers"}
 NOT_OF_THE_MODEL |= {"min_params_to_wrap", "load_checkpoint_heads", "encoder_layers_to_keep"}
 NOT_OF_THE_MODEL |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
+
 # Of integer options: above anything that has been trained, below what no machine has memory for.
 LARGEST = {"encoder_layers": 1000, "encoder_embed_dim": 65_536, "local_conv": 10_001}
 LARGEST_OF_OTHERS = 2**20  # what counts positions above all: max_positions, windows, blocks
@@ -195,7 +196,7 @@ class ResolvedConfig(LinformerRobertaConfig):
 
 
 def check_magnitudes(options: Mapping[str, Any]) -> None:
-    """Raises ValueError for a number with a digit too many: not the allocator shall refuse it, after a while or never."""
+    """Raises ValueError for a number with digits too many, which the allocator would refuse later, or never."""
     for name, value in options.items():
         if isinstance(value, int) and name != "min_params_to_wrap":
             most = LARGEST.get(name, LARGEST_OF_OTHERS)

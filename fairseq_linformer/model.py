@@ -11,7 +11,7 @@ from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
 from fairseq.models.roberta.model import RobertaClassificationHead
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
@@ -151,7 +151,7 @@ class LinformerRobertaModel(RobertaModel):
         """The model's complete configuration from that of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
 
         Raises:
-            ValueError: it is of another model.
+            ValueError: it is of another model, or of a task that is not known.
         """
         cls._adopt(cfg)
         return resolve_config(cfg.model, cfg.task.get("tokens_per_sample") or cfg.task.get("max_positions"))
@@ -162,6 +162,8 @@ class LinformerRobertaModel(RobertaModel):
         registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
         if not issubclass(registered, RobertaModel):
             raise ValueError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
+        if cfg.task._name not in TASK_REGISTRY:
+            raise ValueError(f"the checkpoint is of the task {cfg.task._name}, which fairseq does not know here")
         if registered is not cls:
             cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
 

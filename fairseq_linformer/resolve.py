@@ -39,7 +39,7 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
         cfg = LinformerRobertaConfig.from_namespace(cfg)
     try:
         typed = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
-        options = cast(dict[str, Any], OmegaConf.to_container(typed))
+        options = cast(dict[str, Any], OmegaConf.to_container(typed, resolve=True))
     except OmegaConfBaseException as error:
         name = getattr(error, "full_key", None) or "model"
         raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
@@ -62,6 +62,8 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
 
 
 def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
+    if not isinstance(task_length, int | None):
+        raise ValueError(f"the task's longest sequence is {task_length!r}, it must be a number of tokens")
     if max_positions is None and task_length is None:
         raise ValueError("max_positions is missing: the task names no longest sequence, so the model must")
     if max_positions is not None and task_length is not None and max_positions < task_length:

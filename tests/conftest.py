@@ -100,7 +100,8 @@ def write_run(folder: Path, data: "Path | str") -> Path:
     history = {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 0}
     others = {"optimizer_history": [history], "extra_state": {"train_iterator": None}}
     folder.mkdir(parents=True)
-    torch.save({"model": {}, "cfg": {"task": {"data": str(data)}}, **others}, folder / "checkpoint_best.pt")
+    cfg = {"model": {"_name": "linformer_roberta"}, "task": {"_name": "masked_lm", "data": str(data)}}
+    torch.save({"model": {}, "cfg": cfg, **others}, folder / "checkpoint_best.pt")
     return folder
 
 

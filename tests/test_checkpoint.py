@@ -12,7 +12,7 @@ from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoint import find_tokenizer_folder, read_checkpoint
+from fairseq_linformer.checkpoint import data_folder, find_tokenizer_folder, read_checkpoint
 from fairseq_linformer.data.tokenizer import load_dictionary, load_tokenizer
 from tests.conftest import ROOT, as_flags, run, write_run
 from tests.test_model import SIZES, Task, small, tokens
@@ -168,6 +168,49 @@ def test_a_checkpoint_of_a_diverged_training_is_refused_for_that():
     state["encoder.sentence_encoder.embed_tokens.weight"][3, 1] = float("nan")
     with pytest.raises(ValueError, match=r"embed_tokens\.weight holds numbers that are not finite: its training div"):
         small().load_state_dict(state)
+
+
+MODEL = {"_name": "linformer_roberta_tiny", "encoder_layers": 1, "encoder_embed_dim": 8, "max_positions": 16}
+TASK = {"_name": "masked_lm", "tokens_per_sample": 16, "data": "/elsewhere"}
+EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": 3}, "its model has no names of parameters"),
+        ({"model": {3: torch.zeros(1)}}, "its model has no names of parameters"),
+        ({"model": {"a": 3}}, "its a is no tensor"),
+        ({"model": {EMBEDDING: torch.zeros(4)}}, "the checkpoint has vocabulary=0"),
+        (
+            {"model": {EMBEDDING: torch.zeros(24, 8, dtype=torch.int64)}},
+            "weight is torch.int64, this model's torch.float",
+        ),
+        ({"cfg": "x"}, r"its configuration has no model\._name"),
+        ({"cfg": [1]}, r"its configuration has no model\._name"),
+        ({"cfg": {"task": TASK}}, r"its configuration has no model\._name"),
+        ({"cfg": {"model": {"_name": "${x}"}, "task": TASK}}, r"its configuration has no model\._name"),
+        ({"cfg": {"model": MODEL}}, r"its configuration has no task\._name"),
+        ({"cfg": {"model": MODEL, "task": "masked_lm"}}, r"its configuration has no task\._name"),
+        ({"cfg": {"model": MODEL, "task": {"_name": "nope"}}}, "is of the task nope, which fairseq does not know here"),
+        ({"cfg": {"model": {**MODEL, "max_positions": "${x}"}, "task": TASK}}, "Interpolation key 'x' not found"),
+        ({"optimizer_history": None}, "its configuration is not understood here"),
+        ({"optimizer_history": 3}, "its configuration is not understood here"),
+    ],
+)
+def test_checkpoints_made_by_hand_are_refused_by_name(corpus, tmp_path, change, said):
+    history = {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 0}
+    whole = {"optimizer_history": [history], "extra_state": {"train_iterator": None}}
+    whole |= {"model": {}, "cfg": {"model": MODEL, "task": TASK}}
+    torch.save({**whole, **change}, tmp_path / "checkpoint_best.pt")
+    with pytest.raises(ValueError, match=said):
+        LinformerRobertaModel.from_pretrained(str(tmp_path), data_name_or_path=str(corpus))
+
+
+@pytest.mark.parametrize("data", [None, 3, "${x}", ["a", "b"]])
+def test_a_checkpoint_without_the_name_of_its_data_is_refused(tmp_path, data):
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt does not name the folder that it was trained on"):
+        data_folder(tmp_path / "checkpoint_best.pt", OmegaConf.create({"task": {"data": data}}))
 
 
 def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(checkpoint, corpus, tmp_path):
