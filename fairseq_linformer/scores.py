@@ -80,18 +80,21 @@ def score(task: str, targets: Sequence, predictions: Sequence) -> dict[str, floa
 
 
 def paper_score(task: str, metric: str, config: ResolvedConfig) -> str:
-    """What table 2 of the paper has for a task with a model's attention, n, k and sharing.
+    """What table 2 of the paper has for a task with a model's attention, n, k and sharing; empty where it has nothing.
 
-    The range over the paper's Linformers where it has none with that n, k and sharing; empty for other tasks.
+    That is full attention at n=512, and Linformer with learned matrices: at another n, k or sharing the range over all
+    that the paper has.
     """
     if metric != "accuracy" or task not in PAPER_TASKS:
         return ""
     column = PAPER_TASKS.index(task)
     if config.attention == "softmax":
-        return str(PAPER[512, None, None][column])
+        row = PAPER.get((config.max_positions, None, None))
+        return "" if row is None else str(row[column])
+    if config.attention != "linformer" or config.projection != "linear" or config.freeze_projection:
+        return ""
     setting = (config.max_positions, config.projected_length[0], config.sharing)
-    matrices = config.attention == "linformer" and config.projection == "linear"
-    if matrices and len(set(config.projected_length)) == 1 and setting in PAPER:
+    if len(set(config.projected_length)) == 1 and setting in PAPER:
         return str(PAPER[setting][column])
     scores = [row[column] for (_, k, _), row in PAPER.items() if k is not None]
     return f"{min(scores)} to {max(scores)}"
