@@ -31,6 +31,7 @@ from .data.classification import SUMMARY_FILE, read_summary
 from .data.staging import write_whole
 from .data.tokenizer import DICTIONARY_FILE, load_dictionary
 from .model import LinformerRobertaModel
+from .overrides import check_override
 from .prediction import Predictor
 from .results import Result, Run, Setting, mean_score
 from .running import CONFIGS, RUN_FILE, check_settings, config_name, override, side_by_side, train
@@ -50,19 +51,6 @@ _OF_THE_RECIPE |= {
 }
 _OF_THE_RECIPE |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
 _OF_THE_RECIPE |= {"encoder_layers_to_keep"}
-
-# What a run sets itself, and by which option of scripts/finetune.py.
-_SET_BY = {
-    "task.data": "--data",
-    "checkpoint.finetune_from_model": "--checkpoint",
-    "checkpoint.save_dir": "--out",
-    "common.seed": "--seeds",
-    "optimization.lr": "--learning-rates",
-    "dataset.batch_size": "--batch-sizes",
-    "optimization.max_update": "--epochs",
-    "optimization.max_epoch": "--epochs",
-    "lr_scheduler.warmup_updates": "--epochs",
-}
 
 
 @dataclass
@@ -190,15 +178,6 @@ def official_name(task: str) -> str:
     if letters(task) not in known:
         raise ValueError(f"task {task} is unknown, known are: {', '.join(map(config_name, TASK_METRICS))}")
     return known[letters(task)]
-
-
-def check_override(word: str) -> None:
-    """ValueError for an override that is none, or of what a run's own settings say."""
-    name, equals, _ = word.partition("=")
-    if not equals:
-        raise ValueError(f"{word} is no override of Hydra's, NAME=VALUE; values of one option are separated by commas")
-    if name in _SET_BY:
-        raise ValueError(f"{word}: {name} is set by {_SET_BY[name]}")
 
 
 def read_model(checkpoint: Path, data: Path) -> ResolvedConfig:
