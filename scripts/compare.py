@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.data.staging import check_data_path
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.evaluation import masked_lm_perplexity
 from fairseq_linformer.running import override, side_by_side, train
@@ -41,6 +42,7 @@ def perplexity(data: Path, run: Path) -> float:
 
 def compare(data: Path, out: Path, variants: dict[str, list[str]], seeds: list[int], updates: int, jobs: int) -> None:
     data, out = data.absolute(), out.absolute()
+    check_data_path(data)
     runs = {(name, seed): out / name / f"seed{seed}" for seed in seeds for name in variants}
     trainings = [partial(pretrain, data, run, variants[name], seed, updates) for (name, seed), run in runs.items()]
     for result in side_by_side(trainings, jobs):

@@ -30,7 +30,7 @@ from fairseq_linformer.benchmarking.measuring import Case, Machine, in_turns, sp
 from fairseq_linformer.benchmarking.peers import Sizes
 from fairseq_linformer.benchmarking.report import save_over_lengths
 from fairseq_linformer.config import ARCHITECTURES
-from fairseq_linformer.data.staging import write_whole
+from fairseq_linformer.data.staging import check_data_path, write_whole
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.running import CONFIGS, override, train
@@ -132,6 +132,7 @@ def draw(curves: dict[str, list[tuple[float, float]]], cost: dict[str, dict[str,
 
 def compare(data: Path, out: Path, attentions: list[str], updates: int, rounds: int) -> None:
     data, out = data.absolute(), out.absolute()
+    check_data_path(data)
     out.mkdir(parents=True, exist_ok=True)
     curves = {}
     for attention in attentions:

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 from fairseq_linformer.data.classification import SUMMARY_FILE, write_classification
 from fairseq_linformer.data.glue import TASKS, glue_folder, read_glue
+from fairseq_linformer.data.staging import check_data_path
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.running import config_name
@@ -47,6 +48,7 @@ def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
 
 
 def main(source: str, tasks: str, tokenizer: Path, out: Path) -> None:
+    check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(tokenizer)
     names = tasks.split(",")
     with glue_folder(source, names) as folder:

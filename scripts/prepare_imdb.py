@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 from fairseq_linformer.data.classification import write_classification
 from fairseq_linformer.data.imdb import ADDRESS, imdb_folder, read_imdb
+from fairseq_linformer.data.staging import check_data_path
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.running import fine_tuning_command
@@ -39,6 +40,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main(source: str, tokenizer: Path, out: Path) -> None:
+    check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(tokenizer)
     with imdb_folder(source) as folder:
         splits = read_imdb(folder)

@@ -43,7 +43,7 @@ from fairseq_linformer.data.docstrings import (
     write_text,
 )
 from fairseq_linformer.data.reading import find_files, read_chunks
-from fairseq_linformer.data.staging import staged_folder
+from fairseq_linformer.data.staging import check_data_path, staged_folder
 from fairseq_linformer.data.state import read_state
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
@@ -191,6 +191,7 @@ def quickstart(
     corpus: list[Path], out: Path, vocab_size: int, updates: int, fine_tuning_updates: int, seeds: list[int]
 ) -> None:
     out = out.absolute()
+    check_data_path(out)  # which the data is in
     text, data, pretrained = out / "text", out / "data", out / "pretrained"
     collect_text(corpus, text, vocab_size)
     if not data.is_dir():

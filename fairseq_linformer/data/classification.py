@@ -31,7 +31,7 @@ from fairseq.data import Dictionary
 from tqdm import tqdm
 
 from .indexed import IndexedWriter
-from .staging import staged_folder
+from .staging import check_data_path, staged_folder
 from .state import read_state
 from .tokenizer import DICTIONARY_FILE, Tokenizer, unknown_warning
 
@@ -129,6 +129,7 @@ def write_classification(
     row without any text, whose label is missing, unknown or impossible, or that is a pair among single texts or the
     reverse.
     """
+    check_data_path(out)
     if labels is None and "train" not in splits:
         raise ValueError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
     with staged_folder(out.resolve(), SUMMARY_FILE) as (folder, summary_file):

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from .encoding import Encoded, available_cores, chunk_encoder
 from .indexed import IndexedWriter
 from .reading import Chunk, LineSample, find_files, read_chunks
-from .staging import staged_folder
+from .staging import check_data_path, staged_folder
 from .tokenizer import (
     DICTIONARY_FILE,
     ENCODER_FILE,
@@ -95,6 +95,7 @@ def prepare_corpus(
     Raises ValueError or OSError, naming the file or option, for anything that the user can mend.
     """
     started = time.monotonic()
+    check_data_path(out)
     workers = available_cores() if workers is None else workers
     if not 1 <= workers <= MOST_WORKERS:
         raise ValueError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")

@@ -43,6 +43,26 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
         _rename(partial, out)
 
 
+def check_path(path: Path | str) -> None:
+    """ValueError for a path that cannot be put into a configuration of fairseq's.
+
+    OmegaConf takes ${ for the start of another option's name. An escape is used up each time that fairseq resolves a
+    configuration, once before training and once for each checkpoint that it writes, so none lasts.
+    """
+    if "${" in str(path):
+        raise ValueError(f"{path}: a path with ${{ in it is not allowed: fairseq takes that for an option's name")
+
+
+def check_data_path(path: Path) -> None:
+    """ValueError for a data folder that fairseq cannot be told, as its name is typed.
+
+    fairseq takes a colon for the end of one folder's name, and the start of the next.
+    """
+    check_path(path)
+    if os.pathsep in str(path):
+        raise ValueError(f"{path}: a data folder with a colon in its path is not allowed: fairseq splits it there")
+
+
 def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
     """Locks a file for as long as this process keeps it open; worker processes do not inherit such a lock.
 

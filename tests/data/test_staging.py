@@ -1,12 +1,17 @@
 """The folder that appears when it is whole: what happens at its ends, and when two runs meet."""
 
 import os
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairseq_linformer.data import staging
-from fairseq_linformer.data.staging import staged_folder
+from fairseq_linformer.data.classification import write_classification
+from fairseq_linformer.data.corpus import prepare_corpus
+from fairseq_linformer.data.staging import check_data_path, check_path, staged_folder
+from tests.conftest import ROOT
 
 
 def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +69,49 @@ def test_a_run_that_finishes_while_another_waits_stays_whole(
         pytest.fail("the work began")
     assert (out / "mark").read_text() == "of the first run"
     assert not followed_by_a_third or (partial / "mark").read_text() == "of the third run"
+
+
+@pytest.mark.parametrize("name", ["/a:b/c", "a:", "a${b}", "a${", "\\${"])
+def test_names_that_no_data_folder_of_fairseqs_can_have(name: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed: fairseq ") as error:
+        check_data_path(Path(name))
+    assert str(error.value).startswith(name)
+    if ":" in name:
+        check_path(name)
+
+
+def test_odd_names_that_it_can_have() -> None:
+    check_data_path(Path("/a b/$c{d}/{$}/é'\"\\,=/%20"))
+
+
+NONE, SPLIT = Path("none"), Path("a:b")
+
+
+@pytest.mark.parametrize(
+    ("script", "function", "options"),
+    [
+        ("prepare_glue", "main", {"source": "none", "tasks": "RTE", "tokenizer": NONE, "out": SPLIT}),
+        ("prepare_imdb", "main", {"source": "none", "tokenizer": NONE, "out": SPLIT}),
+        ("compare", "compare", {"data": SPLIT, "out": NONE, "variants": {}, "seeds": [], "updates": 1, "jobs": 1}),
+        ("compare_attention", "compare", {"data": SPLIT, "out": NONE, "attentions": [], "updates": 1, "rounds": 1}),
+        (
+            "quickstart",
+            "quickstart",
+            {"corpus": [NONE], "out": SPLIT, "vocab_size": 9, "updates": 1, "fine_tuning_updates": 1, "seeds": [1]},
+        ),
+    ],
+)
+def test_such_a_name_is_refused_where_it_is_typed(
+    script: str, function: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is read, downloaded or trained."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"a:b: a data folder with a colon in its path is not allowed"):
+        runpy.run_path(str(ROOT / f"scripts/{script}.py"))[function](**options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nor_does_the_package_write_there(tmp_path: Path) -> None:
+    for write in (lambda: prepare_corpus([NONE], [NONE], SPLIT), lambda: write_classification(SPLIT, {}, None)):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="a:b: a data folder with a colon"):
+            write()
