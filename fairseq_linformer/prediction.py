@@ -39,6 +39,7 @@ class Predictor:
         checkpoint: its file.
         data: the prepared folder of a task with the vocabulary and the labels; by default the one that it was
             fine-tuned on.
+        device: where it computes; by default the first GPU, or the CPU.
 
     Attributes:
         labels: the classes by number, none where the model gives scores.
@@ -50,7 +51,7 @@ class Predictor:
         ValueError: the checkpoint cannot be read, was not fine-tuned, or does not fit the data's folder.
     """
 
-    def __init__(self, checkpoint: Path, data: Path | None = None) -> None:
+    def __init__(self, checkpoint: Path, data: Path | None = None, device: str | None = None) -> None:
         hub = _load(checkpoint, data)
         self.task, cfg = hub.task, hub.task.cfg
         folder = Path(cfg.data)
@@ -63,7 +64,7 @@ class Predictor:
         if getattr(cfg, "truncation", None) == "random-crop":
             cfg.truncation = "head"  # as the task does outside train: no prediction depends on chance
         self._tokenizer = load_tokenizer(folder)
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._model = hub.model.eval().to(self._device)
 
     def split(self, name: str) -> tuple[list[Prediction], list[str] | None]:

@@ -109,6 +109,15 @@ def test_probabilities_are_those_of_fairseqs_hub_row_by_row(reviews, monkeypatch
         assert row.label == str(int(probabilities[1] > probabilities[0]))
 
 
+def test_it_computes_on_the_device_that_it_is_given(reviews, monkeypatch):
+    """Not on the first GPU, where there are several."""
+    monkeypatch.setattr(prediction.torch.cuda, "is_available", lambda: True)
+    predictor = Predictor(reviews / "checkpoint_best.pt", device="meta")
+    assert {parameter.device.type for parameter in predictor._model.parameters()} == {"meta"}
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):  # the batches are there too
+        list(predictor.texts(examples(1)))
+
+
 def test_batches_hold_rows_of_about_one_length(reviews, monkeypatch):
     monkeypatch.setattr(prediction, "BATCH_TOKENS", 60)
     batches, collate = [], data_utils.collate_tokens
