@@ -6,7 +6,9 @@ dev set; the predictions are saved, and the metrics are computed from that file.
 ::
 
     OUT/TASK/seed1/{checkpoint_best.pt,train.log,...}            as fairseq writes them
+    OUT/TASK/seed1/run.json                                      what the run is made of, by content
     OUT/TASK/seed1/predictions-valid.tsv                         label, prediction, probability of each class
+    OUT/TASK/seed1/scores.json                                   their metrics, once they are found to be fairseq's
     OUT/TASK/lr0.0003-batch32/seed1/...                          one folder a setting, where several are tried
     OUT/results.json, OUT/results.md                             every run, and the table
 """
@@ -27,14 +29,15 @@ from omegaconf import OmegaConf
 from .attention import get_attention
 from .checkpoint import checkpoint_file, data_folder, read_checkpoint
 from .config import LinformerRobertaConfig, ResolvedConfig
-from .data.classification import SUMMARY_FILE, read_summary
-from .data.staging import write_whole
+from .data.classification import read_summary
+from .data.staging import check_data_path, check_path, write_whole
 from .data.tokenizer import DICTIONARY_FILE, load_dictionary
 from .model import LinformerRobertaModel
 from .overrides import check_override
 from .prediction import Predictor
-from .results import Result, Run, Setting, mean_score
-from .running import CONFIGS, RUN_FILE, check_settings, config_name, override, side_by_side, train
+from .provenance import digest_file
+from .results import PREDICTIONS, SCORES_FILE, Result, Run, Setting, mean_score, read_scores, write_scores
+from .running import CONFIGS, Training, config_name, job_device, override, side_by_side
 from .scores import TASK_METRICS, score
 
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
@@ -67,6 +70,7 @@ class FineTuning:
             of them, and the other seeds train with the best.
         epochs: how often the training rows are seen; by default as the YAML says. Its updates and warm-up are scaled.
         overrides: Hydra's, for every run.
+        digest: of the checkpoint's file, as it was at the start.
         model: the configuration of the checkpoint's model.
 
     Raises:
@@ -83,10 +87,15 @@ class FineTuning:
     batch_sizes: Sequence[int] = ()
     epochs: float | None = None
     overrides: Sequence[str] = ()
+    digest: str = field(init=False)
     model: ResolvedConfig = field(init=False)
+    _trainings: dict[Run, Training] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.checkpoint, self.data, self.out = (path.absolute() for path in (self.checkpoint, self.data, self.out))
+        check_data_path(self.data)
+        for path in (self.checkpoint, self.out):
+            check_path(path)
         self.checkpoint = checkpoint_file(self.checkpoint)
         self.tasks = list(dict.fromkeys(map(official_name, self.tasks)))
         for word in self.overrides:
@@ -95,6 +104,7 @@ class FineTuning:
             read_summary(self.data / task)  # says so where it is not prepared
         first, *others = (self.data / task for task in self.tasks)
         self.model = read_model(self.checkpoint, first)
+        self.digest = digest_file(self.checkpoint)
         for data in others:
             check_vocabulary(data, load_dictionary(first / DICTIONARY_FILE), self.checkpoint)
 
@@ -105,11 +115,12 @@ class FineTuning:
             The results of every seed, and those of settings that were tried and are not the best.
 
         Raises:
-            ValueError: a folder holds a run with other settings, or of a checkpoint or data that changed since.
+            ValueError: an override does not fit; a folder holds a run with other settings, or of a checkpoint or data
+                of other content.
         """
         for task, seed in itertools.product(self.tasks, self.seeds):
             for setting in self._settings(task):
-                check_folder(self._run(task, seed, setting), self.data)
+                self._training(self._run(task, seed, setting)).check()
         execute = partial(self._execute, jobs=jobs, launcher=launcher)
         first, *others = self.seeds
         if not self._several():
@@ -130,31 +141,43 @@ class FineTuning:
         return [Setting(rate, batch_size) for rate in rates for batch_size in batch_sizes]
 
     def _run(self, task: str, seed: int, setting: Setting) -> Run:
-        """One run; a longer or shorter one than the recipe's has its share of warm-up."""
+        """One run, which sees the training rows as often as the recipe has it, or `epochs` times."""
         recipe = read_recipe(task)
-        updates, warm_up = recipe.optimization.max_update, recipe.lr_scheduler.warmup_updates
-        length = updates * recipe.dataset.batch_size / setting.batch_size
+        length = recipe.optimization.max_update * recipe.dataset.batch_size / setting.batch_size
         if self.epochs is not None:
             rows = read_summary(self.data / task).splits["train"].examples
             length = self.epochs * rows / setting.batch_size
-        steps = max(1, math.ceil(length))
-        overrides = (
-            *model_overrides(self.model),
-            override("task.data", self.data / task),
-            override("checkpoint.finetune_from_model", self.checkpoint),
-            "distributed_training.distributed_world_size=1",  # otherwise every GPU in sight, and batches of that many
-            f"common.seed={seed}",
-            f"optimization.lr=[{setting.rate:g}]",
-            f"dataset.batch_size={setting.batch_size}",
-            f"lr_scheduler.warmup_updates={round(steps * warm_up / updates)}",
-            *(("optimization.max_epoch=0",) if self.epochs is not None else ()),
-            *self.overrides,
-        )
         folder = self.out / task / (str(setting) if self._several() else "") / f"seed{seed}"
-        return Run(task, seed, setting, steps, self.checkpoint, overrides, folder)
+        return Run(task, seed, setting, max(1, math.ceil(length)), folder)
+
+    def _training(self, run: Run) -> Training:
+        """How a run is trained: always the same object, which holds what the run's files were when it was asked."""
+        if run not in self._trainings:
+            overrides = tuple(self._overrides(run))
+            self._trainings[run] = Training(f"finetune/{config_name(run.task)}", overrides, run.folder, run.updates)
+        return self._trainings[run]
+
+    def _overrides(self, run: Run) -> Iterator[str]:
+        """What a run changes of the task's YAML; a longer or shorter one than there has its share of warm-up."""
+        recipe = read_recipe(run.task)
+        warm_up = recipe.lr_scheduler.warmup_updates / recipe.optimization.max_update
+        yield from model_overrides(self.model)
+        yield override("task.data", self.data / run.task)
+        yield override("checkpoint.finetune_from_model", self.checkpoint)
+        # Otherwise every GPU in sight, and batches of that many.
+        yield "distributed_training.distributed_world_size=1"
+        yield f"common.seed={run.seed}"
+        yield f"optimization.lr=[{run.setting.rate}]"
+        yield f"dataset.batch_size={run.setting.batch_size}"
+        yield f"lr_scheduler.warmup_updates={round(run.updates * warm_up)}"
+        if self.epochs is not None:
+            yield "optimization.max_epoch=0"
+        yield from self.overrides
 
     def _execute(self, runs: Sequence[Run], jobs: int, launcher: Sequence[str]) -> list[Result]:
-        calls: list[Callable[[], Result]] = [partial(train_and_score, run, self.data, launcher) for run in runs]
+        calls: list[Callable[[], Result]] = [
+            partial(train_and_score, run, self._training(run), self.data / run.task, launcher) for run in runs
+        ]
         return [
             Result(run, error=str(result)) if isinstance(result, Exception) else result
             for run, result in zip(runs, side_by_side(calls, jobs), strict=True)
@@ -214,37 +237,37 @@ def model_overrides(config: ResolvedConfig) -> Iterator[str]:
         yield "model.attention_dropout=0"  # the recipe's has nothing to drop
 
 
-def train_and_score(run: Run, data: Path, launcher: Sequence[str] = ()) -> Result:
-    """Trains a run to its end, predicts the dev sets with its best checkpoint, and scores what was saved.
+def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence[str] = ()) -> Result:
+    """Trains a run to its end, predicts the dev sets of `data` with its best checkpoint, and scores what was saved.
 
     Raises:
         OSError: the training failed.
         ValueError: the metrics are not those that fairseq logged.
     """
-    log = train(f"finetune/{config_name(run.task)}", run.overrides, run.folder, run.updates, launcher)
+    if not training.is_complete():
+        (run.folder / SCORES_FILE).unlink(missing_ok=True)  # of a training that is not there any more
+    log = training.run(launcher)
+    scores = read_scores(run.folder, training.provenance)
+    if scores is not None:
+        return Result(run, scores, made=training.provenance)
     checkpoint = checkpoint_file(run.folder)
-    splits = read_recipe(run.task).dataset.get("valid_subset", "valid").split(",")
-    files = {split: run.folder / f"predictions-{split}.tsv" for split in splits}
-    predicted = all(file.is_file() for file in files.values())
-    if not predicted:
-        predictor = Predictor(checkpoint, data / run.task)
-        for split, file in files.items():
-            write_predictions(predictor, split, file)
-    result = Result(run, {split: score(run.task, *read_predictions(run.task, file)) for split, file in files.items()})
-    if not predicted:
-        state = read_checkpoint(checkpoint)
-        if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # in which fairseq validates, and this does not
-            check_log(result, log, int(state["optimizer_history"][-1]["num_updates"]))
+    result = Result(run, _predict_and_score(run, checkpoint, data), made=training.provenance)
+    state = read_checkpoint(checkpoint)
+    if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # in which fairseq validates, and this does not
+        check_log(result, log, int(state["optimizer_history"][-1]["num_updates"]))
+    write_scores(run.folder, training.provenance, result.scores)
     return result
 
 
-def check_folder(run: Run, data: Path) -> None:
-    """ValueError where a run's folder holds one with other settings, or an older one than its checkpoint or data."""
-    check_settings(run.overrides, run.folder, run.updates)
-    mark = run.folder / RUN_FILE
-    for source in (run.checkpoint, data / run.task / SUMMARY_FILE):
-        if mark.is_file() and source.stat().st_mtime > mark.stat().st_mtime:
-            raise ValueError(f"{source} is younger than the run in {run.folder}: remove that, or name another folder")
+def _predict_and_score(run: Run, checkpoint: Path, data: Path) -> dict[str, dict[str, float]]:
+    splits = read_recipe(run.task).dataset.get("valid_subset", "valid").split(",")
+    predictor = Predictor(checkpoint, data, job_device())
+    scores = {}
+    for split in splits:
+        file = run.folder / PREDICTIONS.format(split)
+        write_predictions(predictor, split, file)
+        scores[split] = score(run.task, *read_predictions(run.task, file))
+    return scores
 
 
 def write_predictions(predictor: Predictor, split: str, file: Path) -> None:

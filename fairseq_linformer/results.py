@@ -1,4 +1,7 @@
-"""What runs of fine-tuning gave, and the table that papers print: OUT/results.json and OUT/results.md."""
+"""What runs of fine-tuning gave, and the table that papers print: OUT/results.json and OUT/results.md.
+
+Both are derived from the folders of the runs, each of which says by content what made it, and what it scored.
+"""
 
 import json
 import math
@@ -11,22 +14,13 @@ from typing import Any, TypedDict
 from .config import ResolvedConfig
 from .data.staging import write_whole
 from .data.state import read_state
+from .provenance import Provenance, digest_file
+from .running import RUN_FILE, config_name, read_run
 from .scores import NAMES, TASK_METRICS, paper_score
 
 RESULTS_FILE = "results.json"
-
-
-class _TableRow(TypedDict):
-    """What ``as_table`` reads of a row."""
-
-    task: str
-    split: str
-    metric: str
-    mean: float | None
-    deviation: float | None
-    median: float | None
-    values: list[float]
-    paper: str
+SCORES_FILE = "scores.json"  # in a run's folder: its metrics, and what made them
+PREDICTIONS = "predictions-{}.tsv"  # likewise, of a split
 
 
 class _RunRow(TypedDict):
@@ -42,10 +36,12 @@ class _Runs(TypedDict):
     runs: list[_RunRow]
 
 
-class _Results(_Runs):
-    checkpoint: str
-    table: list[_TableRow]
-    search: list[_RunRow]
+class _Scores(TypedDict):
+    """What a run's folder keeps of its metrics."""
+
+    made_by: dict[str, str | None]
+    predictions: dict[str, str]
+    scores: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class Setting:
     batch_size: int
 
     def __str__(self) -> str:
-        return f"lr{self.rate:g}-batch{self.batch_size}"
+        return f"lr{self.rate}-batch{self.batch_size}"
 
 
 @dataclass(frozen=True)
@@ -67,18 +63,20 @@ class Run:
     seed: int
     setting: Setting
     updates: int
-    checkpoint: Path
-    overrides: tuple[str, ...]
     folder: Path
 
 
 @dataclass
 class Result:
-    """A run's metrics by split, ``{"valid": {"accuracy": 93.2}}``; `error` instead where it failed."""
+    """A run's metrics by split, ``{"valid": {"accuracy": 93.2}}``; `error` instead where there are none.
+
+    `made` says what the run is made of, where its folder does.
+    """
 
     run: Run
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     error: str = ""
+    made: Provenance | None = None
 
 
 def mean_score(scores: Mapping[str, Mapping[str, float]]) -> float:
@@ -140,25 +138,100 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
     return {task: checkpoint for task, (_, checkpoint) in best.items()}
 
 
-def write_results(
-    out: Path, checkpoint: Path, model: ResolvedConfig, results: Sequence[Result], search: Sequence[Result]
-) -> str:
-    """Writes `out`/results.json and `out`/results.md, and returns the table; `search` has the settings not chosen.
+def write_scores(folder: Path, made: Provenance, scores: Mapping[str, Mapping[str, float]]) -> None:
+    """Keeps the scores of a run in its folder, with what made them and the predictions that they were computed from."""
+    predictions = {file.name: digest_file(file) for file in sorted(folder.glob(PREDICTIONS.format("*")))}
+    content = {"made_by": made.digests(), "predictions": predictions, "scores": scores}
+    write_whole(folder / SCORES_FILE, json.dumps(content, indent=1) + "\n")
 
-    What they hold of the checkpoint's other tasks stays, so that tasks can be run one after another.
+
+def read_scores(folder: Path, made: Provenance) -> dict[str, dict[str, float]] | None:
+    """The scores in a run's folder; None where there are none of that run, or its predictions are not those scored."""
+    try:
+        content = read_state(folder / SCORES_FILE, _Scores)
+        digests = {name: digest_file(folder / name) for name in content["predictions"]}
+    except (FileNotFoundError, ValueError):  # none, or damaged: they are computed again
+        return None
+    valid = content["made_by"] == made.digests() and digests == content["predictions"]
+    return content["scores"] if valid else None
+
+
+def _find_runs(out: Path, checkpoint: str) -> list[Result]:
+    """What the folders of runs below `out` say of those that start from the checkpoint with that digest."""
+    found = []
+    tasks = {f"finetune/{config_name(task)}": task for task in TASK_METRICS}
+    for file in sorted(out.rglob(RUN_FILE)):
+        state = read_run(file.parent)
+        made = state.provenance if state else None
+        if state is None or made is None or made.config not in tasks or made.checkpoint != checkpoint:
+            continue
+        options = made.configuration
+        setting = Setting(options["optimization.lr"][0], options["dataset.batch_size"])
+        task, seed, updates = tasks[made.config], options["common.seed"], options["optimization.max_update"]
+        scores = read_scores(file.parent, made) if state.complete else None
+        error = "" if scores else "not complete: repeat its command"
+        found.append(Result(Run(task, seed, setting, updates, file.parent), scores or {}, error, made))
+    return found
+
+
+def _recipe(results: Sequence[Result]) -> str | None:
+    """Of a task's runs, the recipe that most seeds were trained with; of equal ones that with the best mean."""
+
+    def worth(recipe: str) -> tuple[int, float]:
+        means = [mean_score(one.scores) for one in results if _has_recipe(one, recipe) and not one.error]
+        return len(means), statistics.mean(means) if means else -math.inf
+
+    return max(dict.fromkeys(one.made.recipe() for one in results if one.made), key=worth, default=None)
+
+
+def _has_recipe(result: Result, recipe: str | None) -> bool:
+    return result.made is not None and result.made.recipe() == recipe
+
+
+def _shown(found: Sequence[Result], own: Sequence[Result]) -> list[Result]:
+    """The runs of a task that its row is of: one a seed, with the recipe of this command's `own` where it has any."""
+    folders = {result.run.folder for result in own}
+    mine = [result for result in found if result.run.folder in folders]
+    recipe = _recipe(mine or found)
+    # A seed may have been trained in two folders, by a search and without one: this command's is meant.
+    ordered = [*sorted(found, key=lambda result: not result.error), *mine]
+    by_seed = {result.run.seed: result for result in ordered if _has_recipe(result, recipe)}
+    by_seed |= {result.run.seed: result for result in own if result.error and result.run.seed not in by_seed}
+    return [result for _, result in sorted(by_seed.items())]
+
+
+def write_results(
+    out: Path,
+    checkpoint: Path,
+    digest: str,
+    model: ResolvedConfig,
+    results: Sequence[Result],
+    search: Sequence[Result],
+) -> str:
+    """Writes `out`/results.json and `out`/results.md, and returns the table.
+
+    They hold what the folders below `out` say of all runs of the checkpoint with that digest, whichever command trained
+    them, and why runs of this command failed: its `results`, and those of `search`, whose settings were not chosen. A
+    task's row in the table is of runs that share all but the seed: this command's, or for other tasks the most.
     """
-    content: dict[str, Any] = {"checkpoint": str(checkpoint), "model": vars(model)}
-    content["table"] = summarise(results, model)
-    content["runs"] = [_as_row(result, out) for result in results]
-    content["search"] = [_as_row(result, out) for result in search]
-    if (out / RESULTS_FILE).is_file():
-        earlier: dict[str, Any] = {**read_state(out / RESULTS_FILE, _Results)}
-        tasks = {result.run.task for result in results}
-        if earlier["checkpoint"] == content["checkpoint"]:
-            for rows in ("table", "runs", "search"):
-                content[rows] += [row for row in earlier[rows] if row["task"] not in tasks]
-    for rows in ("table", "runs", "search"):
-        content[rows].sort(key=lambda row: list(TASK_METRICS).index(row["task"]))
+    found = _find_runs(out, digest)
+    failures = {result.run.folder: result.error for result in (*results, *search) if result.error}
+    for result in found:
+        if result.error:
+            result.error = failures.get(result.run.folder, result.error)
+    shown: list[Result] = []
+    for task in TASK_METRICS:
+        of_task = ([result for result in part if result.run.task == task] for part in (found, results))
+        shown += _shown(*of_task)
+    folders = {result.run.folder for result in shown}
+    others = [result for result in found if result.run.folder not in folders]
+    content: dict[str, Any] = {
+        "checkpoint": {"path": str(checkpoint), "sha256": digest},
+        "model": vars(model),
+        "table": summarise(shown, model),
+        "runs": [_as_row(result, out) for result in shown],
+        "search": [_as_row(result, out) for result in others],
+    }
     table = as_table(content["table"])
     write_whole(out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
     write_whole(out / "results.md", table)
@@ -167,4 +240,5 @@ def write_results(
 
 def _as_row(result: Result, out: Path) -> dict[str, Any]:
     run = {**asdict(result.run), "folder": result.run.folder.relative_to(out)}
-    return {**run, "scores": result.scores, "error": result.error}
+    made = result.made.digests() if result.made else {}
+    return {**run, "made_by": made, "scores": result.scores, "error": result.error}

@@ -16,6 +16,8 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypedDict, TypeVar
 
@@ -23,11 +25,11 @@ import torch
 from tqdm import tqdm
 
 from .data.encoding import available_cores
-from .data.staging import lock, write_whole
+from .data.staging import check_path, lock, write_whole
 from .data.state import read_state
+from .provenance import CONFIGS, Provenance
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-RUN_FILE = "run.json"  # in a run's folder: its settings, and whether it is complete
+RUN_FILE = "run.json"  # in a run's folder: what it is made of, and whether it is complete
 LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hydra where the configs say
 
 POLL_SECONDS = 0.2
@@ -35,8 +37,13 @@ POLL_SECONDS = 0.2
 T = TypeVar("T")
 
 
-class _RunFile(TypedDict):
-    settings: list[str]
+class _Made(TypedDict, total=False):  # all of them, but in what was written before
+    config: str
+    data: str
+    checkpoint: str | None
+
+
+class _RunFile(_Made):
     complete: bool
 
 
@@ -46,7 +53,12 @@ _job = threading.local()  # what a thread of side_by_side passes to the processe
 
 
 def override(name: str, value: object) -> str:
-    """``name=value`` as Hydra reads it, whatever characters the value holds (a folder's name, say)."""
+    """``name=value`` as Hydra reads it, whatever characters the value holds (a folder's name, say).
+
+    Raises:
+        ValueError: the value holds "${", which no quotes save from fairseq.
+    """
+    check_path(str(value))
     if re.fullmatch(r"[A-Za-z0-9_.-]*/[A-Za-z0-9_./-]+", str(value)):
         return f"{name}={value}"  # a folder's name that needs no quotes
     # Inside quotes a backslash is one, except before a quote.
@@ -72,62 +84,123 @@ def fine_tuning_command(config: str, data: Path) -> str:
     return command_line(f"finetune/{config}", override("task.data", data), *start)
 
 
-def train(
-    config: str, overrides: Sequence[str], folder: Path, updates: int, launcher: Sequence[str] = ()
-) -> list[dict[str, Any]]:
-    """Trains with a YAML of configs/, from where an interrupted run stopped; a complete one is not run again.
+@dataclass(frozen=True)
+class Training:
+    """A run of fairseq-hydra-train, and the folder that belongs to it alone.
 
     Args:
-        config: folder and name, ``pretrain/tiny_512``.
+        config: folder and name of a YAML of configs/, ``pretrain/tiny_512``.
         overrides: Hydra's, ``task.data=…``.
         folder: of the checkpoints; what the command prints is added to its ``train.log``.
         updates: length of the run.
-        launcher: Hydra's overrides that choose what starts the run, ``hydra/launcher=slurm``; this process by default.
+    """
 
-    Returns:
-        What fairseq logged, oldest first: training rows with ``loss`` and ``num_updates``, validation rows with
-        ``valid_loss`` and ``valid_num_updates``, numbers as numbers.
+    config: str
+    overrides: tuple[str, ...]
+    folder: Path
+    updates: int
+
+    @property
+    def settings(self) -> list[str]:
+        """Every override that the command is given."""
+        where = override("checkpoint.save_dir", self.folder)
+        return [where, f"optimization.max_update={self.updates}", *self.overrides]
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """What it is made of, as the files are when this is asked first: before it begins."""
+        return Provenance.of(self.config, self.settings)
+
+    def check(self) -> None:
+        """Reads what the run is made of, once.
+
+        Raises:
+            ValueError: Hydra does not compose its settings; the folder holds a run that is made of something else,
+                which the message names, or of nobody knows what.
+            FileNotFoundError: the data, or the checkpoint that it starts from, does not exist.
+        """
+        now, state = self.provenance, read_run(self.folder)
+        if not ((state and state.complete) or any(self.folder.glob("*.pt"))):
+            return  # a run that failed at its start is no hindrance
+        remedy = "remove it, or name another folder"
+        if state is None or state.provenance is None:
+            raise ValueError(f"{self.folder} holds a run, but no {RUN_FILE} that says what it is made of: {remedy}")
+        if changes := state.provenance.changes(now):
+            raise ValueError(f"{self.folder} holds a run with other settings ({changes}): {remedy}")
+
+    def is_complete(self) -> bool:
+        """Whether the folder holds this run, and all of it; ValueError as ``check`` raises it."""
+        self.check()
+        state = read_run(self.folder)
+        return state is not None and state.complete
+
+    def run(self, launcher: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Trains from where an interrupted run stopped; a complete one is not run again.
+
+        Args:
+            launcher: Hydra's overrides that choose what starts the run, ``hydra/launcher=slurm``; this process by
+                default.
+
+        Returns:
+            What fairseq logged, oldest first: training rows with ``loss`` and ``num_updates``, validation rows with
+            ``valid_loss`` and ``valid_num_updates``, numbers as numbers.
+
+        Raises:
+            ValueError: the folder holds a run with other settings, or another process is at work in it; or the data or
+                the checkpoint was replaced while it trained.
+            OSError: the run failed; the message ends with the last lines that it printed.
+        """
+        self.check()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "train.log").open("a", buffering=1, encoding="utf-8") as log:
+            # The training inherits it: where this process alone is killed, no second one starts beside the first.
+            lock(log, f"{self.folder}: another process is training there", inherited=True)
+            if not self.is_complete():
+                self._write(complete=False)
+                _run(self.config, self.settings, self.folder, log, self.updates, launcher)
+                self._check_sources()
+                self._write(complete=True)
+        return list(_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
+
+    def _check_sources(self) -> None:
+        """A configuration was read when the run began, but nobody knows which part of replaced data it was given."""
+        made, now = self.provenance, Provenance.of(self.config, self.settings)
+        if changes := made.changes(replace(now, configuration=made.configuration)):
+            raise ValueError(f"{self.folder}: since the run began, {changes}: put the former one back, and repeat")
+
+    def _write(self, complete: bool) -> None:
+        content = {**self.provenance.as_json(), "complete": complete}
+        write_whole(self.folder / RUN_FILE, json.dumps(content, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run's folder says of it; no provenance where it does not say what the run is made of."""
+
+    provenance: Provenance | None
+    complete: bool
+
+
+def read_run(folder: Path) -> RunState | None:
+    """What a folder's run.json says, or None where there is none.
 
     Raises:
-        ValueError: the folder holds a run with other settings, or another process is at work in it.
-        OSError: the run failed; the message ends with the last lines that it printed.
+        ValueError: the file is damaged.
     """
-    settings = _settings(overrides, folder, updates)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "train.log").open("a", buffering=1, encoding="utf-8") as log:
-        # The training inherits it: where this process alone is killed, no second one starts beside the first.
-        lock(log, f"{folder}: another process is training there", inherited=True)
-        if not _is_complete(folder, settings):
-            _write_run(folder, settings, complete=False)
-            _run(config, settings, folder, log, updates, launcher)
-            _write_run(folder, settings, complete=True)
-    return list(_rows((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
+    file = folder / RUN_FILE
+    if not file.is_file():
+        return None
+    content: Any = read_state(file, _RunFile)
+    known = isinstance(content.get("configuration"), dict) and {"config", "data", "checkpoint"} <= content.keys()
+    made = Provenance(*(content[name] for name in ("config", "configuration", "data", "checkpoint"))) if known else None
+    return RunState(made, content["complete"])
 
 
-def check_settings(overrides: Sequence[str], folder: Path, updates: int) -> None:
-    """Raises the ValueError with which ``train`` refuses a folder that holds a run with other settings."""
-    _is_complete(folder, _settings(overrides, folder, updates))
-
-
-def _settings(overrides: Sequence[str], folder: Path, updates: int) -> list[str]:
-    return [override("checkpoint.save_dir", folder), f"optimization.max_update={updates}", *overrides]
-
-
-def _is_complete(folder: Path, settings: list[str]) -> bool:
-    if not (folder / RUN_FILE).is_file():
-        return False
-    run = read_state(folder / RUN_FILE, _RunFile)
-    holds_work = run["complete"] or any(folder.glob("*.pt"))  # a run that failed at its start is no hindrance
-    if run["settings"] != settings and holds_work:
-        differing = sorted(set(run["settings"]) ^ set(settings))
-        raise ValueError(
-            f"{folder} holds a run with other settings ({', '.join(differing)}): remove it, or name another folder"
-        )
-    return bool(run["complete"])
-
-
-def _write_run(folder: Path, settings: list[str], complete: bool) -> None:
-    write_whole(folder / RUN_FILE, json.dumps({"settings": settings, "complete": complete}, indent=1))
+def train(
+    config: str, overrides: Sequence[str], folder: Path, updates: int, launcher: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Runs a ``Training`` in `folder`, unless it is complete there, and returns what fairseq logged."""
+    return Training(config, tuple(overrides), folder, updates).run(launcher)
 
 
 def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: int, launcher: Sequence[str]) -> None:
@@ -223,7 +296,14 @@ def _begin_job(numbers: Iterator[int], jobs: int, stop: threading.Event) -> None
     _job.environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, available_cores() // jobs)))}
     if devices := torch.cuda.device_count():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
-        _job.environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[next(numbers) % devices]
+        number = next(numbers) % devices
+        _job.environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number]
+        _job.device = f"cuda:{number}"
+
+
+def job_device() -> str:
+    """The device on which this thread computes: in ``side_by_side`` the one that its trainings have."""
+    return getattr(_job, "device", "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _result_or_error(call: Callable[[], T]) -> T | Exception:

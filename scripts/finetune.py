@@ -7,8 +7,10 @@
 The data is a folder with a folder a task, as scripts/prepare_glue.py and prepare_imdb.py write them with the
 checkpoint's tokenizer. Each run is fairseq-hydra-train with the task's YAML of configs/finetune and the checkpoint's
 model; its best checkpoint predicts the dev set, and the official metrics are computed from the saved predictions.
-Runs that are complete are not run again, an interrupted one goes on, a failed one is named at the end. Words at the end
-are Hydra's overrides for every run: optimization.clip_norm=1.0
+Runs that are complete are not run again, an interrupted one goes on, a failed one is named at the end; one whose
+checkpoint, data or configuration has other content by now is refused. The table is of all runs of the checkpoint that
+OUT holds, of a task those that differ in the seed alone. Words at the end are Hydra's overrides for every run:
+optimization.clip_norm=1.0
 
 --jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
 launcher of Hydra's, which overrides configure:
@@ -34,10 +36,10 @@ from fairseq_linformer.scores import TASK_METRICS
 
 def finetune(tuning: FineTuning, jobs: int, launcher: list[str]) -> None:
     results, search = tuning.run(jobs, launcher)
-    table = write_results(tuning.out, tuning.checkpoint, tuning.model, results, search)
+    table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search)
     print(f"\n{table}\nruns, predictions, results.json and results.md: {tuning.out}")
     for task, setting in {result.run.task: result.run.setting for result in results}.items():
-        print(f"{task}: lr {setting.rate:g}, batches of {setting.batch_size}")
+        print(f"{task}: lr {setting.rate}, batches of {setting.batch_size}")
     failed = [result for result in (*results, *search) if result.error]
     for result in failed:
         run = result.run
@@ -86,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--epochs", metavar="N", type=number(float), help="default: the updates of the task's YAML")
     add("--learning-rates", metavar="X,X,…", type=numbers(float, 0), default=[], help="default: the task's YAML")
     add("--batch-sizes", metavar="N,N,…", type=numbers(int, 0), default=[], help="default: the task's YAML")
-    grid = f"{', '.join(f'{rate:g}' for rate in RATES)} and {', '.join(map(str, BATCH_SIZES))}"
+    grid = f"{', '.join(map(str, RATES))} and {', '.join(map(str, BATCH_SIZES))}"
     add("--search", action="store_true", help=f"try RoBERTa's grid where none is named: {grid}")
     add("--jobs", metavar="N", type=number(int), default=1, help="runs side by side (default 1)")
     add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")

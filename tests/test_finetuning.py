@@ -1,25 +1,28 @@
 """scripts/finetune.py: from an official archive to the table, what is run again and what is refused."""
 
 import csv
+import hashlib
 import json
 import os
 import random
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from fairseq_linformer import finetuning
+from fairseq_linformer import finetuning, running
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.glue import TASKS
 from fairseq_linformer.finetuning import FineTuning, check_log, model_overrides, read_recipe
+from fairseq_linformer.provenance import digest_folder
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.results import Result, Run, Setting
-from fairseq_linformer.running import RUN_FILE
+from fairseq_linformer.results import Result, Run, Setting, write_results
 from tests.conftest import ROOT, run, sentences, write_sst_2
 from tests.test_configs import composed
 
@@ -126,7 +129,7 @@ def test_what_is_done_is_not_run_again_and_another_setting_is_refused(finished, 
     options = ["--tasks", "SST-2,stsb", "--seeds", "1,2"]
     assert table in run(*command(*options, "--learning-rates", "0.01"), cwd=pretrained)
     printed = run(*command(*options, "--learning-rates", "0.02"), cwd=pretrained, status=1)
-    assert "SST-2/seed1 holds a run with other settings (optimization.lr=[0.01], optimization.lr=[0.02])" in printed
+    assert "SST-2/seed1 holds a run with other settings (lr_scheduler.lr was [0.01], is [0.02], opt" in printed
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
     assert {name: (finished / name).read_text() for name in before} == before, "nothing is lost by it"
 
@@ -196,18 +199,20 @@ def test_epochs_and_batch_sizes_change_the_updates(pretrained):
     tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
     assert (small.updates, large.updates) == (3598, 1799), "the YAML's at its batch of 16, and as many epochs"
-    assert "lr_scheduler.warmup_updates=214" in small.overrides and "lr_scheduler.warmup_updates=107" in large.overrides
-    assert small.folder == Path("/o/STS-B/lr2e-05-batch16/seed1") and small.overrides[-1] == "a=b"
+    changes = [tuning._training(run_of).overrides for run_of in (small, large)]
+    assert "lr_scheduler.warmup_updates=214" in changes[0] and "lr_scheduler.warmup_updates=107" in changes[1]
+    assert small.folder == Path("/o/STS-B/lr2e-05-batch16/seed1") and changes[0][-1] == "a=b"
     tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], epochs=25, **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
     assert (small.updates, large.updates) == (75, 38), "of 48 rows"
-    assert "lr_scheduler.warmup_updates=4" in small.overrides and "optimization.max_epoch=0" in small.overrides
+    changes = tuning._training(small).overrides
+    assert "lr_scheduler.warmup_updates=4" in changes and "optimization.max_epoch=0" in changes
 
 
 def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypatch):
     figures = {1e-3: 60.0, 2e-3: 80.0, 3e-3: 90.0}
 
-    def train_and_score(run, data, launcher):
+    def train_and_score(run, training, data, launcher):
         if run.setting.rate == 3e-3:
             raise RuntimeError("out of memory")
         return Result(run, {"valid": {"accuracy": figures[run.setting.rate] + run.seed}})
@@ -222,7 +227,7 @@ def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypat
 
 
 def test_figures_that_are_not_fairseqs_are_an_error():
-    run_of = Run("SST-2", 1, Setting(1, 1), 1, Path(), (), Path("f"))
+    run_of = Run("SST-2", 1, Setting(1, 1), 1, Path("f"))
     result = Result(run_of, {"valid": {"accuracy": 80.04}})
     log = [{"valid_num_updates": 5, "valid_accuracy": 70.0}, {"valid_num_updates": 10, "valid_accuracy": 80.0}]
     check_log(result, log, 10)
@@ -232,19 +237,127 @@ def test_figures_that_are_not_fairseqs_are_an_error():
         check_log(result, log, 5)
 
 
-def test_results_of_another_checkpoint_or_other_data_are_not_shown(finished, pretrained, tmp_path):
+def tuning_of(folder, tasks, seeds) -> FineTuning:
+    """The command that made `finished`, in this process, for a copy of it."""
+    words = ["dataset.num_workers=0"]
+    return FineTuning(
+        folder / "runs/tiny", folder / "tasks", folder / "runs/finetune", tasks, seeds, [0.01], (), 4, words
+    )
+
+
+def tune(folder, tasks, seeds) -> list[tuple]:
+    """The runs that results.json has after that command: task, seed, whether it has scores, and why not."""
+    tuning = tuning_of(folder, tasks, seeds)
+    write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, *tuning.run())
+    runs = json.loads((tuning.out / "results.json").read_text())["runs"]
+    return [(run["task"], run["seed"], bool(run["scores"]), run["error"]) for run in runs]
+
+
+@pytest.fixture
+def moved(finished, pretrained, tmp_path, monkeypatch) -> Path:
+    """A copy of all that `finished` made, in which nothing may be trained."""
     shutil.copytree(pretrained, tmp_path / "copy")
-    copy = tmp_path / "copy"
-    os.utime(copy / "runs" / "tiny" / "checkpoint_best.pt", (2e9, 2e9))
-    checkpoint, out = copy / "runs/tiny/checkpoint_best.pt", copy / "runs/finetune"
-    tuning = FineTuning(checkpoint, copy / "tasks", out, ["sst_2"], [1], [0.01], (), 4, ["dataset.num_workers=0"])
-    with pytest.raises(ValueError, match="holds a run with other settings"):  # the folder's name is one of them
-        tuning.run()
-    mark = out / "SST-2" / "seed1" / RUN_FILE
-    mark.write_text(mark.read_text().replace(str(pretrained), str(copy)))
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is younger than the run in"):
-        tuning.run()
-    assert (copy / "runs" / "finetune" / "SST-2" / "seed1" / RUN_FILE).is_file()
+    monkeypatch.setattr(running, "_run", None)
+    return tmp_path / "copy"
+
+
+DONE = [("SST-2", 1, True, ""), ("SST-2", 2, True, ""), ("STS-B", 1, True, ""), ("STS-B", 2, True, "")]
+
+
+def test_results_are_what_the_folders_of_runs_say(moved, monkeypatch):
+    """Whichever command trained them, and wherever they lie; results.json adds nothing to them and hides nothing."""
+    out = moved / "runs/finetune"
+    (out / "results.json").write_text("{}")
+    assert tune(moved, ["sst_2"], [2]) == DONE
+    for line in ("| SST-2 | accuracy | ", "| STS-B | Pearson | "):
+        assert any(row.startswith(line) and " | 2 | " in row for row in (out / "results.md").read_text().splitlines())
+    shutil.rmtree(out / "STS-B/seed2")
+    assert tune(moved, ["sst_2"], [1]) == DONE[:3]
+    (out / "STS-B/seed1/scores.json").unlink()
+    assert tune(moved, ["sst_2"], [1])[2] == ("STS-B", 1, False, "not complete: repeat its command")
+
+    def fail(*_):
+        raise OSError("out of memory")
+
+    monkeypatch.setattr(running, "_run", fail)  # a new seed is trained, and what there was stays
+    assert tune(moved, ["sst_2"], [3])[:3] == [*DONE[:2], ("SST-2", 3, False, "out of memory")]
+
+
+def test_a_result_says_what_made_it(finished, pretrained):
+    content = json.loads((finished / "results.json").read_text())
+    checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
+    digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert content["checkpoint"] == {"path": str(checkpoint), "sha256": digest}
+    for run_of in content["runs"]:
+        scores = json.loads((finished / run_of["folder"] / "scores.json").read_text())
+        assert scores["made_by"] == run_of["made_by"] and scores["made_by"]["checkpoint"] == digest
+        assert scores["made_by"]["data"] == digest_folder(pretrained / "tasks" / run_of["task"])
+        predictions = (finished / run_of["folder"] / "predictions-valid.tsv").read_bytes()
+        assert scores["predictions"] == {"predictions-valid.tsv": hashlib.sha256(predictions).hexdigest()}
+
+
+def test_data_replaced_meanwhile_is_refused(moved):
+    """By content: the file is as long, and older than the runs."""
+    labels = moved / "tasks/STS-B/label/train.label"
+    first, *others = labels.read_text().splitlines()
+    labels.write_text("\n".join([*others, first]) + "\n")
+    os.utime(labels, (1e9, 1e9))
+    with pytest.raises(ValueError, match=r"STS-B/seed1 holds a run with other settings \(the data has other content\)"):
+        tune(moved, ["sts_b"], [1])
+    assert tune(moved, ["sst_2"], [1]) == DONE, "what it said of the former data it still says"
+
+
+def test_a_checkpoint_replaced_meanwhile_is_refused_and_no_table_has_runs_of_both(moved):
+    checkpoint = moved / "runs/tiny/checkpoint_best.pt"
+    state = torch.load(checkpoint, weights_only=True)
+    torch.save({**state, "extra_state": {**state["extra_state"], "val_loss": 0.0}}, checkpoint)
+    os.utime(checkpoint, (1e9, 1e9))
+    with pytest.raises(ValueError, match=r"SST-2/seed1 .* \(the checkpoint that it starts from has other content\)"):
+        tune(moved, ["sst_2"], [1])
+    shutil.rmtree(moved / "runs/finetune/SST-2")
+    tuning = tuning_of(moved, ["sst_2"], [1])
+    failed = Result(tuning._run("SST-2", 1, Setting(0.01, 32)), error="out of memory")
+    table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, [failed], []).splitlines()
+    assert [line.split(" | ")[:3] for line in table[2:]] == [["| SST-2", "accuracy", "failed"]], "STS-B has another's"
+
+
+def test_scores_that_are_not_fairseqs_stay_refused(moved, monkeypatch):
+    """A repeated command checks again; without the defect it goes on, with new predictions and no new training."""
+    folder = moved / "runs/finetune/SST-2/seed1"
+    (folder / "scores.json").unlink()
+    real = finetuning.score
+    monkeypatch.setattr(finetuning, "score", lambda *words: {name: value - 3 for name, value in real(*words).items()})
+    for _ in range(2):
+        assert "by the saved predictions, but fairseq logged" in tune(moved, ["sst_2"], [1, 2])[0][3]
+        assert (folder / "predictions-valid.tsv").is_file() and not (folder / "scores.json").is_file()
+    monkeypatch.setattr(finetuning, "score", real)
+    assert tune(moved, ["sst_2"], [1, 2]) == DONE
+
+
+def test_predictions_that_were_changed_are_made_again(moved):
+    file = moved / "runs/finetune/SST-2/seed1/predictions-valid.tsv"
+    before = file.read_text()
+    file.write_text(before.replace("0\t", "1\t"))
+    assert tune(moved, ["sst_2"], [1]) == DONE
+    assert file.read_text() == before
+
+
+def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
+    made = {}
+
+    def predictor(checkpoint, data, device):
+        made[checkpoint.parent.name] = device
+        barrier.wait(timeout=30)  # both at once
+        raise OSError("enough")
+
+    barrier = threading.Barrier(2)
+    monkeypatch.setattr(finetuning, "Predictor", predictor)
+    monkeypatch.setattr(running.torch.cuda, "device_count", lambda: 2)
+    folder = moved / "runs/finetune/SST-2"
+    for seed in (1, 2):
+        (folder / f"seed{seed}/scores.json").unlink()
+    tuning_of(moved, ["sst_2"], [1, 2]).run(jobs=2)
+    assert sorted(made.values()) == ["cuda:0", "cuda:1"]
 
 
 @pytest.mark.parametrize(
@@ -257,12 +370,15 @@ def test_results_of_another_checkpoint_or_other_data_are_not_shown(finished, pre
         (["--tasks", "sst_2", "--seeds", "1,1"], "1,1 is not allowed: numbers above -1, each once"),
         (["--tasks", "sst_2", "--epochs", "1,5"], "1,5 is not allowed: one number"),
         (["--tasks", "sst_2", "mrpc"], "error: mrpc is no override of Hydra's, NAME=VALUE"),
-        (["--tasks", "sst_2", "optimization.lr=[1]"], "optimization.lr is set by --learning-rates"),
+        (["--tasks", "sst_2", "++common.seed=5"], "error: ++common.seed=5: common.seed is set by --seeds"),
+        (["--tasks", "sst_2", "optimization.rate=1"], "Could not override 'optimization.rate'"),
+        (["--tasks", "sst_2", "--data", "a:b"], "a:b: a data folder with a colon in its path is not allowed"),
+        (["--tasks", "sst_2", "--out", "a${b}"], "a${b}: a path with ${ in it is not allowed"),
         (["--tasks", "sst_2", "hydra.launcher.partition=a"], "configures a launcher: --launcher names it"),
     ],
 )
 def test_what_is_refused_before_any_work(pretrained, words, message):
-    status = 2 if "is not allowed" in message else 1
+    status = 2 if "number" in message else 1  # of argparse
     printed = run(*command("--out", "runs/refused", *words), cwd=pretrained, status=status)
     assert message in printed.replace(f"{pretrained}/", "")
     assert not (pretrained / "runs" / "refused").exists()
@@ -277,6 +393,15 @@ def test_a_task_with_another_vocabulary_is_refused(pretrained, tmp_path):
     for tasks in (["sts_b"], ["sst_2", "sts_b"]):
         with pytest.raises(ValueError, match=r"STS-B has another vocabulary than .*: prepare it again"):
             FineTuning(checkpoint, tmp_path / "tasks", tmp_path / "out", tasks, [1])
+
+
+@pytest.mark.parametrize("rate", [0.1 + 0.2, 1.23456789e-5, 1e-7, 0.00012345678])
+def test_a_learning_rate_is_the_same_everywhere(pretrained, tmp_path, rate):
+    """In the folder's name, in what Hydra reads, and in what results.json and the last line print: every digit."""
+    tuning = FineTuning(pretrained / "runs/tiny", pretrained / "tasks", tmp_path, ["sst_2"], [1], [rate, 1.0])
+    run_of = tuning._run("SST-2", 1, tuning._settings("SST-2")[0])
+    trained = tuning._training(run_of).provenance.configuration["optimization.lr"]
+    assert trained == [rate] and run_of.folder.parent.name == f"lr{rate!r}-batch32"
 
 
 def test_every_task_has_a_recipe():
