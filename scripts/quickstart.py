@@ -48,6 +48,7 @@ from fairseq_linformer.data.state import read_state
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
+from fairseq_linformer.provenance import digest_file
 from fairseq_linformer.running import command_line, override, train
 
 # Smaller than tiny_512 itself: in the same minutes it sees four times the text, which is worth more than its size.
@@ -67,7 +68,7 @@ OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "T
 class Source(TypedDict):
     """What a folder of texts was made from: the user's files with their times, and for which vocabulary."""
 
-    corpus: dict[str, float]
+    corpus: dict[str, str]
     vocab_size: int
 
 
@@ -104,7 +105,7 @@ def write_docstrings(out: Path) -> None:
 
 def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
     """Makes the folder of texts, unless an earlier run made it from the same source for the same vocabulary."""
-    files = {str(file.absolute()): file.stat().st_mtime for file in find_files(corpus)}
+    files = {str(file.absolute()): digest_file(file) for file in find_files(corpus)}
     source: Source = {"corpus": files, "vocab_size": vocab_size}
     if not text.is_dir():
         print("collecting text", flush=True)
