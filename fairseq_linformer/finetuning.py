@@ -18,19 +18,17 @@ import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
-from .attention import get_attention
 from .checkpoint import checkpoint_file, data_folder, read_checkpoint
-from .config import LinformerRobertaConfig, ResolvedConfig
+from .config import ResolvedConfig
 from .data.classification import read_summary
-from .data.staging import check_data_path, check_path, write_whole
+from .data.staging import LOCK_FILE, check_data_path, check_path, lock, write_whole
 from .data.tokenizer import DICTIONARY_FILE, load_dictionary
 from .model import LinformerRobertaModel
 from .overrides import check_override
@@ -39,21 +37,10 @@ from .provenance import digest_file
 from .results import PREDICTIONS, SCORES_FILE, Result, Run, Setting, mean_score, read_scores, write_scores
 from .running import CONFIGS, Training, config_name, job_device, override, side_by_side
 from .scores import TASK_METRICS, score
+from .vocabulary import check_same_vocabulary, fingerprint
 
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
-
-# How a model is trained, not what it is: the recipe's own stand. The old flags are translated, and pruning is done.
-_OF_THE_RECIPE = {"_name", "dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "encoder_layerdrop"}
-_OF_THE_RECIPE |= {
-    "checkpoint_activations",
-    "offload_activations",
-    "compile_layers",
-    "min_params_to_wrap",
-    "load_checkpoint_heads",
-}
-_OF_THE_RECIPE |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
-_OF_THE_RECIPE |= {"encoder_layers_to_keep"}
 
 
 @dataclass
@@ -102,11 +89,8 @@ class FineTuning:
             check_override(word)
         for task in self.tasks:
             read_summary(self.data / task)  # says so where it is not prepared
-        first, *others = (self.data / task for task in self.tasks)
-        self.model = read_model(self.checkpoint, first)
+        self.model = read_model(self.checkpoint, [self.data / task for task in self.tasks])
         self.digest = digest_file(self.checkpoint)
-        for data in others:
-            check_vocabulary(data, load_dictionary(first / DICTIONARY_FILE), self.checkpoint)
 
     def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> tuple[list[Result], list[Result]]:
         """Trains what is not yet complete, `jobs` runs at a time.
@@ -116,11 +100,12 @@ class FineTuning:
 
         Raises:
             ValueError: an override does not fit; a folder holds a run with other settings, or of a checkpoint or data
-                of other content.
+                of other content; another process is at work in the folder.
         """
         for task, seed in itertools.product(self.tasks, self.seeds):
             for setting in self._settings(task):
                 self._training(self._run(task, seed, setting)).check()
+        self._take_folder()
         execute = partial(self._execute, jobs=jobs, launcher=launcher)
         first, *others = self.seeds
         if not self._several():
@@ -130,6 +115,12 @@ class FineTuning:
         chosen = {task: _best([result for result in grid if result.run.task == task]) for task in self.tasks}
         rest = execute([self._run(task, seed, chosen[task].run.setting) for task in self.tasks for seed in others])
         return [*chosen.values(), *rest], [result for result in grid if result not in chosen.values()]
+
+    def _take_folder(self) -> None:
+        """Keeps other processes from writing results there as long as this one lives."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.out / LOCK_FILE).open("a", encoding="utf-8")
+        lock(self._lock, f"{self.out}: another process is fine-tuning there")
 
     def _several(self) -> bool:
         """Whether there is more than one setting to choose from."""
@@ -161,7 +152,6 @@ class FineTuning:
         """What a run changes of the task's YAML; a longer or shorter one than there has its share of warm-up."""
         recipe = read_recipe(run.task)
         warm_up = recipe.lr_scheduler.warmup_updates / recipe.optimization.max_update
-        yield from model_overrides(self.model)
         yield override("task.data", self.data / run.task)
         yield override("checkpoint.finetune_from_model", self.checkpoint)
         # Otherwise every GPU in sight, and batches of that many.
@@ -203,38 +193,26 @@ def official_name(task: str) -> str:
     return known[letters(task)]
 
 
-def read_model(checkpoint: Path, data: Path) -> ResolvedConfig:
-    """The configuration of a checkpoint's model, whose vocabulary must be that of a prepared folder."""
+def read_model(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
+    """The configuration of a checkpoint's model, whose vocabulary must be that of all prepared folders."""
     state = read_checkpoint(checkpoint)
-    cfg = state["cfg"]
-    try:
-        vocabulary = load_dictionary(data_folder(checkpoint, cfg) / DICTIONARY_FILE)
-    except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
-        vocabulary = load_dictionary(data / DICTIONARY_FILE)
+    vocabulary = (state.get("task_state") or {}).get("vocabulary") or _vocabulary_of_its_data(checkpoint, state["cfg"])
     sizes = {len(tensor) for name, tensor in state["model"].items() if name.endswith("embed_tokens.weight")}
-    if sizes and sizes != {len(vocabulary) + 1}:  # the task adds <mask>
-        raise ValueError(f"{checkpoint} has {max(sizes)} tokens, the vocabulary of {data} {len(vocabulary) + 1}")
-    check_vocabulary(data, vocabulary, checkpoint)
-    return LinformerRobertaModel.resolve(cfg)
+    for data in prepared:
+        dictionary = load_dictionary(data / DICTIONARY_FILE)
+        if sizes and sizes != {len(dictionary) + 1}:  # the task adds <mask>
+            raise ValueError(f"{checkpoint} has {max(sizes)} tokens, the vocabulary of {data} {len(dictionary) + 1}")
+        check_same_vocabulary(fingerprint(dictionary, data), vocabulary, str(data), str(checkpoint))
+    return LinformerRobertaModel.resolve(state["cfg"])
 
 
-def check_vocabulary(data: Path, vocabulary: Dictionary, checkpoint: Path) -> None:
-    """ValueError where a prepared folder has not the checkpoint's vocabulary."""
-    if load_dictionary(data / DICTIONARY_FILE).symbols != vocabulary.symbols:
-        raise ValueError(f"{data} has another vocabulary than {checkpoint}: prepare it again, with that as --tokenizer")
-
-
-def model_overrides(config: ResolvedConfig) -> Iterator[str]:
-    """Hydra's overrides that build the same model with any YAML of configs/finetune."""
-    for name in (option.name for option in fields(LinformerRobertaConfig)):
-        value = getattr(config, name)
-        if name in _OF_THE_RECIPE or value is None:
-            continue
-        if name == "projected_length":
-            value = value[0] if len(set(value)) == 1 else str(value).replace(" ", "")
-        yield f"model.{name}={str(value).lower() if isinstance(value, bool) else value}"
-    if not get_attention(config.attention).HAS_WEIGHTS:
-        yield "model.attention_dropout=0"  # the recipe's has nothing to drop
+def _vocabulary_of_its_data(checkpoint: Path, cfg: Any) -> dict[str, str]:
+    """The fingerprint for a checkpoint that carries none; empty where its data is not here."""
+    try:
+        data = data_folder(checkpoint, cfg)
+        return fingerprint(load_dictionary(data / DICTIONARY_FILE), data)
+    except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
+        return {}
 
 
 def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence[str] = ()) -> Result:
@@ -292,7 +270,7 @@ def read_predictions(task: str, file: Path) -> tuple[list, list]:
 def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> None:
     """ValueError where a metric is not what fairseq logged after that update, to its rounding of one digit.
 
-    fairseq computes correlations in float32, which adds to it where a weak model's predictions are nearly equal.
+    Ranks of nearly equal predictions, as of a weak model, may differ between batches: correlations have more room.
     """
     for split, scores in result.scores.items():
         for name, value in scores.items():

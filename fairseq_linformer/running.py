@@ -6,14 +6,12 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -80,8 +78,7 @@ def config_name(task: str) -> str:
 
 def fine_tuning_command(config: str, data: Path) -> str:
     """What to type to fine-tune with a folder that was prepared for a YAML of configs/finetune."""
-    start = ("model=MODEL", "checkpoint.finetune_from_model=CHECKPOINT")
-    return command_line(f"finetune/{config}", override("task.data", data), *start)
+    return command_line(f"finetune/{config}", override("task.data", data), "checkpoint.finetune_from_model=CHECKPOINT")
 
 
 @dataclass(frozen=True)
@@ -208,7 +205,6 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
     directory, name = config.split("/")
     program = str(Path(sys.executable).with_name("fairseq-hydra-train"))
     command = [program, "--config-dir", str(CONFIGS / directory), "--config-name", name, "common.log_format=json"]
-    _mend_last_checkpoint(folder)
     before = log.tell()
     (folder / LOG_FILE).parent.mkdir(exist_ok=True)
     with (
@@ -234,7 +230,10 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
     if process.returncode != 0:
         with Path(log.name).open(encoding="utf-8", errors="replace") as printed:
             printed.seek(before)
-            tail = "".join(printed.readlines()[-15:])
+            lines = printed.read().rstrip().splitlines()
+        if lines and lines[-1].startswith("error: "):
+            raise OSError(f"fairseq-hydra-train: {lines[-1].removeprefix('error: ')}")
+        tail = "\n".join(lines[-15:])
         raise OSError(f"fairseq-hydra-train ended with status {process.returncode}; its last lines:\n{tail}")
 
 
@@ -253,15 +252,6 @@ def _end(process: "subprocess.Popen[str]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     process.wait()
-
-
-def _mend_last_checkpoint(folder: Path) -> None:
-    """fairseq copies its best checkpoint to the last one: a kill meanwhile leaves half a file, on which it fails."""
-    last, best = folder / "checkpoint_last.pt", folder / "checkpoint_best.pt"
-    if last.is_file() and not zipfile.is_zipfile(last):
-        last.unlink()
-        if best.is_file():
-            shutil.copyfile(best, last)
 
 
 def _show(log: IO[str], bar: tqdm) -> None:

@@ -19,6 +19,7 @@ from fairseq.utils import split_paths
 
 from .config import check
 from .data.epochs import SharedEpochDataset
+from .data.staging import check_data_path
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset
 from .training import TrainingTask, whole_config
@@ -130,6 +131,7 @@ def _check_file(data: Path, name: str) -> None:
 
 def _check_data(cfg: TextPredictionConfig) -> None:
     folder = Path(cfg.data)
+    check_data_path(folder)
     for name in ("input0",) if cfg.regression_target else ("input0", "label"):
         _check_file(folder, f"{name}/{DICTIONARY_FILE}")
     if not cfg.regression_target:

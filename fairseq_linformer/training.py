@@ -4,9 +4,11 @@ fairseq's trainer calls its task at each of these moments; ``TrainingTask`` is w
 """
 
 import atexit
+import logging
 import math
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -27,13 +29,14 @@ from torch import Tensor
 from .checkpoint import read_checkpoint
 from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
 from .config import LinformerRobertaConfig, architecture_options, check
-from .data.staging import lock
+from .data.staging import LOCK_FILE, lock
 from .launch_checks import check_launch
 from .model import LinformerRobertaModel
 from .saving import TimedSaving
 from .vocabulary import check_same_vocabulary, fingerprint
 
-LOCK_FILE = ".lock"  # in the folder of a run's checkpoints
+logger = logging.getLogger(__name__)
+
 FEWEST_LOG_LINES = 20  # of a run: a short one shows where it is, too
 
 
@@ -136,12 +139,17 @@ def adopt_model_options(cfg: DictConfig) -> None:
     source = _checkpoint_to_read(cfg)
     if cfg.checkpoint.finetune_from_model is None or source is None or not hasattr(cfg.model, "projected_length"):
         return
-    theirs = architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"]))
+    adopt(cfg.model, architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"])))
+
+
+def adopt(model: DictConfig, options: Mapping[str, Any]) -> None:
+    """Gives a model the options that it leaves open, in place: those that have their defaults."""
     defaults = LinformerRobertaConfig()
-    with open_dict(cfg.model):
-        for name, value in theirs.items():
-            if getattr(cfg.model, name, None) in (None, getattr(defaults, name)):
-                cfg.model[name] = value
+    taken = {name: value for name, value in options.items() if model.get(name) in (None, getattr(defaults, name))}
+    with open_dict(model):
+        model.update(taken)
+    said = ", ".join(f"{name}={value}" for name, value in taken.items() if value != getattr(defaults, name))
+    logger.info(f"the model's options, from the checkpoint: {said}")
 
 
 def _checkpoint_to_read(cfg: DictConfig) -> Path | None:

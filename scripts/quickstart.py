@@ -66,7 +66,7 @@ OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "T
 
 
 class Source(TypedDict):
-    """What a folder of texts was made from: the user's files with their times, and for which vocabulary."""
+    """What a folder of texts was made from: the digests of the user's files, and for which vocabulary."""
 
     corpus: dict[str, str]
     vocab_size: int

@@ -7,21 +7,18 @@ import os
 import random
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from fairseq_linformer import finetuning, running
 from fairseq_linformer.checkpoint import read_checkpoint
-from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.glue import TASKS
-from fairseq_linformer.finetuning import FineTuning, check_log, model_overrides, read_recipe
+from fairseq_linformer.data.staging import lock
+from fairseq_linformer.finetuning import FineTuning, check_log, read_recipe
 from fairseq_linformer.provenance import digest_folder
-from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.results import Result, Run, Setting, write_results
 from tests.conftest import ROOT, run, sentences, write_sst_2
 from tests.test_configs import composed
@@ -160,13 +157,6 @@ def test_a_fine_tuned_checkpoint_is_a_start_too(finished, pretrained, tmp_path):
     assert tuning.model.projected_length == [8, 6]
 
 
-def test_no_weights_no_dropout(monkeypatch):
-    config = resolve_config(LinformerRobertaConfig(), 64)
-    assert "model.attention_dropout=0" not in list(model_overrides(config))
-    monkeypatch.setattr(finetuning.get_attention("linformer"), "HAS_WEIGHTS", False)
-    assert "model.attention_dropout=0" in list(model_overrides(config)), "the recipe's would be refused"
-
-
 def test_slurm_is_configured():
     words = ["task.data=D", "checkpoint.finetune_from_model=C", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"]
     launcher = composed("finetune", "rte", *words, with_hydra=True).hydra.launcher
@@ -174,23 +164,6 @@ def test_slurm_is_configured():
     assert (launcher.partition, launcher.gpus_per_node, launcher.nodes, launcher.max_num_timeout) == ("gpu", 1, 1, 3)
     assert launcher.submitit_folder.endswith("/.submitit/%j")
     assert type(instantiate(launcher)).__name__ == "SlurmLauncher"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"projected_length": "256..64", "sharing": "key-value"},
-        {"projection": "conv", "projected_length": 64, "sharing": "key-value", "encoder_normalize_before": True},
-        {"projection": "random", "freeze_projection": False, "projection_init": "normal", "encoder_layers": 6},
-        {"attention": "softmax", "local_conv": 5, "activation_fn": "relu", "layernorm_embedding": False},
-    ],
-)
-def test_overrides_build_the_checkpoints_model(options):
-    given = {**vars(LinformerRobertaConfig()), "_name": "linformer_roberta_small", "dropout": 0.0, **options}
-    trained = resolve_config(OmegaConf.create(given), 1024)
-    words = ["task.data=D", "checkpoint.finetune_from_model=C", *model_overrides(trained)]
-    built = resolve_config(composed("finetune", "rte", *words).model, 1024)
-    assert built == replace(trained, dropout=0.1), "dropout is the recipe's"
 
 
 def test_epochs_and_batch_sizes_change_the_updates(pretrained):
@@ -384,6 +357,16 @@ def test_what_is_refused_before_any_work(pretrained, words, message):
     assert not (pretrained / "runs" / "refused").exists()
 
 
+def test_two_processes_do_not_write_results_in_one_folder(pretrained, tmp_path):
+    """The second replaced good results by its own failures, "another process"."""
+    (tmp_path / "results.json").write_text("{}")
+    with (tmp_path / ".lock").open("a") as stream:
+        lock(stream, "")
+        printed = run(*command("--out", tmp_path, "--tasks", "sst_2"), cwd=pretrained, status=1)
+    assert printed.splitlines()[-1] == f"error: {tmp_path}: another process is fine-tuning there"
+    assert (tmp_path / "results.json").read_text() == "{}"
+
+
 def test_a_task_with_another_vocabulary_is_refused(pretrained, tmp_path):
     shutil.copytree(pretrained / "tasks", tmp_path / "tasks")
     dictionary = tmp_path / "tasks" / "STS-B" / "dict.txt"
@@ -391,7 +374,7 @@ def test_a_task_with_another_vocabulary_is_refused(pretrained, tmp_path):
     dictionary.write_text("\n".join([second, first, *others]) + "\n")  # as many pieces, other numbers
     checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
     for tasks in (["sts_b"], ["sst_2", "sts_b"]):
-        with pytest.raises(ValueError, match=r"STS-B has another vocabulary than .*: prepare it again"):
+        with pytest.raises(ValueError, match=r"STS-B has another dictionary than .*: prepare it again"):
             FineTuning(checkpoint, tmp_path / "tasks", tmp_path / "out", tasks, [1])
 
 

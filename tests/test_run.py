@@ -1,11 +1,17 @@
 """What a run makes of its configuration and its folder before it trains. The command lines: test_training.py."""
 
+from dataclasses import replace
+
 import pytest
 from fairseq.checkpoint_utils import torch_persistent_save
 from omegaconf import OmegaConf
 
-from fairseq_linformer.training import Run
+from fairseq_linformer.attention import get_attention
+from fairseq_linformer.config import LinformerRobertaConfig, architecture_options
+from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.training import Run, adopt
 from tests.test_checkpoint_files import state
+from tests.test_configs import composed
 
 
 def config(folder, **changes):
@@ -84,3 +90,34 @@ def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypat
         run.begin_update(update)
         run.end_update(save_is_due=False)
     assert (run._updates_left(), run._time_left()) == (7, "0:00:14")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"projected_length": "256..64", "sharing": "key-value"},
+        {"projection": "conv", "projected_length": 64, "sharing": "key-value", "encoder_normalize_before": True},
+        {"projection": "random", "freeze_projection": False, "projection_init": "normal", "encoder_layers": 6},
+        {"attention": "softmax", "local_conv": 5, "activation_fn": "relu", "layernorm_embedding": False},
+    ],
+)
+def test_fine_tuning_builds_the_checkpoints_model(options):
+    given = {**vars(LinformerRobertaConfig()), "_name": "linformer_roberta_small", "dropout": 0.0, **options}
+    trained = resolve_config(OmegaConf.create(given), 1024)
+    model = composed("finetune", "rte", "task.data=D", "checkpoint.finetune_from_model=C").model
+    adopt(model, architecture_options(trained))
+    built = resolve_config(model, 1024)
+    assert built == replace(trained, dropout=0.1), "dropout is the recipe's"
+
+
+def test_no_weights_no_dropout(monkeypatch):
+    config = resolve_config(LinformerRobertaConfig(), 64)
+    assert "attention_dropout" not in architecture_options(config)
+    monkeypatch.setattr(get_attention("linformer"), "HAS_WEIGHTS", False)
+    assert architecture_options(config)["attention_dropout"] == 0, "the recipe's would be refused"
+
+
+def test_what_was_typed_stays():
+    model = composed("finetune", "rte", "task.data=D", "model.projected_length=7", "model.local_conv=5").model
+    adopt(model, {"projected_length": 8, "local_conv": 9, "encoder_layers": 3})
+    assert (model.projected_length, model.local_conv, model.encoder_layers) == (7, 5, 3)

@@ -10,7 +10,6 @@ import sys
 import textwrap
 import threading
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -228,19 +227,6 @@ def test_a_typing_error_does_not_occupy_the_folder(calls, data, tmp_path):
         train("pretrain/tiny_512", [data, "common.wandb_project=fail"], tmp_path / "run", 2)
     train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2)
     assert len(calls.read_text().splitlines()) == 2
-
-
-def test_a_checkpoint_that_was_cut_short_in_copying_is_copied_again(calls, data, tmp_path):
-    folder = tmp_path / "run"
-    train("pretrain/tiny_512", [data], folder, 2)
-    mark = folder / RUN_FILE
-    mark.write_text(mark.read_text().replace('"complete": true', '"complete": false'))
-    with zipfile.ZipFile(folder / "checkpoint_best.pt", "w") as whole:
-        whole.writestr("model", "x")
-    content = (folder / "checkpoint_best.pt").read_bytes()
-    (folder / "checkpoint_last.pt").write_bytes(content[:-10])
-    train("pretrain/tiny_512", [data], folder, 2)
-    assert (folder / "checkpoint_last.pt").read_bytes() == content
 
 
 def test_each_job_has_a_gpu_of_its_own(monkeypatch):

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+LOCK_FILE = ".lock"  # in a folder that one process at a time works in
+
 
 @contextlib.contextmanager
 def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
