@@ -187,7 +187,10 @@ def read_run(folder: Path) -> RunState | None:
     file = folder / RUN_FILE
     if not file.is_file():
         return None
-    content: Any = read_state(file, _RunFile)
+    try:
+        content: Any = read_state(file, _RunFile)
+    except ValueError as error:
+        raise ValueError(f"{error}: remove its folder, or name another one") from error
     known = isinstance(content.get("configuration"), dict) and {"config", "data", "checkpoint"} <= content.keys()
     made = Provenance(*(content[name] for name in ("config", "configuration", "data", "checkpoint"))) if known else None
     return RunState(made, content["complete"])

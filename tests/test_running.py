@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer import running
 from fairseq_linformer.provenance import compose_configuration
-from fairseq_linformer.running import LOG_FILE, RUN_FILE, job_device, override, read_run, side_by_side, train
+from fairseq_linformer.running import LOG_FILE, RUN_FILE, job_device, override, side_by_side, train
 from tests.conftest import ROOT, running_in_group
 
 PYTHON = sys.executable
@@ -160,8 +160,10 @@ def test_data_replaced_while_it_trains_ends_in_no_complete_run(calls, data, tmp_
             '{"settings": ["a=b"], "complete": true}',
             "holds a run, but no run.json that says what it is made of: remove it",
         ),
-        ('{"settings"', "run.json is damaged: remove its folder"),
-        ("[]", "run.json is damaged: remove its folder"),
+        ('{"settings"', r"run\.json: not JSON .*: remove its folder"),
+        ("[]", r"run\.json is damaged: .*: remove its folder"),
+        ('{"config": 1, "complete": true}', r"run\.json is damaged: .*: remove its folder"),
+        ("[" * 100000, r"run\.json: not JSON .*: remove its folder"),
     ],
 )
 def test_a_run_that_does_not_say_what_it_is_made_of_is_refused(calls, data, tmp_path, content, message):
@@ -280,10 +282,3 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
     assert process.returncode == 128 + signal.SIGTERM
     assert not running_in_group(int(calls.read_text().split()[1]))
     train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2)  # at once
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"config": "a"}', '{"config": 1, "complete": true}', "[" * 100000])
-def test_a_damaged_run_file_is_named(tmp_path, content):
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(ValueError, match=r"run\.json(:| is damaged:) "):
-        read_run(tmp_path)
