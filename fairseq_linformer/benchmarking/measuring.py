@@ -113,11 +113,14 @@ class Machine:
     def matrix_product(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
         """The product of the feed-forward network, (rows, d) (d, 4 d), and the floating-point operations of a call.
 
-        On a GPU a call has several, or the time to start one would count.
+        Of random numbers, as those of a model: equal numbers draw less power, and a GPU multiplies them faster. There a
+        call has several products, or the time to start one would count.
         """
         products = 10 if self.device == "cuda" else 1
-        sizes = ((rows, embed_dim), (embed_dim, 4 * embed_dim), (rows, 4 * embed_dim))
-        left, right, out = (torch.ones(size, device=self.device, dtype=DTYPES[self.dtype]) for size in sizes)
+        generator = torch.Generator().manual_seed(1)
+        left = self._move(torch.randn(rows, embed_dim, generator=generator))
+        right = self._move(0.02 * torch.randn(embed_dim, 4 * embed_dim, generator=generator))
+        out = left.new_empty(rows, 4 * embed_dim)
 
         def work() -> None:
             for _ in range(products):

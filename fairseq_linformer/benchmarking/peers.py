@@ -49,7 +49,6 @@ class Sizes:
     projected_length: int = 128
     dropout: float = 0.1  # of weights, too
     sharing: str = "key-value"
-    padded: bool = False  # whether batches hold padding
     options: tuple[tuple[str, Any], ...] = ()  # more of our model's
 
     def options_of_fairseq(self) -> dict[str, Any]:
@@ -166,10 +165,12 @@ def our_attention(sizes: Sizes) -> Peer:
 
 
 def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Peer]:
+    """Our model as users run it; with a kernel of ``KERNELS``, without the mask for padding, too."""
+
     def build(sizes: Sizes) -> Peer:
         config = _our_config(attention, sizes)
         model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, sizes.dictionary()))
-        if not sizes.padded:  # which on a GPU the model cannot know: a mask would rule out flash attention
+        if kernel:  # on a GPU the model gives its layers a mask, padding or not, which flash attention refuses
             for layer in model.encoder.sentence_encoder.layers:
                 layer.register_forward_pre_hook(lambda _, arguments: (arguments[0], None, *arguments[2:]))
         return _of_fairseq(model, kernel)

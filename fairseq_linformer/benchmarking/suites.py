@@ -92,7 +92,9 @@ def models(plan: Plan) -> Iterator[Group]:
     """Whole models of equal width and depth; Linformers with one E = F a layer.
 
     Inference gives the features of all positions. In the other phases ours spare the last feed-forward network the
-    positions that are not masked, the less of the whole the more layers there are; the others do not.
+    positions that are not masked, the less of the whole the more layers there are; the others do not. `softmax-flash`,
+    `softmax-efficient` and `softmax-math` are `softmax` by that kernel of PyTorch, without a mask for padding: on a GPU
+    `softmax` has one, as it has for users, and flash attention allows none.
     """
     for n, k in plan.settings(LONGEST).items():
         for phase in PHASES:
@@ -162,11 +164,10 @@ def lengths(plan: Plan) -> Iterator[Group]:
         raise FileNotFoundError(f"{plan.reviews} holds no input0/train.idx: scripts/prepare_imdb.py writes it")
     tokens = np.minimum(reviews.sizes[:REVIEWS], n).tolist()
     whole = plan.case("linformer", n, k, "training", rows=max(1, round(sum(tokens) / n)))
-    padded = replace(whole, sizes=replace(whole.sizes, padded=True))
     cases = [replace(whole, note="whole rows")]
     for note, rows in {"by length": sorted(tokens), "as they come": tokens}.items():
         batches = tuple(tuple(rows[start : start + 4]) for start in range(0, len(rows), 4))
-        cases.append(replace(padded, batches=batches, note=note))
+        cases.append(replace(whole, batches=batches, note=note))
     yield Group(f"n={n}", tuple(cases))
 
 

@@ -80,6 +80,29 @@ def test_peak_memory_grows_with_the_batch():
     assert 0 < 2 * few < many
 
 
+def test_the_matrix_rate_is_that_of_numbers_as_models_have_them(monkeypatch):
+    """Equal ones are faster to multiply on a GPU."""
+    factors = []
+    monkeypatch.setattr(torch, "mm", lambda left, right, out: factors.extend((left, right)))
+    work, operations = MACHINE.matrix_product(64, 32)
+    work()
+    assert operations == 2 * 64 * 32 * 128
+    for factor, scale in zip(factors, (1.0, 0.02), strict=True):
+        assert factor.std().item() == pytest.approx(scale, rel=0.1) and factor.unique().numel() > 0.9 * factor.numel()
+
+
+@pytest.mark.parametrize(("model", "masked"), [("linformer", True), ("softmax", True), ("softmax-flash", False)])
+def test_off_the_cpu_models_run_with_the_mask_that_users_models_have(model, masked):
+    """But for those named by a kernel. (The device meta stands for a GPU.)"""
+    peer = MODELS[model](SIZES).to("meta")
+    masks = []
+    attention = peer.model.encoder.sentence_encoder.layers[0].self_attn
+    attention.register_forward_pre_hook(lambda _, arguments: masks.append(arguments[1]))
+    peer.kernel = None  # device meta has none
+    peer.features(*(tensor.to("meta") for tensor in peer.draw(SIZES, (64, 64))))
+    assert [mask is not None for mask in masks] == [masked]
+
+
 def test_calls_take_turns():
     order = []
     seconds = in_turns({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3)
