@@ -7,7 +7,7 @@
 
 What is compared runs in turns, round after round, after once to warm up; figures are medians with quartiles. Peers that
 are not installed, and what takes longer than --limit, are left out with the reason. Memory is the peak that a call adds
-to a process that holds the model (of the GPU, or resident). OUT gets results.json, results.md, figure2.png and
+to what is held before it, of what PyTorch's allocators give out. OUT gets results.json, results.md, figure2.png and
 growth.png; when the command is repeated, what is measured is not measured again.
 
 Suites: attention (one layer beside the example's), models (whole models of equal width and depth), table3 (the paper's
@@ -52,7 +52,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--vocab-size", metavar="V", type=int, default=8000, help="default: 8000")
     add("--dropout", metavar="P", type=float, default=0.1, help="of hidden layers and weights (default 0.1)")
     add("--tokens", metavar="N", type=int, default=4096, help="of a batch, at least one row (default 4096)")
-    add("--rounds", metavar="N", type=int, default=7, help="times that each case runs; 3 if long (default 7)")
+    rounds = "times that each case runs; 3 if long; 0: memory alone, on a busy machine, too (default 7)"
+    add("--rounds", metavar="N", type=int, default=7, help=rounds)
     add("--limit", metavar="S", type=float, default=60.0, help="seconds that a case may take (default 60)")
     add("--threads", metavar="N", type=int, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     add("--reviews", metavar="DIR", type=Path, help="IMDB as scripts/prepare_imdb.py writes it, for the suite lengths")
@@ -68,7 +69,8 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace) -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: PyTorch finds no GPU")
-    for name in ("rounds", "layers", "embed_dim", "heads", "threads"):
+    check("--rounds", arguments.rounds, arguments.rounds >= 0, "at least 0")
+    for name in ("layers", "embed_dim", "heads", "threads"):
         value = getattr(arguments, name)
         check(f"--{name.replace('_', '-')}", value, value >= 1, "at least 1")
     check("--limit", arguments.limit, arguments.limit > 0, "above 0")

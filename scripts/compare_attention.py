@@ -5,7 +5,7 @@
 
 The model and recipe are configs/pretrain/tiny_512.yaml with d=128, four rows a batch and lr 2e-3, each mechanism at its
 default options. One after another is trained; then the cost of one training step is measured for all of them
-interleaved, medians of --rounds, at n=512 and at n=4,096 (cost alone), and its peak memory in a process of its own.
+interleaved, medians of --rounds, at n=512 and at n=4,096 (cost alone), and its peak memory by PyTorch's allocator.
 OUT gets results.json, results.md, perplexity.png (against updates and against time, which is updates times the median
 step, so that what else the machine did has no part in it) and cost.png. What is complete is not done again.
 """
@@ -81,7 +81,7 @@ def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> d
         in_turns(calls, rounds=1)  # to warm up
         for attention, seconds in in_turns(calls, rounds).items():
             cost[attention]["seconds"][str(n)] = spread(seconds)["seconds"]
-            cost[attention]["MiB"][str(n)] = MACHINE.peak_memory(steps[attention])
+            cost[attention]["MiB"][str(n)] = MACHINE.peak_memory(calls[attention])
         if n == min(LENGTHS):
             for attention, step in steps.items():
                 cost[attention]["parameters"] = sum(parameter.numel() for parameter in step.build().parameters())

@@ -1,6 +1,7 @@
 """The clock, the memory and the floating-point operations of the benchmark's cases.
 
-What is compared runs in turns, round after round, in one process; memory's peak is measured in a process of its own.
+What is compared runs in turns, round after round, in one process. Memory's peak is that of what PyTorch's allocators
+give out, whatever else the process holds: the same in every run.
 """
 
 import importlib.metadata
@@ -13,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +24,12 @@ import torch
 from fairseq.optim.adam import Adam
 from fairseq.utils import clip_grad_norm_
 from torch import Tensor
+from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from .peers import LAYERS, MODELS, Peer, Sizes
 
 Key = TypeVar("Key")
-Result = TypeVar("Result")
 
 PHASES = (
     "inference",  # features of all positions, without gradients
@@ -85,7 +87,9 @@ class Machine:
             gib = round(properties.total_memory / 2**30)
             return {**about, "name": properties.name, "GiB": gib, "cuda": torch.version.cuda}
         gib = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
-        return {**about, "name": _processor(), "threads": torch.get_num_threads(), "GiB": gib}
+        instructions = torch.backends.cpu.get_cpu_capability()
+        threads = torch.get_num_threads()
+        return {**about, "name": _processor(), "instructions": instructions, "threads": threads, "GiB": gib}
 
     def prepare(self, case: Case) -> Callable[[], None]:
         """The case's work as a call, on a model and batches that are ready."""
@@ -130,28 +134,35 @@ class Machine:
 
         return work, products * 8 * rows * embed_dim**2
 
-    def peak_memory(self, case: Case) -> float:
-        """MiB that the case's work adds to what a process with its model holds: of the GPU, or resident (Linux).
+    def peak_memory(self, work: Callable[[], None]) -> float:
+        """MiB that a call adds at its peak to what is held before it, of the memory that PyTorch's allocator gives out.
 
-        Raises:
-            RuntimeError: it does not fit.
+        The call should be warm. What libraries take past the allocator is not counted, such as the packed operands of a
+        matrix product on the CPU.
         """
-        return self._in_a_process(_peak_memory, case)
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            held = torch.cuda.memory_allocated()
+            work()
+            return (torch.cuda.max_memory_allocated() - held) / 2**20
+        with profile(profile_memory=True) as recorded:
+            work()
+        events = recorded.kineto_results.events()  # in order of time; recorded.events() has sums alone
+        changes = [event.nbytes() for event in events if event.name() == "[memory]"]
+        return max(accumulate(changes, initial=0)) / 2**20
 
     def largest_batch(self, case: Case, limit: float) -> int:
-        """Rows of the largest batch that fits in the GPU's memory, and is done in `limit` seconds."""
-        return self._in_a_process(_largest_batch, case, limit)
+        """Rows of the largest batch that fits in the GPU's memory, and is done in `limit` seconds.
 
-    def _in_a_process(self, measure: Callable[..., Result], *arguments: Any) -> Result:
-        """What is measured in a process that nothing else has used."""
-        # A fork that starts with the modules is fast; but importing fairseq may touch the GPU, which no fork survives.
-        context = get_context("spawn" if self.device == "cuda" else "forkserver")
-        if self.device != "cuda":
-            context.set_forkserver_preload([__name__])
-        threads = (torch.get_num_threads(),)
+        It is measured in a process that nothing else has used.
+
+        Raises:
+            RuntimeError: that process was killed.
+        """
+        # Importing fairseq may touch the GPU, which no fork survives.
         try:
-            with ProcessPoolExecutor(1, context, initializer=torch.set_num_threads, initargs=threads) as process:
-                return process.submit(measure, self, *arguments).result()
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                return process.submit(_largest_batch, self, case, limit).result()
         except BrokenProcessPool:
             raise RuntimeError("its process ended early, as one does that is killed for memory") from None
 
@@ -159,20 +170,6 @@ class Machine:
         if not tensor.is_floating_point():
             return tensor.to(self.device)
         return tensor.detach().to(self.device, DTYPES[self.dtype]).requires_grad_(tensor.requires_grad)
-
-
-def _peak_memory(machine: Machine, case: Case) -> float:
-    work = machine.prepare(case)
-    if machine.device == "cuda":
-        work()  # libraries take their workspaces at the first call
-        torch.cuda.reset_peak_memory_stats()
-        allocated = torch.cuda.memory_allocated()
-        work()
-        return (torch.cuda.max_memory_allocated() - allocated) / 2**20
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here: building had one of its own
-    held = _resident("VmRSS")
-    work()
-    return _resident("VmHWM") - held
 
 
 def _largest_batch(machine: Machine, case: Case, limit: float) -> int:
@@ -185,12 +182,6 @@ def _largest_batch(machine: Machine, case: Case, limit: float) -> int:
             torch.cuda.empty_cache()
 
     return largest(fits)
-
-
-def _resident(name: str) -> float:
-    """MiB of this process's memory: VmRSS now, VmHWM at its peak (Linux)."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(lines[name].split()[0]) / 1024
 
 
 def _version(package: str) -> str | None:

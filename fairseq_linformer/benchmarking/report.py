@@ -45,12 +45,7 @@ def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) ->
             parts.append(f"## {suite}\n\n{inspect.getdoc(groups)}\n\n{as_table(own)}")
     table3 = [row for row in rows if row["suite"] == "table3"]
     if table3:
-        parts.append(f"## Table 3: how many times faster than `softmax`\n\n{savings(table3, 'seconds', PAPER_TIME)}")
-        parts.append(f"## Table 3: how many times less memory, by the peak\n\n{savings(table3, 'MiB', PAPER_MEMORY)}")
-        if any("largest_batch" in row for row in table3):
-            by_batch = savings(table3, "largest_batch", PAPER_MEMORY)
-            parts.append(f"## Table 3: how many times less memory, by the largest batch\n\n{by_batch}")
-        draw_figure2(table3, out / "figure2.png")
+        parts += _table3(table3, out)
     growth = [row for row in rows if row["suite"] == "growth" and "MiB" in row]
     if growth:
         parts.append(f"## Exponents of the growth with n\n\n{exponents(growth)}")
@@ -58,6 +53,22 @@ def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) ->
     text = "\n\n".join(part.rstrip() for part in parts) + "\n"
     write_whole(out / "results.md", text)
     return text
+
+
+def _table3(rows: Sequence[Row], out: Path) -> list[str]:
+    """What the paper's table 3 and figure 2 have, of what is measured."""
+    tables = {
+        "how many times faster than `softmax`": ("seconds", PAPER_TIME),
+        "how many times less memory, by the peak": ("MiB", PAPER_MEMORY),
+        "how many times less memory, by the largest batch": ("largest_batch", PAPER_MEMORY),
+    }
+    if any("seconds" in row for row in rows):
+        draw_figure2(rows, out / "figure2.png")
+    return [
+        f"## Table 3: {title}\n\n{savings(rows, what, paper)}"
+        for title, (what, paper) in tables.items()
+        if any(what in row for row in rows)
+    ]
 
 
 def as_table(rows: Sequence[Row]) -> str:
@@ -68,20 +79,26 @@ def as_table(rows: Sequence[Row]) -> str:
     ]
     for row in rows:
         name = f"`{row['model']}`" + (f" {row['note']}" if row["note"] else "")
-        if "seconds" not in row:
+        if "skipped" in row:
             lines.append(f"| {row['group']} | {name} | not measured: {row['skipped']} | | | | |")
             continue
-        peers = [other for other in rows if other["group"] == row["group"] and "seconds" in other]
-        base = next((other for other in peers if other["model"] == "linformer"), None)
-        cells = [
-            f"{1000 * row['seconds']:,.1f} ({1000 * row['low']:,.1f} to {1000 * row['high']:,.1f})",
-            f"{row['tokens_per_second']:,.0f}",
-            f"{row['tokens_per_second'] / base['tokens_per_second']:.2f} x" if base else "",
-            f"{row['MiB']:,.0f}" if "MiB" in row else row.get("memory_skipped", ""),
-            f"{100 * row['roofline']:.0f} %" if "roofline" in row else "",
-        ]
-        lines.append(f"| {row['group']} | {name} | {' | '.join(cells)} |")
+        memory = f"{row['MiB']:,.0f}" if "MiB" in row else row.get("memory_skipped", "")
+        share = f"{100 * row['roofline']:.0f} %" if "roofline" in row else ""
+        lines.append(f"| {row['group']} | {name} | {' | '.join([*_speed(row, rows), memory, share])} |")
     return "\n".join(lines)
+
+
+def _speed(row: Row, rows: Sequence[Row]) -> list[str]:
+    """Cells: milliseconds, tokens per second, and these as a multiple of Linformer's in the group; "" if not timed."""
+    if "seconds" not in row:
+        return ["", "", ""]
+    timed = [other for other in rows if other["group"] == row["group"] and "seconds" in other]
+    base = next((other for other in timed if other["model"] == "linformer"), None)
+    return [
+        f"{1000 * row['seconds']:,.1f} ({1000 * row['low']:,.1f} to {1000 * row['high']:,.1f})",
+        f"{row['tokens_per_second']:,.0f}",
+        f"{row['tokens_per_second'] / base['tokens_per_second']:.2f} x" if base else "",
+    ]
 
 
 def savings(rows: Sequence[Row], what: str, paper: Mapping[int, Sequence[float]]) -> str:
@@ -111,8 +128,8 @@ def exponents(rows: Sequence[Row]) -> str:
     for (model, phase), own in by("model", "phase", rows).items():
         if len(own) > 1:
             n = [row["n"] for row in own]
-            slopes = [exponent(n, [row[what] for row in own]) for what in ("seconds", "MiB")]
-            cells = " | ".join(f"{slope:.2f}" for slope in slopes)
+            columns = [[row[what] for row in own if what in row] for what in ("seconds", "MiB")]
+            cells = " | ".join(f"{exponent(n, costs):.2f}" if costs else "" for costs in columns)
             lines.append(f"| `{model}` | {phase} | {n[0]} to {n[-1]} | {cells} |")
     return "\n".join(lines)
 
@@ -142,13 +159,14 @@ def draw_figure2(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_growth(rows: Sequence[Row], path: Path) -> None:
-    """Time and memory of one row against n."""
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    panels = figure.subplots(1, 2)
+    """Time, where it is measured, and memory of one row against n."""
+    labels = [what for what in ("seconds", "MiB") if what in rows[0]]
+    figure = Figure(figsize=(3 + 4.5 * len(labels), 5), layout="constrained")
+    panels = figure.subplots(1, len(labels), squeeze=False)[0]
     for (model, phase), own in by("model", "phase", rows).items():
-        for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
+        for panel, what in zip(panels, labels, strict=True):
             panel.plot([row["n"] for row in own], [row[what] for row in own], marker=".", label=f"{model}, {phase}")
-    save_over_lengths(figure, panels, sorted({row["n"] for row in rows}), ["seconds", "MiB"], path)
+    save_over_lengths(figure, panels, sorted({row["n"] for row in rows}), labels, path)
 
 
 def save_over_lengths(

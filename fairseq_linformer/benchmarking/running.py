@@ -26,7 +26,7 @@ class Benchmark:
     """A plan on a machine, and its results so far.
 
     Args:
-        rounds: times that each case runs, after once to warm up.
+        rounds: times that each case runs, after once to warm up; 0 to measure memory alone.
         limit: seconds that a case may take; what takes longer, or is expected to, is left out with that reason. A group
             whose rounds have taken as long begins no further one, but three are run.
         out: folder of results.json.
@@ -59,6 +59,7 @@ class Benchmark:
     def run(self, suites: list[str]) -> None:
         """Measures what is not yet measured of these suites."""
         groups = [(suite, group) for suite in suites for group in groups_of(suite, self.plan)]
+        groups = [(suite, group) for suite, group in groups if self.rounds or group.memory]
         known = {(row["suite"], row["group"]) for row in self.rows}
         bar = tqdm(groups, unit="group", disable=None)
         for suite, group in bar:
@@ -74,20 +75,26 @@ class Benchmark:
         rows = {case: describe(case) for case in group.cases}
         for case, row in rows.items():
             try:
-                calls[case] = self._prepare(suite, case)
+                calls[case], row["first_tokens_per_second"] = self._prepare(suite, case)
             except (ImportError, OSError, RuntimeError) as error:  # not installed, no memory, no such kernel, too slow
                 row["skipped"] = reason(error)
                 row["too_slow"] = isinstance(error, TooSlow)
-        seconds, rate = self._time(group, calls)
-        for case in calls:
-            row = rows[case]
-            row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
-            row["tokens_per_second"] = case.tokens / row["seconds"]
-            if rate:
-                row["roofline"] = flops(case) / row["seconds"] / rate
-        calls.clear()  # so that nothing else is in memory
-        for case in seconds:
-            rows[case] |= self._memory(case, group)
+        if self.rounds:
+            seconds, rate = self._time(group, calls)
+            for case in calls:
+                row = rows[case]
+                row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
+                row["tokens_per_second"] = case.tokens / row["seconds"]
+                if rate:
+                    row["roofline"] = flops(case) / row["seconds"] / rate
+        if group.memory:
+            for case, call in calls.items():
+                rows[case] |= _figure("MiB", self.machine.peak_memory, call)
+        if group.largest_batch:
+            measured = list(calls)
+            calls.clear()  # so that the GPU's memory is free
+            for case in measured:
+                rows[case] |= _figure("largest_batch", self.machine.largest_batch, case, self.limit)
         return list(rows.values())
 
     def _time(self, group: Group, calls: Mapping[Case, Callable[[], None]]) -> tuple[dict[Case, list[float]], float]:
@@ -99,13 +106,13 @@ class Benchmark:
         seconds: dict[Any, list[float]] = in_turns({**calls, "product": product}, self.rounds, self.limit)
         return seconds, operations / spread(seconds.pop("product"))["seconds"]
 
-    def _prepare(self, suite: str, case: Case) -> Callable[[], None]:
-        """The case's work, warm; TooSlow as soon as it is known to be."""
+    def _prepare(self, suite: str, case: Case) -> tuple[Callable[[], None], float]:
+        """The case's work, warm, and the tokens per second of its first call; TooSlow as soon as it is known to be."""
         alike = [row for row in self.rows if row["suite"] == suite and _alike(row, case)]
         for shorter in alike:
             if shorter.get("too_slow"):
                 raise TooSlow(f"at n={shorter['n']} it {shorter['skipped']}")
-        expected = forecast([row for row in alike if "seconds" in row], case)
+        expected = forecast([row for row in alike if "skipped" not in row], case)
         if expected > self.limit:
             raise TooSlow(f"would take about {expected:.0f} s, the limit is {self.limit:g} s")
         work = self.machine.prepare(case)
@@ -114,19 +121,15 @@ class Benchmark:
         seconds = timed(work)
         if seconds > self.limit:
             raise TooSlow(f"took {seconds:.0f} s, the limit is {self.limit:g} s")
-        return work
+        return work, case.tokens / seconds
 
-    def _memory(self, case: Case, group: Group) -> Row:
-        """Peak memory, not where the compiler's own would count, and the largest batch."""
-        row: Row = {}
-        try:
-            if group.memory and not case.compiles:
-                row["MiB"] = self.machine.peak_memory(case)
-            if group.largest_batch:
-                row["largest_batch"] = self.machine.largest_batch(case, self.limit)
-        except (RuntimeError, OSError) as error:
-            row["memory_skipped"] = reason(error)
-        return row
+
+def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:
+    """What is measured of memory, or why it is not."""
+    try:
+        return {name: measure(*arguments)}
+    except (RuntimeError, OSError) as error:
+        return {"memory_skipped": reason(error)}
 
 
 def groups_of(suite: str, plan: Plan) -> list[Group]:
@@ -154,8 +157,9 @@ def forecast(rows: list[Row], case: Case) -> float:
     if len(rows) < 2 or rows[-2]["n"] == rows[-1]["n"]:
         return 0.0
     first, last = rows[-2:]
-    exponent = math.log(first["tokens_per_second"] / last["tokens_per_second"]) / math.log(last["n"] / first["n"])
-    return float(case.tokens / last["tokens_per_second"] * (case.sizes.length / last["n"]) ** max(0.0, exponent))
+    rates = first["first_tokens_per_second"], last["first_tokens_per_second"]
+    exponent = math.log(rates[0] / rates[1]) / math.log(last["n"] / first["n"])
+    return float(case.tokens / rates[1] * (case.sizes.length / last["n"]) ** max(0.0, exponent))
 
 
 def _alike(row: Row, case: Case) -> bool:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 from dataclasses import replace
 
@@ -75,9 +76,38 @@ def test_floating_point_operations_are_those_of_the_formula():
     assert flops(Case("linformer", SIZES, "training", case.batches, layer_alone=True)) == 3 * flops(case)
 
 
-def test_peak_memory_grows_with_the_batch():
-    few, many = (MACHINE.peak_memory(Case("softmax", SIZES, "training", ((64,) * rows,))) for rows in (64, 256))
-    assert 0 < 2 * few < many
+def test_peak_memory_is_what_the_tensors_take_whatever_the_process_held():
+    """By hand, in MiB: 4, 8, the 4 freed, 2 and 1 are 11 at the end, and 12 before. The 16 held before are no part."""
+    held = [torch.empty(4 * 2**20)]
+
+    def work():
+        first, second = torch.empty(2**20), torch.empty(2 * 2**20)
+        del first
+        held.clear()
+        return second, torch.empty(2**19), torch.empty(2**18)
+
+    assert MACHINE.peak_memory(work) == 12
+
+
+def test_peak_memory_sees_what_a_backward_pass_takes_and_frees():
+    """x, exp(x), which it keeps, and the gradient: 3 x 4 MiB, and as many in a second call."""
+
+    def work():
+        x = torch.ones(2**20, requires_grad=True)
+        y = x.exp()
+        y.sum().backward()
+
+    assert MACHINE.peak_memory(work) == pytest.approx(12, abs=1e-3)
+    assert MACHINE.peak_memory(lambda: [work() for _ in range(3)]) == MACHINE.peak_memory(work)
+
+
+def test_peak_memory_of_a_model_is_the_same_in_every_run_and_grows_with_the_batch():
+    few, many = (Case("softmax", SIZES, "training", ((64,) * rows,)) for rows in (64, 256))
+    work = MACHINE.prepare(few)
+    work()
+    peaks = [MACHINE.peak_memory(call) for call in (work, work, MACHINE.prepare(few), MACHINE.prepare(many))]
+    assert peaks[0] == peaks[1] == peaks[2]
+    assert 0 < 3 * peaks[0] < peaks[3]
 
 
 def test_the_matrix_rate_is_that_of_numbers_as_models_have_them(monkeypatch):
@@ -121,7 +151,7 @@ def test_the_largest_batch_that_fits(limit, found):
 
 def test_forecast_follows_the_growth_of_the_last_two_lengths():
     def row(n, seconds):
-        return {"n": n, "seconds": seconds, "tokens_per_second": 1024 / seconds}
+        return {"n": n, "first_tokens_per_second": 1024 / seconds}
 
     case = Case("softmax", replace(SIZES, length=4096), "inference", ((4096,),))
     assert forecast([], case) == forecast([row(512, 1.0)], case) == 0
@@ -171,6 +201,21 @@ def reviews(tmp_path):
     return tmp_path / "imdb"
 
 
+def test_without_rounds_memory_alone_is_measured_the_same_each_time(tmp_path):
+    def measured(name, rounds):
+        small = plan(lengths=(512, 1024, 2048), models=("softmax",))
+        benchmark = Benchmark(small, MACHINE, rounds, 30.0, tmp_path / name)
+        benchmark.run(["models", "table3", "growth"])
+        return write_report(tmp_path / name, benchmark.settings, benchmark.rows), benchmark.rows
+
+    report, rows = measured("memory", 0)
+    assert "Table 3: how many times less memory" in report and "## Exponents" in report and "faster" not in report
+    assert not any("seconds" in row for row in rows) and not (tmp_path / "memory" / "figure2.png").exists()
+    assert {row["phase"] for row in rows} == {"inference", "training"}, "what has no memory to measure is not run"
+    timed = [row for row in measured("both", 1)[1] if row["phase"] in ("inference", "training")]
+    assert [row.get("MiB") for row in timed] == [row.get("MiB") for row in rows]
+
+
 def parsed(script, *words):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["benchmark.py", *map(str, words)])
@@ -196,7 +241,7 @@ def test_the_command_measures_what_is_missing_and_refuses_other_settings(script,
         ("--suites", "growth"): "the suite growth has nothing to measure at lengths up to 512",
         ("--lengths", 1024, "--out", tmp_path / "new"): "lengths=[1024] is not allowed: it must be one of 512, 4096",
         ("--lengths", 0): "lengths=0 is not allowed: it must be at least 256",
-        ("--rounds", 0): "--rounds=0 is not allowed: it must be at least 1",
+        ("--rounds", -1): "--rounds=-1 is not allowed: it must be at least 0",
         ("--vocab-size", 4): "vocab-size=4 is not allowed: it must be above 4",
         ("--limit", "nan"): "--limit=nan is not allowed: it must be above 0",
         ("--heads", 5, "--out", tmp_path / "new"): "encoder_attention_heads=5 is not allowed",
@@ -210,21 +255,25 @@ def test_the_command_measures_what_is_missing_and_refuses_other_settings(script,
         script.main(parsed(script, *command[1:]))
 
 
-def test_a_child_that_is_killed_costs_its_own_figure_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(measuring, "_peak_memory", os.kill)  # not with these arguments: it fails in the child
-    with pytest.raises(TypeError):
-        MACHINE.peak_memory(Case("softmax", SIZES, "training", ((64,),)))
+def _kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def killed(self, case):
-        raise RuntimeError("the process was killed: not enough memory")
 
-    monkeypatch.setattr(Machine, "peak_memory", killed)
+def test_what_does_not_fit_in_memory_costs_its_own_figure_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(measuring, "_largest_batch", _kill)  # in a process of its own
+    with pytest.raises(RuntimeError, match="its process ended early"):
+        MACHINE.largest_batch(Case("softmax", SIZES, "training", ((64,),)), 1.0)
+
+    def too_large(self, work):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Machine, "peak_memory", too_large)
     case = Case("linformer", SIZES, "inference", ((64,),))
     monkeypatch.setitem(running.SUITES, "models", lambda plan: [Group("one", (case,))])
     benchmark = Benchmark(plan(), MACHINE, 2, 30.0, tmp_path)
     benchmark.run(["models"])
     assert benchmark.rows[0]["seconds"] > 0
-    assert "the process was killed" in write_report(tmp_path, benchmark.settings, benchmark.rows)
+    assert "out of memory" in write_report(tmp_path, benchmark.settings, benchmark.rows)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
