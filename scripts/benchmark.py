@@ -8,7 +8,8 @@
 What is compared runs in turns, round after round, after once to warm up; figures are medians with quartiles. Peers that
 are not installed, and what takes longer than --limit, are left out with the reason. Memory is the peak that a call adds
 to what is held before it, of what PyTorch's allocators give out. OUT gets results.json, results.md, figure2.png and
-growth.png; when the command is repeated, what is measured is not measured again.
+growth.png; when the command is repeated, what is measured is not measured again. Results of other code, of another
+machine or of other options are left as they are: they need another OUT.
 
 Suites: attention (one layer beside the example's), models (whole models of equal width and depth), table3 (the paper's
 table 3 and figure 2), growth (exponents of cost against n), memory (activation checkpointing and offload), long (a step

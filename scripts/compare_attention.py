@@ -7,7 +7,8 @@ The model and recipe are configs/pretrain/tiny_512.yaml with d=128, four rows a 
 default options. One after another is trained; then the cost of one training step is measured for all of them
 interleaved, medians of --rounds, at n=512 and at n=4,096 (cost alone), and its peak memory by PyTorch's allocator.
 OUT gets results.json, results.md, perplexity.png (against updates and against time, which is updates times the median
-step, so that what else the machine did has no part in it) and cost.png. What is complete is not done again.
+step, so that what else the machine did has no part in it) and cost.png. What is complete is not done again; costs are
+measured again by other code, on another machine, with other options or another vocabulary (cost.json keeps them all).
 """
 
 import argparse
@@ -29,6 +30,7 @@ from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.benchmarking.measuring import Case, Machine, in_turns, spread
 from fairseq_linformer.benchmarking.peers import Sizes
 from fairseq_linformer.benchmarking.report import save_over_lengths
+from fairseq_linformer.benchmarking.running import package_digest
 from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.data.staging import check_data_path, write_whole
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
@@ -68,11 +70,30 @@ def tiny_sizes(vocabulary: int) -> Sizes:
 
 
 def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> dict[str, dict[str, Any]]:
-    """By mechanism: parameters, and by length seconds and MiB of a training step; kept in OUT/cost.json."""
+    """By mechanism: parameters, and by length seconds and MiB of a training step.
+
+    OUT/cost.json keeps what was measured, beside what measured it.
+
+    Raises:
+        ValueError: that file is of another kind.
+    """
     file = out / "cost.json"
-    if file.is_file() and (known := json.loads(file.read_text())).keys() == set(attentions):
-        return known
     sizes = tiny_sizes(len(load_dictionary(data / DICTIONARY_FILE)) + 1)  # the task adds <mask>
+    about = {"code": package_digest(), **MACHINE.describe(), "rounds": rounds, "sizes": repr(sizes)}
+    about |= {"attentions": sorted(attentions), "lengths": repr(LENGTHS), "tokens": TOKENS}
+    try:
+        measured = json.loads(file.read_text()) if file.is_file() else []
+        known = [entry["cost"] for entry in measured if entry["about"] == about]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{file} holds no costs of attentions: move it away") from None
+    if known:
+        return known[0]
+    cost = _measure_cost(attentions, sizes, rounds)
+    write_whole(file, json.dumps([*measured, {"about": about, "cost": cost}], indent=1))
+    return cost
+
+
+def _measure_cost(attentions: list[str], sizes: Sizes, rounds: int) -> dict[str, dict[str, Any]]:
     cost: dict[str, dict[str, Any]] = {attention: {"seconds": {}, "MiB": {}} for attention in attentions}
     for n, k in tqdm(LENGTHS.items(), desc="cost", unit="length", disable=None):
         own, batches = replace(sizes, length=n, projected_length=k), ((n,) * max(1, TOKENS // n),)
@@ -85,7 +106,6 @@ def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> d
         if n == min(LENGTHS):
             for attention, step in steps.items():
                 cost[attention]["parameters"] = sum(parameter.numel() for parameter in step.build().parameters())
-    write_whole(file, json.dumps(cost, indent=1))
     return cost
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fairseq_linformer.benchmarking.measuring import Machine
 from tests.conftest import ROOT
 
 
@@ -29,10 +30,33 @@ def test_table_plots_and_cost(script, corpus, tmp_path, capsys):
     lines = (tmp_path / "results.md").read_text().splitlines()
     assert lines[0].startswith("| attention | perplexity | parameters | tokens/s, n=32 | MiB, n=32 | tokens/s, n=128 |")
     assert [line.split(" | ")[:2] for line in lines[2:]] == [["| `linear`", "30.5"], ["| `softmax`", "40.0"]]
-    cost = json.loads((tmp_path / "cost.json").read_text())
+    (measured,) = json.loads((tmp_path / "cost.json").read_text())
+    cost = measured["cost"]
     assert all(own["seconds"]["128"] > 0 and own["MiB"]["128"] > 1 for own in cost.values()), "it holds activations"
     assert cost["softmax"]["parameters"] == cost["linear"]["parameters"]
     assert all((tmp_path / name).stat().st_size > 10_000 for name in ("perplexity.png", "cost.png"))
 
     script.compare(corpus, tmp_path, ["softmax", "linear"], updates=10, rounds=1)
-    assert json.loads((tmp_path / "cost.json").read_text()) == cost, "not measured again"
+    assert json.loads((tmp_path / "cost.json").read_text()) == [measured], "not measured again"
+
+
+def test_costs_belong_to_code_machine_and_options(script, corpus, tmp_path, monkeypatch):
+    """Those of others are neither taken nor lost."""
+
+    def measured(**change):
+        script.measure_cost(**{"attentions": ["linear"], "data": corpus, "out": tmp_path, "rounds": 1, **change})
+        return json.loads((tmp_path / "cost.json").read_text())
+
+    monkeypatch.setattr(script, "LENGTHS", {32: 8})
+    first = measured()
+    assert measured() == first
+    second = measured(rounds=2)
+    assert second[:1] == first and len(second) == 2
+    monkeypatch.setattr(script, "package_digest", lambda: "of other code")
+    third = measured()
+    assert third[:2] == second and len(third) == 3
+    monkeypatch.setattr(script, "MACHINE", Machine("cpu", "bfloat16"))
+    assert measured()[:3] == third and len(measured()) == 4
+    (tmp_path / "cost.json").write_text('{"linear": {}}')
+    with pytest.raises(ValueError, match=r"cost\.json holds no costs of attentions: move it away"):
+        measured()

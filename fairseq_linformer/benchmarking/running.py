@@ -1,5 +1,6 @@
 """Measures suites group by group, and keeps what is measured: an interrupted benchmark goes on with the next group."""
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from .measuring import Case, Machine, flops, in_turns, spread, timed
 from .suites import SUITES, Group, Plan
 
 RESULTS_FILE = "results.json"
+PACKAGE = Path(__file__).parents[1]
 Row = dict[str, Any]
 
 
@@ -32,7 +34,7 @@ class Benchmark:
         out: folder of results.json.
 
     Raises:
-        ValueError: the folder has results of other settings, or of another machine.
+        ValueError: the folder has results of other settings, of another machine or of other code.
     """
 
     plan: Plan
@@ -44,7 +46,8 @@ class Benchmark:
 
     def __post_init__(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
-        self.settings = {**self.machine.describe(), "rounds": self.rounds, "limit": self.limit, **self.plan.describe()}
+        own = {"rounds": self.rounds, "limit": self.limit, **self.plan.describe()}
+        self.settings = {"code": package_digest(), **self.machine.describe(), **own}
         file = self.out / RESULTS_FILE
         if file.is_file():
             try:
@@ -57,15 +60,24 @@ class Benchmark:
                     raise ValueError(f"{file} has {name}={found.get(name)}, not {value}: name another --out")
 
     def run(self, suites: list[str]) -> None:
-        """Measures what is not yet measured of these suites."""
+        """Measures what is not yet measured of these suites.
+
+        Raises:
+            ValueError: nothing can be measured of a suite, or what is measured had other cases in a group of that name.
+        """
         groups = [(suite, group) for suite in suites for group in groups_of(suite, self.plan)]
         groups = [(suite, group) for suite, group in groups if self.rounds or group.memory]
-        known = {(row["suite"], row["group"]) for row in self.rows}
+        known = {(row["suite"], row["group"]): row["cases"] for row in self.rows}
+        for suite, group in groups:
+            if known.get((suite, group.name), group.digest()) != group.digest():
+                file = self.out / RESULTS_FILE
+                raise ValueError(f"{file} has other rows in {suite}, {group.name}: name another --out")
         bar = tqdm(groups, unit="group", disable=None)
         for suite, group in bar:
             bar.set_description(f"{suite}, {group.name}")
             if (suite, group.name) not in known:
-                self.rows += [{"suite": suite, "group": group.name, **row} for row in self._measure(suite, group)]
+                origin = {"suite": suite, "group": group.name, "cases": group.digest()}
+                self.rows += [{**origin, **row} for row in self._measure(suite, group)]
                 content = {"settings": self.settings, "rows": self.rows}
                 write_whole(self.out / RESULTS_FILE, json.dumps(content, indent=1) + "\n")
 
@@ -122,6 +134,14 @@ class Benchmark:
         if seconds > self.limit:
             raise TooSlow(f"took {seconds:.0f} s, the limit is {self.limit:g} s")
         return work, case.tokens / seconds
+
+
+def package_digest() -> str:
+    """A hash of the package's code: figures belong to it."""
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:

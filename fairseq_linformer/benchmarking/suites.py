@@ -1,5 +1,6 @@
 """What the benchmark measures: suites of groups of cases, a group being what runs in turns."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,10 @@ class Group:
     memory: bool = True
     roofline: bool = False
     largest_batch: bool = False
+
+    def digest(self) -> str:
+        """A hash of all that the cases are, lengths of rows included."""
+        return hashlib.sha256(repr(self.cases).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)

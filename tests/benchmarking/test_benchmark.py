@@ -190,15 +190,19 @@ def script(monkeypatch):
     return benchmark
 
 
+def write_reviews(folder, *lengths):
+    """A tiny IMDB as scripts/prepare_imdb.py writes it."""
+    (folder / "input0").mkdir(parents=True)
+    builder = MMapIndexedDatasetBuilder(str(folder / "input0" / "train.bin"))
+    for length in lengths:
+        builder.add_item(torch.ones(length, dtype=torch.int))
+    builder.finalize(str(folder / "input0" / "train.idx"))
+    return folder
+
+
 @pytest.fixture
 def reviews(tmp_path):
-    """A tiny IMDB as scripts/prepare_imdb.py writes it."""
-    (tmp_path / "imdb" / "input0").mkdir(parents=True)
-    builder = MMapIndexedDatasetBuilder(str(tmp_path / "imdb" / "input0" / "train.bin"))
-    for length in (30, 5000, 200, 7, 90):
-        builder.add_item(torch.ones(length, dtype=torch.int))
-    builder.finalize(str(tmp_path / "imdb" / "input0" / "train.idx"))
-    return tmp_path / "imdb"
+    return write_reviews(tmp_path / "imdb", 30, 5000, 200, 7, 90)
 
 
 def test_without_rounds_memory_alone_is_measured_the_same_each_time(tmp_path):
@@ -214,6 +218,33 @@ def test_without_rounds_memory_alone_is_measured_the_same_each_time(tmp_path):
     assert {row["phase"] for row in rows} == {"inference", "training"}, "what has no memory to measure is not run"
     timed = [row for row in measured("both", 1)[1] if row["phase"] in ("inference", "training")]
     assert [row.get("MiB") for row in timed] == [row.get("MiB") for row in rows]
+
+
+def test_results_belong_to_code_machine_and_options(monkeypatch, tmp_path):
+    """Those of others are refused before anything runs, and left as they are."""
+
+    def run_with(*lengths, machine=MACHINE, **change):
+        folder = write_reviews(tmp_path / "-".join(map(str, (*lengths, *change))), *lengths)
+        Benchmark(plan(reviews=folder, **change), machine, 0, 30.0, tmp_path / "out").run(["lengths"])
+
+    run_with(30, 40)
+    kept = (tmp_path / "out" / "results.json").read_bytes()
+    with pytest.raises(ValueError, match=r"results\.json has other rows in lengths, n=512: name another --out"):
+        run_with(30, 41)
+    with pytest.raises(ValueError, match=r"results\.json has dtype=float32, not bfloat16"):
+        run_with(50, machine=Machine("cpu", "bfloat16"))
+    with pytest.raises(ValueError, match=r"results\.json has heads=3, not 4"):
+        run_with(60, sizes=replace(SIZES, heads=4))
+    (tmp_path / "code" / "part").mkdir(parents=True)
+    monkeypatch.setattr(running, "PACKAGE", tmp_path / "code")
+    digests = set()
+    for content in ("x = 1", "x = 2"):
+        (tmp_path / "code" / "part" / "module.py").write_text(content)
+        digests.add(running.package_digest())
+    assert len(digests) == 2
+    with pytest.raises(ValueError, match=r"results\.json has code=\w+, not \w+: name another --out"):
+        run_with(70)
+    assert (tmp_path / "out" / "results.json").read_bytes() == kept
 
 
 def parsed(script, *words):
