@@ -107,6 +107,7 @@ class TrainingTask(FairseqTask):
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         if self.run is not None and criterion.training:
+            # One process has a number here; of several GPUs it is waited for, as the trainer does for gradients' norms.
             self.run.end_update(any(logs.get("save_is_due", 0) > 0 for logs in logging_outputs))
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
@@ -136,9 +137,13 @@ def adopt_model_options(cfg: DictConfig) -> None:
         FileNotFoundError: there is no such checkpoint.
         ValueError: it cannot be read, or is of another model.
     """
-    source = _checkpoint_to_read(cfg)
-    if cfg.checkpoint.finetune_from_model is None or source is None or not hasattr(cfg.model, "projected_length"):
+    named = cfg.checkpoint.finetune_from_model
+    if named is None or "projected_length" not in cfg.model:
         return
+    # An interrupted run has them in its own checkpoint, too, but that may be damaged, and is mended later.
+    source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
+    if source is None:
+        raise FileNotFoundError(f"checkpoint.finetune_from_model={named}: there is no such checkpoint")
     adopt(cfg.model, architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"])))
 
 

@@ -159,7 +159,8 @@ def test_fine_tuning_without_a_checkpoint_stops(classification, tmp_path):
     command = [*FINETUNE, f"task.data={classification}", "model=tiny_512", "common.cpu=true"]
     output = run(*command, cwd=tmp_path, status=1)
     assert last_line(output).endswith("null trains from scratch): there is no such checkpoint")
-    output = run(*command, "checkpoint.restore_file=gone.pt", cwd=tmp_path, status=1)
+    elsewhere = ["checkpoint.finetune_from_model=null", "checkpoint.restore_file=gone.pt"]
+    output = run(*command, *elsewhere, cwd=tmp_path, status=1)
     assert last_line(output) == "error: checkpoint.restore_file=gone.pt: there is no such checkpoint"
     assert not list(tmp_path.rglob("*.pt"))
 
