@@ -1,14 +1,14 @@
 """How a command line reports what the user can mend: the scripts, and fairseq's own where they import the plugin."""
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-
-from .explaining import explain
 
 
 @contextlib.contextmanager
@@ -17,9 +17,11 @@ def one_line_errors() -> Iterator[None]:
 
     The package says such things with ValueError and OSError, whose messages name the thing, its value and what is
     allowed. Everything else is a defect of ours and keeps its traceback. Ctrl-C ends with 130, as a shell expects; a
-    request to terminate ends as cleanly, with 143, so that what the program has started ends with it.
+    request to terminate ends as cleanly, with 143, so that what the program has started ends with it. Neither is lost
+    where Python ignores exceptions: in finalizers, and at the interpreter's end.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _raise_again
     try:
         yield
     except (ValueError, OSError) as error:
@@ -27,6 +29,18 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        sys.unraisablehook = sys.__unraisablehook__
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+
+def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """A signal that came while a finalizer ran, whose exceptions Python ignores, is raised again a moment later."""
+    if not isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt):
+        return sys.__unraisablehook__(unraisable)
+    again = signal.SIGINT if isinstance(unraisable.exc_value, KeyboardInterrupt) else signal.SIGTERM
+    threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -51,6 +65,8 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     Where it was merely in the way of another error, that one's traceback stands before it; but fairseq wraps whatever
     stops it from loading a checkpoint in a plain Exception, which says less than what it wraps.
     """
+    from .explaining import explain  # slow to import, and needed by what has failed alone
+
     wrappers = []
     for link in _chain(error):
         line = explain(link)

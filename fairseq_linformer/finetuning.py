@@ -197,7 +197,9 @@ def read_model(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
     """The configuration of a checkpoint's model, whose vocabulary must be that of all prepared folders."""
     state = read_checkpoint(checkpoint)
     vocabulary = (state.get("task_state") or {}).get("vocabulary") or _vocabulary_of_its_data(checkpoint, state["cfg"])
-    sizes = {len(tensor) for name, tensor in state["model"].items() if name.endswith("embed_tokens.weight")}
+    sizes = {
+        len(tensor) for name, tensor in state["model"].items() if name.endswith("embed_tokens.weight") and tensor.dim()
+    }
     for data in prepared:
         dictionary = load_dictionary(data / DICTIONARY_FILE)
         if sizes and sizes != {len(dictionary) + 1}:  # the task adds <mask>

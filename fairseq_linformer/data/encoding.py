@@ -96,8 +96,13 @@ def _encode_in_worker(folder: Path, lines: list[str]) -> Items:
 
 
 def _start_worker() -> None:
-    """Ctrl-C is for the main process, which stops the workers; and without it none of them stays behind."""
+    """Ctrl-C is for the main process, which stops the workers; and without it none of them stays behind.
+
+    A request to terminate ends a worker at once: the main process's own handler, which a worker inherits, raises, and
+    the pool would take that for the result of the chunk.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

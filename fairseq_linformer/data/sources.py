@@ -115,7 +115,8 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
         if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
             raise
         raise ValueError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
-    except RuntimeError as error:  # zipfile's, for encryption and, as NotImplementedError, for a method that it lacks
+    # zipfile's, for encryption or (NotImplementedError) a method that it lacks; tarfile's, for an impossible time
+    except (RuntimeError, OverflowError) as error:
         raise ValueError(f"{archive} cannot be unpacked here: {error}") from error
 
 

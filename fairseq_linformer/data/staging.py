@@ -20,7 +20,7 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
     killed run leaves `out`.partial too, which the next one empties and takes over: the file `mark` says that the
     folder is ours. It is also locked, so that two runs do not write into each other.
     Raises ValueError if `out` is there and not empty, or a mount point, if `out`.partial is not ours, or if another run
-    is at work in it.
+    is at work in it; OSError if no folder can be made there, as on a read-only file system.
     """
     if os.path.ismount(out):
         raise ValueError(f"{out} is a mount point, which cannot be replaced: name a folder inside it")
@@ -30,7 +30,10 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
     marked = partial / mark
     if partial.exists() and not marked.is_file() and (not partial.is_dir() or any(partial.iterdir())):
         raise ValueError(f"{partial} is in the way: it is no unfinished run (there is no {mark} in it); move it")
-    partial.mkdir(parents=True, exist_ok=True)
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # its file may be a folder above, and its reason one of /proc, which takes no folders
+        raise OSError(f"{out}: no folder can be made there ({error.strerror}: {error.filename})") from error
     with marked.open("a", encoding="utf-8") as stream:
         lock(stream, f"{partial}: another run is writing there")
         _check_unmoved(stream, marked)

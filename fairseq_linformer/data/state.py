@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 Shape = TypeVar("Shape")
 
-SCALARS = {str: "text", int: "an integer", float: "a finite number", bool: "true or false"}
-LARGEST = 1e308  # about the largest float, which an integer in JSON may exceed
+SCALARS = {str: "text", int: "an integer of 64 bits", float: "a finite number", bool: "true or false"}
+LARGEST_INTEGER, LARGEST_FLOAT = 2**63 - 1, 1e308  # JSON knows no largest number
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -71,8 +71,9 @@ def _check(value: Any, shape: Any, place: str) -> None:
         for index in range(len(value)) if kind is list else value:
             _check(value[index], parts[-1], f"{place}/{index}")
     else:  # by type, as true and false are integers to isinstance
-        numeric = kind is float and type(value) in (int, float) and not abs(value) > LARGEST
-        _expect(numeric if kind is float else type(value) is kind, value, place, SCALARS[kind])
+        number = type(value) is kind or (kind is float and type(value) is int)
+        most = {int: LARGEST_INTEGER, float: LARGEST_FLOAT}.get(kind)
+        _expect(number and (most is None or not abs(value) > most), value, place, SCALARS[kind])
 
 
 def _expect(holds: bool, value: Any, place: str, expected: str) -> None:

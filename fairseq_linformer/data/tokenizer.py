@@ -21,6 +21,8 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from fairseq.tokenizer import tokenize_line
 
+from .state import read_state
+
 # The names that fairseq's from_pretrained looks for beside a checkpoint.
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 ENCODER_FILE = "encoder.json"
@@ -150,6 +152,9 @@ class GPT2Tokenizer(Tokenizer):
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file; GPT-2's BPE needs {ENCODER_FILE} and {MERGES_FILE}")
         self._files = {ENCODER_FILE: encoder_json, MERGES_FILE: vocab_bpe}
+        for piece, number in read_state(encoder_json, dict[str, int]).items():
+            if not 0 <= number < MOST_PIECES:
+                raise ValueError(f"{encoder_json}: piece {piece!r} has number {number}, not 0 to {MOST_PIECES - 1:,}")
         try:
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
         except ValueError as error:  # broken JSON, or not UTF-8
@@ -225,7 +230,7 @@ def load_dictionary(path: Path) -> Dictionary:
         with path.open(encoding="utf-8") as stream:
             return Dictionary.load(stream)
     except (ValueError, RuntimeError) as error:  # a malformed line or not UTF-8; a word that stands there twice
-        raise ValueError(f"{path}: not a fairseq dictionary ({error})") from error
+        raise ValueError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
 
 
 def unknown_warning(split: str, unknown: int, tokens: int) -> Iterator[str]:

@@ -246,7 +246,7 @@ def test_a_damaged_summary_is_named(
 
 
 def test_unknown_pieces_are_counted_and_warned_of(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    strange = [Example("a 漢 film", "positive", "字字 good"), Example("bad", "negative", "good")]
+    strange = [Example("a 漢 film", "positive", "字字 good"), Example("bad", "positive", "good")]
     known = [Example("a film", "positive", "good")] * 500
     summary = write_classification(tmp_path / "out", {"train": known + strange[:1], "valid": strange}, tokenizer)
     whole = load_task(tmp_path / "out", "valid")

@@ -324,6 +324,20 @@ def test_killed_worker_is_an_error_that_says_so(
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
+def test_a_terminated_worker_is_no_result(
+    tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the scripts' handler of SIGTERM raises in a worker would else come back as that chunk's error."""
+    monkeypatch.setattr(encoding, "encode_items", lambda tokenizer, lines: os.kill(os.getpid(), signal.SIGTERM))
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    try:
+        with pytest.raises(ChildProcessError, match="one of the 2 worker processes died"):
+            prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=2)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not true():

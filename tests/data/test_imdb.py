@@ -198,6 +198,15 @@ def test_a_tar_archive_is_not_decompressed_on_and_on(tmp_path: Path, monkeypatch
         read(make_tar(tmp_path / "b.tar", {"x" * 20_000: b""}))
 
 
+def test_a_tar_archive_with_a_time_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("aclImdb/train/pos/0_9.txt")
+    member.mtime = 2**70
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT) as archive:
+        archive.addfile(member)
+    with pytest.raises(ValueError, match=r"a\.tar cannot be unpacked here: timestamp out of range"):
+        read(tmp_path / "a.tar")
+
+
 def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "x")

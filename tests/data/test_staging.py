@@ -1,5 +1,6 @@
 """The folder that appears when it is whole: what happens at its ends, and when two runs meet."""
 
+import errno
 import os
 import runpy
 from pathlib import Path
@@ -115,3 +116,13 @@ def test_nor_does_the_package_write_there(tmp_path: Path) -> None:
     for write in (lambda: prepare_corpus([NONE], [NONE], SPLIT), lambda: write_classification(SPLIT, {}, None)):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="a:b: a data folder with a colon"):
             write()
+
+
+def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(path: Path, *unused: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(os, "mkdir", read_only)
+    said = rf"^{tmp_path}/out: no folder can be made there \(Read-only file system: {tmp_path}/out\.partial\)$"
+    with pytest.raises(OSError, match=said), staged_folder(tmp_path / "out", "mark"):
+        pass

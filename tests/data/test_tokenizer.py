@@ -159,14 +159,22 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, model: Path) -> Non
         SentencePieceTokenizer(broken)
     with pytest.raises(FileNotFoundError, match="absent: no such sentencepiece model"):
         SentencePieceTokenizer(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"broken, .*broken: not a GPT-2 BPE"):
+    with pytest.raises(ValueError, match=r"broken: not JSON \(Expecting"):
         GPT2Tokenizer(broken, broken)
+    for content, said in (
+        ("[]", "it must be an object"),
+        ('{"a": null}', "/a is null, it must be"),
+        ('{"a": -1}', "has number -1, not 0"),
+    ):
+        broken.write_text(content)
+        with pytest.raises(ValueError, match=f"broken.*{said}"):
+            GPT2Tokenizer(broken, broken)
     with pytest.raises(FileNotFoundError, match="absent: no such file"):
         GPT2Tokenizer(broken, tmp_path / "absent")
     (tmp_path / "sentencepiece.bpe.model").write_bytes(model.read_bytes())
     for content in ("no count here\n", "a 1\na 2\n"):
         (tmp_path / "dict.txt").write_text(content)
-        with pytest.raises(ValueError, match=r"dict\.txt: not a fairseq dictionary"):
+        with pytest.raises(ValueError, match=r"dict\.txt: not a fairseq dictionary \(.+\)$"):
             load_tokenizer(tmp_path)
 
 

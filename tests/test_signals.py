@@ -1,0 +1,37 @@
+"""Signals end a script wherever it is; no file of the package is imported but errors.py, so this takes no time."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+START = f"""
+import atexit, os, runpy, signal, sys, time
+one_line_errors = runpy.run_path({str(ROOT / "fairseq_linformer/errors.py")!r})["one_line_errors"]
+def end(*unused): os.kill(os.getpid(), signal.{{name}})
+class Ends:
+    __del__ = end
+"""
+DURING = "with one_line_errors(): end(); time.sleep(30)"
+IN_A_FINALIZER = "with one_line_errors(): Ends(); time.sleep(30)"
+AT_THE_END = "atexit.register(end)\nwith one_line_errors(): pass"
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "status"),
+    [
+        (DURING, "SIGTERM", 143),
+        (DURING, "SIGINT", 130),
+        (IN_A_FINALIZER, "SIGTERM", 143),
+        (IN_A_FINALIZER, "SIGINT", 130),
+        (AT_THE_END, "SIGTERM", -signal.SIGTERM),
+        (AT_THE_END, "SIGINT", -signal.SIGINT),
+    ],
+)
+def test_a_signal_is_never_swallowed(body, name, status):
+    command = [sys.executable, "-c", START.format(name=name) + body]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
