@@ -47,21 +47,24 @@ class TrainingTask(FairseqTask):
     """
 
     NEXT: ClassVar[str]  # what to type when a run, {run}, is complete
+    to_train: DictConfig | None = None  # the whole configuration, where the task is set up for a training
     run: "Run | None" = None  # while it trains
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
-        whole = whole_config(cfg)
-        if whole is not None and not kwargs.get("from_checkpoint"):
-            check_launch(whole)
-            adopt_model_options(whole)
-        return super().setup_task(cfg, **kwargs)
+        """The task; where it is not for a checkpoint to be loaded, the options are checked and completed."""
+        to_train = None if kwargs.get("from_checkpoint") else whole_config(cfg)
+        if to_train is not None:
+            check_launch(to_train)
+            adopt_model_options(to_train)
+        task = super().setup_task(cfg, **kwargs)
+        task.to_train = to_train
+        return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model; where it is not for a checkpoint to be loaded, a training begins (``Run``)."""
-        whole = whole_config(self.cfg)
-        if whole is not None and not from_checkpoint:
-            self.run = Run(whole, self.vocabulary, self.NEXT)
+        """The model; with it a training begins, where the task was set up for one (``Run``)."""
+        if self.to_train is not None and not from_checkpoint:
+            self.run = Run(self.to_train, self.vocabulary, self.NEXT)
         return super().build_model(cfg, from_checkpoint)
 
     @cached_property
@@ -123,9 +126,15 @@ class TrainingTask(FairseqTask):
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
-    """The configuration of the whole run that a task's is part of; None where the task stands alone."""
+    """The configuration of the whole run that a task's is part of.
+
+    None where the task's stands alone, or is that of a checkpoint: such a one may hold objects, which fairseq allows
+    when it reads it.
+    """
     root = cfg._get_root() if isinstance(cfg, DictConfig) else None
-    return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
+    if not isinstance(root, DictConfig) or not {"checkpoint", "optimization", "model"} <= root.keys():
+        return None
+    return None if root._get_flag("allow_objects") else root
 
 
 def adopt_model_options(cfg: DictConfig) -> None:

@@ -7,9 +7,11 @@ import shutil
 import pytest
 import torch
 from fairseq.data import data_utils
+from fairseq.tasks import setup_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.data.staging import lock
 from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
 from tests.conftest import ROOT, as_flags, run
@@ -220,6 +222,16 @@ def test_a_complete_run_says_so_and_changes_nothing(trained, tmp_path):
     output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path)
     assert "complete: 6 updates\nbest checkpoint: run/checkpoint_best.pt, perplexity" in output
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")} == before
+
+
+def test_a_model_built_from_a_checkpoints_configuration_is_no_training(trained):
+    """Such a run is complete: its folder would be locked, and the program ended."""
+    cfg = read_checkpoint(trained / "hydra/checkpoint_last.pt")["cfg"]
+    cfg.task.data, cfg.checkpoint.save_dir = str(trained / "data"), str(trained / "hydra")
+    task = setup_task(cfg.task)
+    assert task.build_model(cfg.model) is not None and task.run is None
+    roberta = LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(trained / "data"))
+    assert roberta.task.build_model(roberta.cfg.model) is not None and roberta.task.run is None
 
 
 def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_is_used(trained, tmp_path):
