@@ -1,6 +1,7 @@
 # make install     .venv with everything, from the python3 that is found (PYTHON= chooses another, TORCH= a torch version)
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= runs it on your own text)
 # make test        the tests
+# make soak        random kills and mutated input for at most half an hour: docs/reliability.md
 # make check       ruff, mypy, then the tests: what CI runs
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ CORPUS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install quickstart test check clean
+.PHONY: install quickstart test soak check clean
 
 install: $(VENV)/.installed
 ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH)))
@@ -28,6 +29,9 @@ quickstart: install
 
 test: install
 	$(BIN)/python -m pytest
+
+soak: install
+	$(BIN)/python -m tests.soak
 
 check: install
 	$(BIN)/ruff check .

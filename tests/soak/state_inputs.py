@@ -1,0 +1,123 @@
+"""The files that one command leaves for another, mutated, and read by the functions that trust them."""
+
+import json
+import random
+import statistics
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from fairseq_linformer.benchmarking.measuring import Machine
+from fairseq_linformer.benchmarking.peers import Sizes
+from fairseq_linformer.benchmarking.running import Benchmark
+from fairseq_linformer.benchmarking.suites import Plan
+from fairseq_linformer.data.classification import read_summary
+from fairseq_linformer.data.glue import TASKS
+from fairseq_linformer.data.staging import write_whole
+from fairseq_linformer.data.submission import check_submission
+from fairseq_linformer.provenance import Provenance
+from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.results import RESULTS_FILE, SCORES_FILE, best_checkpoints, write_results, write_scores
+from fairseq_linformer.running import RUN_FILE
+
+from .mutations import mutate, mutate_state
+
+CHECKPOINT = "0" * 64  # the digest of the checkpoint that all runs start from
+OPTIONS = {"optimization.lr": [0.01], "dataset.batch_size": 16, "common.seed": 1, "optimization.max_update": 6}
+PLAN = Plan(Sizes(1, 24, 3, 50, 0.1), 64, (512,), "cpu", ("linformer",), None)
+
+
+class StateFiles:
+    """Summaries of prepared folders, runs, scores, results, submissions and benchmarks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        counts = {"examples": 40, "tokens": 300, "long": 1, "unknown": 0}
+        splits = {"train": counts, "valid": counts}
+        self.summary = {"labels": ["0", "1"], "splits": splits, "long_length": 512, "scale": 5.0}
+        self.results = {"runs": [_run(task, seed) for task in ("MRPC", "RTE") for seed in (1, 2)]}
+        rows = range(TASKS["WNLI"].splits["test"].rows)
+        self.submission = "index\tprediction\n" + "".join(f"{number}\t{number % 2}\n" for number in rows)
+        self.model = resolve_config(Namespace(encoder_layers=1), 16)
+        self.run = folder / "runs" / "RTE" / "seed1"
+        self.run.mkdir(parents=True, exist_ok=True)
+        made = Provenance("finetune/rte", OPTIONS, "1" * 64, CHECKPOINT)
+        write_whole(self.run / RUN_FILE, json.dumps({**made.as_json(), "complete": True}))
+        write_whole(self.run / "predictions-valid.tsv", "label\tprediction\n0\t0\n")
+        write_scores(self.run, made, {"valid": {"accuracy": 80.5}})
+        (folder / RESULTS_FILE).unlink(missing_ok=True)
+        Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, folder).run([])
+        settings = Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, folder).settings
+        self.measured = {"settings": settings, "rows": [{"suite": "models", "group": "n=512", "seconds": 0.5}]}
+
+    def attempt(self, chance: random.Random) -> str | None:
+        kinds = (self._summary, self._results, self._submission, self._run_folder, self._benchmark)
+        return chance.choice(kinds)(chance)
+
+    def _summary(self, chance: random.Random) -> str | None:
+        content = _write(self.folder / "classification.json", self.summary, chance)
+        found = read_summary(self.folder)
+        same = [*found.labels] == content["labels"] and found.scale == content["scale"]
+        for split, counts in found.splits.items():
+            said = content["splits"][split]
+            same &= all(getattr(counts, name) == said[name] for name in ("examples", "tokens", "long"))
+        return None if same and found.splits.keys() == content["splits"].keys() else f"the summary {found}"
+
+    def _results(self, chance: random.Random) -> str | None:
+        content = _write(self.folder / RESULTS_FILE, self.results, chance)
+        found = best_checkpoints(self.folder)
+        best: dict[str, tuple[float, Path]] = {}
+        for run in content["runs"]:
+            values = [value for metrics in run["scores"].values() for value in metrics.values()]
+            mean = statistics.mean(values) if values else -float("inf")
+            if not run["error"] and (run["task"] not in best or mean > best[run["task"]][0]):
+                best[run["task"]] = mean, self.folder / run["folder"] / "checkpoint_best.pt"
+        return None if found == {task: path for task, (_, path) in best.items()} else f"the checkpoints {found}"
+
+    def _submission(self, chance: random.Random) -> str | None:
+        content = mutate(self.submission.encode(), chance)
+        (self.folder / "WNLI.tsv").write_bytes(content)
+        check_submission(self.folder)
+        header, *rows = content.decode().removesuffix("\n").split("\n")
+        right = header == "index\tprediction" and len(rows) == TASKS["WNLI"].splits["test"].rows
+        right &= all(row in (f"{number}\t0", f"{number}\t1") for number, row in enumerate(rows))
+        return None if right else "a submission that is not right was let through"
+
+    def _run_folder(self, chance: random.Random) -> str | None:
+        """What a run's folder says of it; results.json must say the same, or nothing."""
+        path = self.run / chance.choice((RUN_FILE, SCORES_FILE))
+        whole = path.read_bytes()
+        try:
+            _write(path, json.loads(whole), chance)
+            write_results(self.folder / "runs", Path("a.pt"), CHECKPOINT, self.model, [], [])
+            said = json.loads((self.run / SCORES_FILE).read_bytes()) if path.name == RUN_FILE else _parsed(path)
+            for run in json.loads((self.folder / "runs" / RESULTS_FILE).read_text())["runs"]:
+                if run["scores"] and run["scores"] != said["scores"]:
+                    return f"the scores {run['scores']}"
+        finally:
+            path.write_bytes(whole)
+        return None
+
+    def _benchmark(self, chance: random.Random) -> str | None:
+        content = _write(self.folder / RESULTS_FILE, self.measured, chance)
+        found = Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, self.folder)
+        found.run([])
+        return None if found.rows == content["rows"] else f"the rows {found.rows}"
+
+
+def _run(task: str, seed: int) -> dict[str, Any]:
+    scores = {"valid": {"accuracy": 80.5 + seed, "f1": 70.0}}
+    return {"task": task, "seed": seed, "folder": f"{task}/seed{seed}", "scores": scores, "error": ""}
+
+
+def _write(path: Path, whole: Any, chance: random.Random) -> Any:
+    """Writes a state file, mutated, and returns what it says as Python reads it, None where it does not."""
+    path.write_bytes(mutate_state(json.dumps(whole).encode(), chance))
+    return _parsed(path)
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None

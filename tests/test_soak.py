@@ -1,0 +1,116 @@
+"""The soak itself: it finds what is planted, and little enough of it runs here to be a test."""
+
+import os
+import random
+import time
+
+import pytest
+
+from tests.soak import kills, mutations
+from tests.soak.__main__ import KINDS
+from tests.soak.commands import REFUSED, contents, same_files
+from tests.soak.kills import Command, Cycle, Undisturbed, run_undisturbed
+from tests.soak.mutations import input_of, judge, soak_inputs
+from tests.soak.report import HANGS, LOST, TRACEBACKS, Report
+
+
+def refuse_in_two_lines():
+    raise ValueError("two\nlines")
+
+
+PLANTED = {
+    "right": lambda: None,
+    "refused": lambda: int("no number"),
+    "of another type": lambda: {}["weights"],
+    "in two lines": refuse_in_two_lines,
+    "other weights": lambda: "other weights than were saved",
+    "for ever": lambda: time.sleep(60),
+    "in C": lambda: os._exit(9),
+}
+
+
+class Planted:
+    def __init__(self, folder, what):
+        self.what = what
+
+    def attempt(self, chance):
+        return self.what()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutated_inputs(kind, tmp_path):
+    reader = KINDS[kind](tmp_path)
+    assert [judge(reader, input_of(kind, 1, number)) for number in range(16, 21)] == [None] * 5
+
+
+def test_inputs_are_the_same_when_they_are_repeated():
+    assert mutations.mutate(b"text", input_of("a", 1, 2)) == mutations.mutate(b"text", input_of("a", 1, 2))
+
+
+def test_planted_defects_of_readers_are_counted(tmp_path, monkeypatch):
+    """A worker that dies or hangs is replaced, and the inputs behind it are read."""
+    monkeypatch.setattr(mutations, "SECONDS", 1)
+    kinds = {name: lambda folder, what=what: Planted(folder, what) for name, what in PLANTED.items()}
+    report = Report(tmp_path)
+    assert [*soak_inputs(kinds, 14, 1, tmp_path, report, time.monotonic() + 60)] == [*range(1, 15)]
+    found = {name: [report.rows[name][column] for column in ("tried", LOST, TRACEBACKS, HANGS)] for name in PLANTED}
+    assert found == {
+        "right": [2, 0, 0, 0],
+        "refused": [2, 0, 0, 0],
+        "of another type": [2, 0, 2, 0],
+        "in two lines": [2, 0, 2, 0],
+        "other weights": [2, 2, 0, 0],
+        "for ever": [2, 0, 0, 2],
+        "in C": [2, 0, 2, 0],
+    }
+    assert "| total | 14 | 2 | 6 | 2 |" in report.table()
+    assert len((tmp_path / "findings.jsonl").read_text().splitlines()) == report.failures == 10
+
+
+def strike(code, folder, strikes=4):
+    """What is found where a Python program is struck; in another folder where it happened to end before."""
+    command = Command("planted", ["python", "-c", code], same_files)
+    like = run_undisturbed(command, folder / "undisturbed")
+    for number in range(5):
+        cycle = Cycle(command, like, folder / str(number), random.Random(number))
+        cycle.run(strikes)
+        if cycle.findings:
+            return cycle.findings
+    return []
+
+
+IN_PLACE = "import time; f = open('a.json', 'w'); f.write('{'); f.flush(); time.sleep(0.3); f.write('}')"
+WHOLE = "import os, time; open('b', 'w').write('{}'); time.sleep(0.3); os.replace('b', 'a.json')"
+NOT_GONE_ON = (
+    f"import os\nif os.path.exists('mark'): raise KeyError\nopen('mark', 'w').close()\n{WHOLE}; os.unlink('mark')"
+)
+LEFT_BEHIND = f"import subprocess; subprocess.Popen(['sleep', '2']); {WHOLE}"
+
+
+@pytest.mark.parametrize(("code", "failure"), [(IN_PLACE, LOST), (NOT_GONE_ON, TRACEBACKS)])
+def test_planted_defects_of_commands_are_counted(code, failure, tmp_path):
+    assert failure in {finding.failure for finding in strike(code, tmp_path)}
+
+
+def test_what_is_left_behind_is_counted_and_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(kills, "LIVES_ON", 0.5)
+    found = strike(LEFT_BEHIND, tmp_path)
+    assert {finding.failure for finding in found} == {HANGS}
+
+
+def test_a_command_that_is_right_is_struck_without_a_finding(tmp_path):
+    assert strike(WHOLE, tmp_path) == []
+
+
+def test_a_killed_preparation_is_repeated(corpus, tmp_path):
+    """The fixture's is the undisturbed one."""
+
+    def differs(like, folder, printed):
+        return None if contents(folder / "data") == contents(like.folder) else "the folder"
+
+    words = ["--train", corpus.parent / "train.txt", "--valid", corpus.parent / "valid.txt", "--vocab-size", 30]
+    words = ["scripts/prepare_corpus.py", *words, "--workers", 1, "--out", "data"]
+    like = Undisturbed(corpus, "", seconds=3, changes=6, largest_file=0)
+    cycle = Cycle(Command("corpus", words, differs, REFUSED), like, tmp_path / "struck", random.Random(2))
+    cycle.run(1)
+    assert cycle.findings == [] and len(cycle.strikes) == 1
