@@ -1,6 +1,6 @@
 # make install     .venv with everything, from the python3 that is found (PYTHON= chooses another, TORCH= a torch version)
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= runs it on your own text)
-# make test        the tests
+# make test        the tests, in two processes
 # make soak        random kills and mutated input for at most half an hour: docs/reliability.md
 # make check       ruff, mypy, then the tests: what CI runs
 
@@ -28,7 +28,7 @@ quickstart: install
 	$(BIN)/python scripts/quickstart.py $(if $(CORPUS),--corpus $(CORPUS))
 
 test: install
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 soak: install
 	$(BIN)/python -m tests.soak

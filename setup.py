@@ -32,7 +32,7 @@ setup(
         "hydra-submitit-launcher",
     ],
     extras_require={
-        "dev": ["pytest", "ruff", "mypy"],
+        "dev": ["pytest", "pytest-xdist", "ruff", "mypy"],
         # other implementations that tests and the benchmark compare with, where they are installed
         "peers": ["transformers", "performer-pytorch", "linformer"],
     },

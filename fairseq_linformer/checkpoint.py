@@ -75,7 +75,8 @@ def _why_unreadable(path: Path, error: Exception) -> str:
         return f"{path} is no checkpoint, or not a whole one"
     if not _is_checkpoint(content):
         return f"{path} {NO_CHECKPOINT}"
-    return f"{path}: its configuration is not understood here ({type(error).__name__}: {error})"
+    said = " ".join(str(error).split())
+    return f"{path}: its configuration is not understood here ({type(error).__name__}: {said})"
 
 
 def checkpoint_file(path: Path) -> Path:

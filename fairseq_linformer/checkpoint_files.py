@@ -5,6 +5,7 @@ place there, so what is said here holds for all of fairseq's command lines.
 """
 
 import contextlib
+import errno
 import io
 import logging
 import math
@@ -22,6 +23,8 @@ from typing import IO, Any
 import torch
 from iopath.common.file_io import NativePathHandler
 
+from .vocabulary import carried_fingerprint
+
 logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"  # fairseq's names
@@ -31,7 +34,9 @@ UNFINISHED = ".tmp"  # what fairseq writes before it renames
 
 # What zipfile makes of damaged headers: other compression, encryption, sizes beyond the file.
 _DAMAGED_ZIP: tuple[type[Exception], ...] = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError)
-_DAMAGED_ZIP += (ValueError, OverflowError, zlib.error, struct.error)
+_DAMAGED_ZIP += (ValueError, OverflowError, OSError, zlib.error, struct.error)
+# What content that somebody made by hand gives where numbers and dictionaries are expected.
+_NOT_OF_FAIRSEQ = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError)
 _BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # a pickled number, with which torch before 1.6 begins
 
 
@@ -64,26 +69,50 @@ class CheckpointFiles(NativePathHandler):
 
 
 class _UnfinishedFile(io.BufferedWriter):
-    """A file that has reached the disk when it is closed, and is gone when its ``with`` ends in an error."""
+    """A file that has reached the disk when it is closed, and is gone when that fails, or its ``with`` does.
+
+    What cannot be written is remembered until then. torch makes something else of such an error, and fairseq would
+    write the checkpoint a second and a third time into the same file.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(io.FileIO(path, "w"), 1 << 20)
         self._path = path
+        self._failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self._failure is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self._failure = error
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        if self._failure is None:
+            try:
+                super().flush()
+            except OSError as error:
+                self._failure = error
 
     def close(self) -> None:
-        if not self.closed:
-            self.flush()
-            os.fsync(self.fileno())
+        if self.closed:
+            return
+        self.flush()
+        if self._failure is None:
+            try:
+                os.fsync(self.fileno())
+            except OSError as error:
+                self._failure = error
+        if self._failure is not None:
+            self._discard()
+            raise OSError(self._failure.errno, self._failure.strerror, self._path)
         super().close()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
+        if kind is None:
             self.close()
-        except OSError:
-            self._discard()
-            if kind is None:
-                raise
-        if kind is not None:
+        else:
             self._discard()
 
     def _discard(self) -> None:
@@ -111,6 +140,8 @@ def check_whole(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
     except _DAMAGED_ZIP as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that: a place before the file's beginning
+            raise
         raise DamagedCheckpointError(f"{path} is no whole checkpoint: cut short, or damaged ({error})") from error
     if member is not None:
         raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it is another")
@@ -161,17 +192,18 @@ def read_progress(path: Path) -> Progress:
     check_whole(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True) if _is_old(path) else _read_mapped(path)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} is not loaded: it holds more than plain data, which could run code") from error
+    try:
         history, extra = state["optimizer_history"][-1], state["extra_state"]
         return Progress(
             updates=int(history.get("num_updates", 0)),
             next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
-            vocabulary=dict((state.get("task_state") or {}).get("vocabulary") or {}),
+            vocabulary=carried_fingerprint(state.get("task_state")),
         )
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} is not loaded: it holds more than plain data, which could run code") from error
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except _NOT_OF_FAIRSEQ as error:
         raise ValueError(f"{path} is no checkpoint of fairseq's: it lacks what a training goes on from") from error
 
 

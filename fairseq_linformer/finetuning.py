@@ -37,7 +37,7 @@ from .provenance import digest_file
 from .results import PREDICTIONS, SCORES_FILE, Result, Run, Setting, mean_score, read_scores, write_scores
 from .running import CONFIGS, Training, config_name, job_device, override, side_by_side
 from .scores import TASK_METRICS, score
-from .vocabulary import check_same_vocabulary, fingerprint
+from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
@@ -196,7 +196,7 @@ def official_name(task: str) -> str:
 def read_model(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
     """The configuration of a checkpoint's model, whose vocabulary must be that of all prepared folders."""
     state = read_checkpoint(checkpoint)
-    vocabulary = (state.get("task_state") or {}).get("vocabulary") or _vocabulary_of_its_data(checkpoint, state["cfg"])
+    vocabulary = carried_fingerprint(state.get("task_state")) or _vocabulary_of_its_data(checkpoint, state["cfg"])
     sizes = {
         len(tensor) for name, tensor in state["model"].items() if name.endswith("embed_tokens.weight") and tensor.dim()
     }

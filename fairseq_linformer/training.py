@@ -33,7 +33,7 @@ from .data.staging import LOCK_FILE, lock
 from .launch_checks import check_launch
 from .model import LinformerRobertaModel
 from .saving import TimedSaving
-from .vocabulary import check_same_vocabulary, fingerprint
+from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class TrainingTask(FairseqTask):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises ValueError where the checkpoint was trained with another vocabulary than that of the data."""
-        others = {name: value for name, value in state_dict.items() if name != "vocabulary"}
-        check_same_vocabulary(self.vocabulary, state_dict.get("vocabulary", {}), self.cfg.data, "the checkpoint")
+        check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
+        others = {name: value for name, value in (state_dict or {}).items() if name != "vocabulary"}
         super().load_state_dict(others)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fairseq.data import Dictionary
 
@@ -24,6 +25,19 @@ def fingerprint(dictionary: Dictionary, folder: Path) -> dict[str, str]:
         if all(file.is_file() for file in files):
             content = b"".join(file.read_bytes() for file in files)
             return {**found, "subword model": hashlib.sha256(content).hexdigest()}
+    return found
+
+
+def carried_fingerprint(task_state: Any) -> dict[str, str]:
+    """The fingerprint in a checkpoint's ``task_state``; empty where it carries none.
+
+    Raises:
+        ValueError: something else stands there.
+    """
+    found = {} if task_state is None else task_state
+    found = found.get("vocabulary") or {} if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(word, str) for item in found.items() for word in item):
+        raise ValueError("the checkpoint's task_state is not that of a task: it was changed by hand, or made so")
     return found
 
 

@@ -49,6 +49,34 @@ def test_a_copy_that_fails_leaves_what_was_there(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint_best.pt", "checkpoint_last.pt"]
 
 
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_named_and_leaves_the_last_one(tmp_path):
+    """torch makes a RuntimeError of it, and fairseq would write into the same file again."""
+    last = tmp_path / "checkpoint_last.pt"
+    torch_persistent_save(state(1), str(last))
+    with no_space(), pytest.raises(OSError, match="too large") as raised:
+        torch_persistent_save(state(2), str(last))
+    assert raised.value.filename == f"{last}.tmp"
+    assert read_progress(last).updates == 1 and list(tmp_path.iterdir()) == [last]
+
+
+def test_a_piece_that_is_missing_from_the_middle_is_damage(tmp_path):
+    """zipfile then looks for the file's beginning before it, which the system calls an invalid argument."""
+    for name, updates in (("checkpoint_best.pt", 4), ("checkpoint_last.pt", 8)):
+        torch_persistent_save(state(updates), str(tmp_path / name))
+    last = tmp_path / "checkpoint_last.pt"
+    whole = last.read_bytes()
+    last.write_bytes(whole[:5000] + whole[6000:])
+    mend_last_checkpoint(tmp_path)
+    assert read_progress(last).updates == 4
+
+
+@pytest.mark.parametrize("task_state", [3, [1], {"vocabulary": 3}, {"vocabulary": {"dictionary": 3}}])
+def test_a_vocabulary_that_is_none_is_refused(tmp_path, task_state):
+    torch_persistent_save(state(1, task_state=task_state), str(tmp_path / "a.pt"))
+    with pytest.raises(ValueError, match=r"a\.pt is no checkpoint of fairseq's"):
+        read_progress(tmp_path / "a.pt")
+
+
 def test_a_copy_is_whole(tmp_path):
     best, last = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint_last.pt"
     torch_persistent_save(state(2), str(best))
@@ -96,9 +124,11 @@ def test_progress_is_what_a_checkpoint_says(tmp_path):
     progress = read_progress(path)
     assert (progress.updates, progress.next_epoch, progress.seconds, progress.best) == (7, 3, 60.0, 4.5)
     assert progress.vocabulary == {"dictionary": "abc"}
-    torch.save([1, 2], path)
-    with pytest.raises(ValueError, match="is no checkpoint of fairseq's"):
-        read_progress(path)
+    for extra in ({"previous_training_time": 10**400}, {"best": torch.ones(2)}, None):
+        content = [1, 2] if extra is None else state(1, extra_state=extra)
+        torch.save(content, path)
+        with pytest.raises(ValueError, match="is no checkpoint of fairseq's"):
+            read_progress(path)
 
 
 def test_the_newest_whole_checkpoint_takes_the_place_of_a_damaged_last_one(tmp_path):

@@ -103,10 +103,14 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
                 regular = [file for file in zipped.infolist() if not stat.S_ISLNK(file.external_attr >> 16)]
                 chosen = [file for file in regular if wanted(file.filename)]
                 _check_size(archive, sum(file.file_size for file in chosen), UNPACKED_BYTES)
+                _check_size(archive, sum(file.file_size for file in zipped.infolist()), SCANNED_BYTES)
+                if damaged := zipped.testzip():  # a damaged name, too, which nobody would have wanted
+                    raise zipfile.BadZipFile(f"{damaged} is damaged")
                 zipped.extractall(folder, [file.filename for file in chosen])
         else:
             with _decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
                 members = list(_scanned(archive, tarred))
+                _read_to_end(archive, stream)
                 _check_inside(archive, [member.name for member in members])
                 files = [member for member in members if member.isfile() and wanted(member.name)]
                 _check_size(archive, sum(member.size for member in files), UNPACKED_BYTES)
@@ -144,6 +148,14 @@ def _scanned(archive: Path, tarred: tarfile.TarFile) -> Iterator[tarfile.TarInfo
         total += member.size
         _check_size(archive, total, SCANNED_BYTES)
         yield member
+
+
+def _read_to_end(archive: Path, stream: BinaryIO) -> None:
+    """Behind the last member stands the checksum of the whole, which is compared when it is reached."""
+    total = stream.tell()
+    while block := stream.read(HEADER_BYTES):
+        total += len(block)
+        _check_size(archive, total, SCANNED_BYTES)
 
 
 def _check_size(archive: Path, size: int, allowed: int) -> None:

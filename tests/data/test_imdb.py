@@ -1,8 +1,10 @@
 """The reader of the IMDB reviews, from a folder, from archives, hostile ones among them, and from a download."""
 
 import errno
+import functools
 import io
 import itertools
+import random
 import runpy
 import shutil
 import stat
@@ -251,6 +253,25 @@ def test_an_archive_cut_short_is_refused(tmp_path: Path, mode: str) -> None:
     archive.write_bytes(archive.read_bytes()[: archive.stat().st_size * 3 // 4])
     with pytest.raises(ValueError, match="a cannot be read as a zip or tar archive"):
         read(archive)
+
+
+@pytest.mark.parametrize("suffix", ["tar.gz", "tar.bz2", "zip"])
+def test_a_damaged_archive_is_never_read_as_other_text(tmp_path: Path, suffix: str) -> None:
+    """tarfile stops before the checksum of the whole; a zip archive's name may be damaged where it is looked for."""
+    files = {**REVIEWS, "aclImdb/train/pos/3_9.txt": bytes(random.Random(1).choices(b"abcdefgh ", k=3000))}
+    archive = tmp_path / f"a.{suffix}"
+    make = make_zip if suffix == "zip" else functools.partial(make_tar, mode=f"w:{suffix[4:]}")
+    make(archive, files)
+    expected, content, chance, refused = read(archive), archive.read_bytes(), random.Random(2), 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(damaged))] ^= chance.randrange(1, 256)
+        archive.write_bytes(damaged)
+        try:
+            assert read(archive) == expected
+        except (ValueError, FileNotFoundError):
+            refused += 1
+    assert refused > 50
 
 
 def test_a_review_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
