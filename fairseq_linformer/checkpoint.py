@@ -40,7 +40,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _is_checkpoint(content: Any) -> bool:
-    return isinstance(content, dict) and "model" in content and bool(content.get("cfg") or content.get("args"))
+    if not isinstance(content, dict) or "model" not in content:
+        return False
+    configurations = [content.get(name) for name in ("cfg", "args")]
+    return any(not isinstance(found, Tensor) and bool(found) for found in configurations)
 
 
 def _missing(state: dict[str, Any]) -> str:

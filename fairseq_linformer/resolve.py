@@ -40,7 +40,7 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     try:
         typed = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(typed, resolve=True))
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"
         raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
     given = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}

@@ -187,6 +187,7 @@ EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
             "weight is torch.int64, this model's torch.float",
         ),
         ({"cfg": "x"}, r"its configuration has no model\._name"),
+        ({"cfg": torch.ones(2)}, "is no checkpoint of fairseq's"),
         ({"cfg": [1]}, r"its configuration has no model\._name"),
         ({"cfg": {"task": TASK}}, r"its configuration has no model\._name"),
         ({"cfg": {"model": {"_name": "${x}"}, "task": TASK}}, r"its configuration has no model\._name"),

@@ -13,6 +13,11 @@ from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.resolve import resolve_config
 
 
+def test_a_number_beyond_all_floats_is_refused():
+    with pytest.raises(ValueError, match="int too large to convert to float"):
+        resolve_config(OmegaConf.create({"dropout": 10**400}), 512)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
