@@ -58,7 +58,11 @@ def check_submission(folder: Path) -> None:
 
 def _check_file(path: Path) -> None:
     task, split = FILES[path.name]
-    header, *rows = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error})") from error
+    header, *rows = text.removesuffix("\n").split("\n")
     if header != HEADER:
         raise ValueError(f"{path}: the header is {header!r}, it must be {HEADER!r}")
     official = TASKS[task].splits[split].rows

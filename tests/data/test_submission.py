@@ -74,6 +74,12 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, content: str, message: st
         check_submission(tmp_path)
 
 
+def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "WNLI.tsv").write_bytes(table(GOOD).encode() + b"\xff")
+    with pytest.raises(ValueError, match=r"WNLI\.tsv: not UTF-8 \(.*byte 0xff.*\)$"):
+        check_submission(tmp_path)
+
+
 @pytest.mark.parametrize("score", ["5.001", "-0.001", "high", ""])
 def test_a_score_that_is_wrong_is_named(tmp_path: Path, score: str) -> None:
     (tmp_path / "STS-B.tsv").write_text(table([*(f"{number}\t2.5" for number in range(1378)), f"1378\t{score}"]))
