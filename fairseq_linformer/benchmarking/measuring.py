@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..data.encoding import end_with_parent
 from .peers import LAYERS, MODELS, Peer, Sizes
 
 Key = TypeVar("Key")
@@ -161,7 +162,7 @@ class Machine:
         """
         # Importing fairseq may touch the GPU, which no fork survives.
         try:
-            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as process:
                 return process.submit(_largest_batch, self, case, limit).result()
         except BrokenProcessPool:
             raise RuntimeError("its process ended early, as one does that is killed for memory") from None

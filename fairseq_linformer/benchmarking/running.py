@@ -6,17 +6,52 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from tqdm import tqdm
 
 from ..data.staging import write_whole
+from ..data.state import read_state
 from .measuring import Case, Machine, flops, in_turns, spread, timed
 from .suites import SUITES, Group, Plan
 
 RESULTS_FILE = "results.json"
 PACKAGE = Path(__file__).parents[1]
 Row = dict[str, Any]
+
+
+class _Figures(TypedDict, total=False):
+    """What a row has, where it was measured; and why not, where it was not."""
+
+    rounds: int
+    seconds: float
+    low: float
+    high: float
+    tokens_per_second: float
+    first_tokens_per_second: float
+    roofline: float
+    MiB: float
+    largest_batch: int
+    memory_skipped: str
+    skipped: str
+    too_slow: bool
+
+
+class _Row(_Figures):
+    suite: str
+    group: str
+    cases: str
+    model: str
+    note: str
+    phase: str
+    n: int
+    k: int
+    rows: int | None
+
+
+class _Results(TypedDict):
+    settings: dict[str, Any]
+    rows: list[_Row]
 
 
 class TooSlow(RuntimeError):
@@ -34,7 +69,7 @@ class Benchmark:
         out: folder of results.json.
 
     Raises:
-        ValueError: the folder has results of other settings, of another machine or of other code.
+        ValueError: the folder has results of other settings, of another machine or of other code, or damaged ones.
     """
 
     plan: Plan
@@ -51,10 +86,10 @@ class Benchmark:
         file = self.out / RESULTS_FILE
         if file.is_file():
             try:
-                earlier = json.loads(file.read_text(encoding="utf-8"))
-                found, self.rows = earlier["settings"], earlier["rows"]
-            except (KeyError, ValueError):
-                raise ValueError(f"{file} holds no results of a benchmark: name another --out") from None
+                earlier: Any = read_state(file, _Results)
+            except ValueError as error:
+                raise ValueError(f"{error}: name another --out") from error
+            found, self.rows = earlier["settings"], earlier["rows"]
             for name, value in self.settings.items():
                 if found.get(name) != value:
                     raise ValueError(f"{file} has {name}={found.get(name)}, not {value}: name another --out")

@@ -103,11 +103,15 @@ def _start_worker() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _end_with_parent() -> None:
-    """A worker of a killed process would wait for its next chunk for ever."""
+def end_with_parent() -> None:
+    """Called in a worker of a pool: that of a killed process would wait for its next call for ever."""
+    threading.Thread(target=_await_parent, daemon=True).start()
+
+
+def _await_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -34,7 +34,8 @@ def read_state(path: Path, shape: type[Shape]) -> Shape:
     Args:
         path: the file.
         shape: what it must be: ``dict[str, int]``, ``list[str]``, ``str | None``, a TypedDict of such, and so on.
-            Keys that a TypedDict does not name are let through, and so are integers in place of a ``float``.
+            Keys that a TypedDict does not name are let through, and so are integers in place of a ``float``, and
+            whatever stands where the shape has ``Any``.
 
     Raises:
         OSError: the file cannot be read.
@@ -55,6 +56,8 @@ def read_state(path: Path, shape: type[Shape]) -> Shape:
 def _check(value: Any, shape: Any, place: str) -> None:
     """ValueError where `value`, which stands at `place` (empty for the whole), has not the shape."""
     kind, parts = typing.get_origin(shape) or shape, typing.get_args(shape)
+    if shape is Any:
+        return
     if kind in (types.UnionType, typing.Union):
         (some,) = (part for part in parts if part is not types.NoneType)
         if value is not None:

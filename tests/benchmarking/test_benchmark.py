@@ -1,12 +1,15 @@
 """scripts/benchmark.py: the models that it compares, what it writes, leaves out and does not measure again."""
 
+import contextlib
 import json
 import math
 import os
 import re
 import signal
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +22,8 @@ from fairseq_linformer.benchmarking.peers import MODELS, Sizes
 from fairseq_linformer.benchmarking.report import exponent, savings, write_report
 from fairseq_linformer.benchmarking.running import Benchmark, forecast
 from fairseq_linformer.benchmarking.suites import Group, Plan
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, run, running_in_group
+from tests.data.test_corpus import wait_until
 
 SIZES = Sizes(layers=1, embed_dim=24, heads=3, vocabulary=50, length=64, projected_length=16)
 MACHINE = Machine("cpu", "float32")
@@ -281,9 +285,55 @@ def test_the_command_measures_what_is_missing_and_refuses_other_settings(script,
         arguments = parsed(script, *command[1:], "--suites", "attention", *words)
         with pytest.raises((ValueError, OSError), match=re.escape(message)):
             script.main(arguments)
-    (tmp_path / "runs" / "results.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"results\.json holds no results of a benchmark: name another --out"):
-        script.main(parsed(script, *command[1:]))
+
+
+def test_damaged_results_are_named_and_left_as_they_are(tmp_path):
+    file, settings = tmp_path / "results.json", Benchmark(plan(), MACHINE, 0, 30.0, tmp_path).settings
+    for content, said in (
+        ("{}", "its content has no settings"),
+        ("[]", "its content is a list"),
+        ('"text"', 'its content is "text"'),
+        (json.dumps({"settings": [], "rows": []}), "/settings is a list"),
+        (json.dumps({"settings": settings, "rows": {}}), "/rows is an object"),
+        (json.dumps({"settings": settings, "rows": [1]}), "/rows/0 is 1"),
+        (json.dumps({"settings": settings, "rows": [{"suite": "models"}]}), "/rows/0 has no "),
+    ):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=rf"results\.json is damaged: {said}.*: name another --out$"):
+            Benchmark(plan(), MACHINE, 0, 30.0, tmp_path).run(["models"])
+        assert file.read_text() == content
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="no /proc to find processes in")
+def test_the_process_of_a_killed_benchmark_ends_too(tmp_path):
+    started = tmp_path / "started"
+    (tmp_path / "killed.py").write_text(ENDLESS.format(started=str(started)))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(tmp_path / "killed.py")]
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        wait_until(started.is_file)
+        assert len(running_in_group(process.pid)) > 1
+        process.kill()
+        process.wait()
+        wait_until(lambda: not running_in_group(process.pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+ENDLESS = """
+import pathlib, time
+from fairseq_linformer.benchmarking import measuring
+
+def _endless(*unused):
+    pathlib.Path({started!r}).touch()
+    time.sleep(300)
+
+if __name__ == "__main__":
+    measuring._largest_batch = _endless
+    measuring.Machine("cpu", "float32").largest_batch(None, 1.0)
+"""
 
 
 def _kill(*_):

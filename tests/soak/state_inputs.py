@@ -48,7 +48,8 @@ class StateFiles:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
         Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, folder).run([])
         settings = Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, folder).settings
-        self.measured = {"settings": settings, "rows": [{"suite": "models", "group": "n=512", "seconds": 0.5}]}
+        row = {"suite": "models", "group": "n=512", "cases": "0", "model": "linformer", "note": "", "phase": "step"}
+        self.measured = {"settings": settings, "rows": [{**row, "n": 512, "k": 128, "rows": 1, "seconds": 0.5}]}
 
     def attempt(self, chance: random.Random) -> str | None:
         kinds = (self._summary, self._results, self._submission, self._run_folder, self._benchmark)
