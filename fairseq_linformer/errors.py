@@ -10,22 +10,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
+LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed program printed
+
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line, and status 1, on an error that the user can mend.
 
     The package says such things with ValueError and OSError, whose messages name the thing, its value and what is
-    allowed. Everything else is a defect of ours and keeps its traceback. Ctrl-C ends with 130, as a shell expects; a
-    request to terminate ends as cleanly, with 143, so that what the program has started ends with it. Neither is lost
-    where Python ignores exceptions: in finalizers, and at the interpreter's end.
+    allowed; line breaks in such a value are spaces here. Everything else is a defect of ours and keeps its traceback.
+    Ctrl-C ends with 130, as a shell expects; a request to terminate ends as cleanly, with 143, so that what the program
+    has started ends with it. Neither is lost where Python ignores exceptions: in finalizers, and at the interpreter's
+    end.
     """
     previous = signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _raise_again
     try:
         yield
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        said, mark, printed = str(error).partition(LAST_LINES)
+        sys.exit(f"error: {one_line(said)}{mark}{printed}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -33,6 +37,11 @@ def one_line_errors() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
         sys.unraisablehook = sys.__unraisablehook__
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+
+def one_line(text: object) -> str:
+    """What a user typed, say a path, with a space for each line break in it."""
+    return " ".join(str(text).splitlines())
 
 
 def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:

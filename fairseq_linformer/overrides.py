@@ -4,6 +4,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException
 
+from .errors import one_line
+
 # What a run sets itself, config groups among it, and what says it.
 _SET_BY = {
     "task.data": "--data",
@@ -33,14 +35,16 @@ def check_override(word: str) -> None:
     Raises:
         ValueError: names the override, and what sets it.
     """
+    shown = one_line(word)
     try:
         override = OverridesParser.create().parse_override(word)
     except HydraException as error:
-        raise ValueError(f"{word} is no override of Hydra's, NAME=VALUE ({str(error).splitlines()[0]})") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{shown} is no override of Hydra's, NAME=VALUE ({reason})") from error
     if override.is_sweep_override():
-        raise ValueError(f"{word} has several values, but a run has one of each option: repeat the command with each")
+        raise ValueError(f"{shown} has several values, but a run has one of each option: repeat the command with each")
     if override.package is not None:
-        raise ValueError(f"{word}: @{override.package} is not allowed, a config group keeps its place here")
+        raise ValueError(f"{shown}: @{override.package} is not allowed, a config group keeps its place here")
     key = override.key_or_group.replace("/", ".")
     # lr_scheduler=fixed: what a run sets of a group, it sets of each.
     chooses = override.type == OverrideType.CHANGE and isinstance(override.value(), str)
@@ -48,4 +52,4 @@ def check_override(word: str) -> None:
         above = own.startswith(f"{key}.") and not chooses
         below = key.startswith(f"{own}.") and (own not in _OPEN or "/" in override.key_or_group)
         if key == own or above or below:
-            raise ValueError(f"{word}: {own} is set by {option}")
+            raise ValueError(f"{shown}: {own} is set by {option}")

@@ -25,6 +25,7 @@ from tqdm import tqdm
 from .data.encoding import available_cores
 from .data.staging import check_path, lock, write_whole
 from .data.state import read_state
+from .errors import LAST_LINES
 from .provenance import CONFIGS, Provenance
 
 RUN_FILE = "run.json"  # in a run's folder: what it is made of, and whether it is complete
@@ -237,7 +238,7 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
         if lines and lines[-1].startswith("error: "):
             raise OSError(f"fairseq-hydra-train: {lines[-1].removeprefix('error: ')}")
         tail = "\n".join(lines[-15:])
-        raise OSError(f"fairseq-hydra-train ended with status {process.returncode}; its last lines:\n{tail}")
+        raise OSError(f"fairseq-hydra-train ended with status {process.returncode}{LAST_LINES}{tail}")
 
 
 def _start(command: list[str], environment: dict[str, str], log: IO[str]) -> "subprocess.Popen[str]":

@@ -51,6 +51,13 @@ def test_refused(word, set_by):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("word", ["a=\nb c'", "common.seed='1\n2'", "optimizer@a='\n'", "a='\n',2"])
+def test_an_override_of_several_lines_is_refused_in_one(word):
+    with pytest.raises(ValueError) as error:
+        check_override(word)
+    assert str(error.value).startswith(word.replace("\n", " ")) and "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "word",
     [

@@ -18,11 +18,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from fairseq_linformer import running
+from fairseq_linformer.errors import one_line
 from fairseq_linformer.provenance import compose_configuration
 from fairseq_linformer.running import LOG_FILE, RUN_FILE, job_device, override, side_by_side, train
 from tests.conftest import ROOT, running_in_group
 
 PYTHON = sys.executable
+OPTIONS = {"common.seed": 1, "dataset.batch_size": 1, "optimization.lr": [], "optimization.max_update": 1}
 
 # Logs two updates where Hydra does, counts its calls, and does what its arguments ask for.
 TRAINER = """\
@@ -164,6 +166,11 @@ def test_data_replaced_while_it_trains_ends_in_no_complete_run(calls, data, tmp_
         ("[]", r"run\.json is damaged: .*: remove its folder"),
         ('{"config": 1, "complete": true}', r"run\.json is damaged: .*: remove its folder"),
         ("[" * 100000, r"run\.json: not JSON .*: remove its folder"),
+        (
+            '{"configuration": {}, "complete": true}',
+            r"run\.json is damaged: /configuration has no .*: remove its folder",
+        ),
+        (json.dumps({"configuration": OPTIONS, "complete": True}), r"run\.json is damaged: .*lr is empty: remove its"),
     ],
 )
 def test_a_run_that_does_not_say_what_it_is_made_of_is_refused(calls, data, tmp_path, content, message):

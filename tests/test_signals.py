@@ -1,4 +1,4 @@
-"""Signals end a script wherever it is; no file of the package is imported but errors.py, so this takes no time."""
+"""Signals and errors end a script as they should; errors.py alone is imported, so this takes no time."""
 
 import signal
 import subprocess
@@ -35,3 +35,20 @@ def test_a_signal_is_never_swallowed(body, name, status):
     command = [sys.executable, "-c", START.format(name=name) + body]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        ("a\nb: not\r\na  file", "error: a b: not a  file"),
+        ("it failed; its last lines:\none\n  two", "error: it failed; its last lines:\none\n  two"),
+    ],
+)
+def test_an_error_is_one_line_but_for_what_another_program_printed(message, printed):
+    command = [
+        sys.executable,
+        "-c",
+        START.format(name="SIGINT") + f"with one_line_errors(): raise OSError({message!r})",
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (1, f"{printed}\n")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from ..errors import one_line
+
 LOCK_FILE = ".lock"  # in a folder that one process at a time works in
 
 
@@ -55,7 +57,9 @@ def check_path(path: Path | str) -> None:
     configuration, once before training and once for each checkpoint that it writes, so none lasts.
     """
     if "${" in str(path):
-        raise ValueError(f"{path}: a path with ${{ in it is not allowed: fairseq takes that for an option's name")
+        raise ValueError(
+            f"{one_line(path)}: a path with ${{ in it is not allowed: fairseq takes that for an option's name"
+        )
 
 
 def check_data_path(path: Path) -> None:
@@ -65,7 +69,9 @@ def check_data_path(path: Path) -> None:
     """
     check_path(path)
     if os.pathsep in str(path):
-        raise ValueError(f"{path}: a data folder with a colon in its path is not allowed: fairseq splits it there")
+        raise ValueError(
+            f"{one_line(path)}: a data folder with a colon in its path is not allowed: fairseq splits it there"
+        )
 
 
 def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:

@@ -126,3 +126,9 @@ def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path: Path, monkeyp
     said = rf"^{tmp_path}/out: no folder can be made there \(Read-only file system: {tmp_path}/out\.partial\)$"
     with pytest.raises(OSError, match=said), staged_folder(tmp_path / "out", "mark"):
         pass
+
+
+def test_a_path_of_several_lines_is_refused_in_one() -> None:
+    for path, said in (("a\n${b", "^a \\${b: a path with"), ("a\nb:c", "^a b:c: a data folder with a colon")):
+        with pytest.raises(ValueError, match=said):
+            check_data_path(Path(path))
