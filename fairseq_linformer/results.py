@@ -6,7 +6,7 @@ Both are derived from the folders of the runs, each of which says by content wha
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -21,6 +21,7 @@ from .scores import NAMES, TASK_METRICS, paper_score
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.json"  # in a run's folder: its metrics, and what made them
 PREDICTIONS = "predictions-{}.tsv"  # likewise, of a split
+_TASKS = {f"finetune/{config_name(task)}": task for task in TASK_METRICS}  # by the YAML that trains on each
 
 
 class _RunRow(TypedDict):
@@ -140,8 +141,7 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
 
 def write_scores(folder: Path, made: Provenance, scores: Mapping[str, Mapping[str, float]]) -> None:
     """Keeps the scores of a run in its folder, with what made them and the predictions that they were computed from."""
-    predictions = {file.name: digest_file(file) for file in sorted(folder.glob(PREDICTIONS.format("*")))}
-    content = {"made_by": made.digests(), "predictions": predictions, "scores": scores}
+    content = {"made_by": made.digests(), "predictions": _predictions(folder, scores), "scores": scores}
     write_whole(folder / SCORES_FILE, json.dumps(content, indent=1) + "\n")
 
 
@@ -149,25 +149,30 @@ def read_scores(folder: Path, made: Provenance) -> dict[str, dict[str, float]] |
     """The scores in a run's folder; None where there are none of that run, or its predictions are not those scored."""
     try:
         content = read_state(folder / SCORES_FILE, _Scores)
-        digests = {name: digest_file(folder / name) for name in content["predictions"]}
-    except (FileNotFoundError, ValueError):  # none, or damaged: they are computed again
+        digests = _predictions(folder, content["scores"])
+    except (OSError, ValueError):  # none, or damaged: they are computed again
         return None
-    valid = content["made_by"] == made.digests() and digests == content["predictions"]
-    return content["scores"] if valid else None
+    named = all(metrics.keys() == {*TASK_METRICS[_TASKS[made.config]]} for metrics in content["scores"].values())
+    valid = named and content["made_by"] == made.digests() and digests == content["predictions"]
+    return content["scores"] if valid and content["scores"] else None
+
+
+def _predictions(folder: Path, splits: Iterable[str]) -> dict[str, str]:
+    """The digests of the files that the scores of these splits are computed from."""
+    return {file.name: digest_file(file) for file in (folder / PREDICTIONS.format(split) for split in splits)}
 
 
 def _find_runs(out: Path, checkpoint: str) -> list[Result]:
     """What the folders of runs below `out` say of those that start from the checkpoint with that digest."""
     found = []
-    tasks = {f"finetune/{config_name(task)}": task for task in TASK_METRICS}
     for file in sorted(out.rglob(RUN_FILE)):
         state = read_run(file.parent)
         made = state.provenance if state else None
-        if state is None or made is None or made.config not in tasks or made.checkpoint != checkpoint:
+        if state is None or made is None or made.config not in _TASKS or made.checkpoint != checkpoint:
             continue
         options = made.configuration
         setting = Setting(options["optimization.lr"][0], options["dataset.batch_size"])
-        task, seed, updates = tasks[made.config], options["common.seed"], options["optimization.max_update"]
+        task, seed, updates = _TASKS[made.config], options["common.seed"], options["optimization.max_update"]
         scores = read_scores(file.parent, made) if state.complete else None
         error = "" if scores else "not complete: repeat its command"
         found.append(Result(Run(task, seed, setting, updates, file.parent), scores or {}, error, made))

@@ -36,8 +36,20 @@ POLL_SECONDS = 0.2
 T = TypeVar("T")
 
 
+_Options = TypedDict(  # of a configuration, those that its readers need
+    "_Options",
+    {
+        "common.seed": int,
+        "dataset.batch_size": int | None,
+        "optimization.lr": list[float],
+        "optimization.max_update": int,
+    },
+)
+
+
 class _Made(TypedDict, total=False):  # all of them, but in what was written before
     config: str
+    configuration: _Options
     data: str
     checkpoint: str | None
 
@@ -190,10 +202,12 @@ def read_run(folder: Path) -> RunState | None:
         return None
     try:
         content: Any = read_state(file, _RunFile)
+        if content.get("configuration", {}).get("optimization.lr") == []:
+            raise ValueError(f"{file} is damaged: /configuration/optimization.lr is empty")
     except ValueError as error:
         raise ValueError(f"{error}: remove its folder, or name another one") from error
-    known = isinstance(content.get("configuration"), dict) and {"config", "data", "checkpoint"} <= content.keys()
-    made = Provenance(*(content[name] for name in ("config", "configuration", "data", "checkpoint"))) if known else None
+    parts = ("config", "configuration", "data", "checkpoint")
+    made = Provenance(*(content[name] for name in parts)) if content.keys() >= {*parts} else None
     return RunState(made, content["complete"])
 
 

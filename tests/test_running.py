@@ -94,7 +94,7 @@ def test_any_path_means_what_was_typed_in_training_and_in_the_checkpoint():
     for path in set(paths) - set(allowed):
         with pytest.raises(ValueError, match=r"a path with \$\{ in it is not allowed") as error:
             override("task.data", path)
-        assert str(error.value).startswith(f"{path}: ")
+        assert str(error.value).startswith(f"{one_line(path)}: ")
 
 
 def test_a_complete_run_is_not_run_again(calls, data, tmp_path):
