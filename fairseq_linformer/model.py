@@ -13,6 +13,7 @@ from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaM
 from fairseq.models.roberta.model import RobertaClassificationHead
 from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
 from .attention import Attention
@@ -142,8 +143,12 @@ class LinformerRobertaModel(RobertaModel):
         cfg = state["cfg"]
         cls._adopt(cfg)
         data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
-        _override(cfg, _subword_model(data, bpe), {**LOADED, "data": str(data), **overrides})
-        models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
+        try:
+            _override(cfg, _subword_model(data, bpe), {**LOADED, "data": str(data), **overrides})
+            models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
+        except OmegaConfBaseException as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"{checkpoint}: its configuration is not understood here ({said})") from error
         return RobertaHubInterface(cfg, task, models[0])
 
     @classmethod

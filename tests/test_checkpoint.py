@@ -195,6 +195,10 @@ EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
         ({"cfg": {"model": MODEL, "task": "masked_lm"}}, r"its configuration has no task\._name"),
         ({"cfg": {"model": MODEL, "task": {"_name": "nope"}}}, "is of the task nope, which fairseq does not know here"),
         ({"cfg": {"model": {**MODEL, "max_positions": "${x}"}, "task": TASK}}, "Interpolation key 'x' not found"),
+        (
+            {"cfg": {"model": MODEL, "task": TASK, "dataset": {"max_tokens_valid": "${dataset.max_tokens}"}}},
+            r"its configuration is not understood here \(Interpolation key 'dataset\.max_tokens' not found\)",
+        ),
         ({"optimizer_history": None}, "its configuration is not understood here"),
         ({"optimizer_history": 3}, "its configuration is not understood here"),
     ],

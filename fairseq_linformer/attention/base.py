@@ -41,7 +41,8 @@ def option(default: Any, help: str, by_layer: int | None = None) -> Any:
 def check(name: str, value: object, holds: bool, allowed: str) -> None:
     """ValueError that names an option, its value and what is allowed, where it does not hold."""
     if not holds:
-        raise ValueError(f"{name}={value} is not allowed: it must be {allowed}")
+        typed = " ".join(str(value).split())  # the message is one line, whatever was typed
+        raise ValueError(f"{name}={typed} is not allowed: it must be {allowed}")
 
 
 def by_layer(name: str, value: Any, layers: int, multiple: int = 1) -> list[int]:
