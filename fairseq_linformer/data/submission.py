@@ -59,7 +59,7 @@ def check_submission(folder: Path) -> None:
 def _check_file(path: Path) -> None:
     task, split = FILES[path.name]
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()  # with the ends of lines as they are
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error})") from error
     header, *rows = text.removesuffix("\n").split("\n")

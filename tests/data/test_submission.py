@@ -62,6 +62,8 @@ GOOD = [f"{number}\t{number % 2}" for number in range(146)]
         (table(["1\t0", *GOOD[1:]]), r"line 2: '1\\t0', it must be 0, a tab"),
         (table([*GOOD[:-1], "145\tentailment"]), r"line 147: '145\\tentailment', it must be 145, a tab, and one of 0"),
         (table([*GOOD[:-1], "145\t1.0"]), r"line 147: '145\\t1\.0'"),
+        (table([*GOOD[:-1], "145\t1\r"]), r"line 147: '145\\t1\\r'"),
+        ("\r".join(["index\tprediction", *GOOD]), r"WNLI\.tsv: the header is 'index\\tprediction\\r0\\t0\\r1"),
         (table([*GOOD[:-1], "145"]), r"line 147: '145', it must be"),
         (table([*GOOD[:-1], "145\t1\t0"]), r"line 147: '145\\t1\\t0'"),
     ],
@@ -69,7 +71,7 @@ GOOD = [f"{number}\t{number % 2}" for number in range(146)]
 def test_a_file_that_is_wrong_is_named(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "WNLI.tsv").write_text(table(GOOD))
     check_submission(tmp_path)
-    (tmp_path / "WNLI.tsv").write_text(content)
+    (tmp_path / "WNLI.tsv").write_bytes(content.encode())
     with pytest.raises(ValueError, match=message):
         check_submission(tmp_path)
 
