@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from ..data.staging import write_whole
 from ..data.state import read_state
+from ..errors import one_line
 from .measuring import Case, Machine, flops, in_turns, spread, timed
 from .suites import SUITES, Group, Plan
 
@@ -92,7 +93,8 @@ class Benchmark:
             found, self.rows = earlier["settings"], earlier["rows"]
             for name, value in self.settings.items():
                 if found.get(name) != value:
-                    raise ValueError(f"{file} has {name}={found.get(name)}, not {value}: name another --out")
+                    said = one_line(found.get(name))
+                    raise ValueError(f"{file} has {name}={said}, not {value}: name another --out")
 
     def run(self, suites: list[str]) -> None:
         """Measures what is not yet measured of these suites.

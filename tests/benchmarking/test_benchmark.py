@@ -302,6 +302,9 @@ def test_damaged_results_are_named_and_left_as_they_are(tmp_path):
         with pytest.raises(ValueError, match=rf"results\.json is damaged: {said}.*: name another --out$"):
             Benchmark(plan(), MACHINE, 0, 30.0, tmp_path).run(["models"])
         assert file.read_text() == content
+    file.write_text(json.dumps({"settings": {**settings, "layers": "1\n2"}, "rows": []}))
+    with pytest.raises(ValueError, match=r"results\.json has layers=1 2, not 1: name another --out$"):
+        Benchmark(plan(), MACHINE, 0, 30.0, tmp_path)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="no /proc to find processes in")
