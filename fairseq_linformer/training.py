@@ -53,7 +53,10 @@ class TrainingTask(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
         """The task; where it is not for a checkpoint to be loaded, the options are checked and completed."""
-        to_train = None if kwargs.get("from_checkpoint") else whole_config(cfg)
+        whole = whole_config(cfg)
+        # The configuration of a checkpoint may hold objects, which fairseq allows when it reads it.
+        of_checkpoint = kwargs.get("from_checkpoint") or (whole is not None and whole._get_flag("allow_objects"))
+        to_train = None if of_checkpoint else whole
         if to_train is not None:
             check_launch(to_train)
             adopt_model_options(to_train)
@@ -126,15 +129,9 @@ class TrainingTask(FairseqTask):
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
-    """The configuration of the whole run that a task's is part of.
-
-    None where the task's stands alone, or is that of a checkpoint: such a one may hold objects, which fairseq allows
-    when it reads it.
-    """
+    """The configuration of the whole run, or checkpoint, that a task's is part of; None where it stands alone."""
     root = cfg._get_root() if isinstance(cfg, DictConfig) else None
-    if not isinstance(root, DictConfig) or not {"checkpoint", "optimization", "model"} <= root.keys():
-        return None
-    return None if root._get_flag("allow_objects") else root
+    return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
 
 
 def adopt_model_options(cfg: DictConfig) -> None:
