@@ -86,7 +86,10 @@ class SentencePieceTokenizer(Tokenizer):
             self._processor.Load(str(model))
         except RuntimeError as error:
             raise ValueError(f"{model}: not a sentencepiece model ({error})") from error
-        pieces = self._pieces()
+        try:
+            pieces = self._pieces()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{model}: not a sentencepiece model (a piece is not UTF-8: {error})") from error
         if dictionary is None:
             dictionary = _dictionary_of(pieces.values())
         else:

@@ -157,6 +157,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, model: Path) -> Non
     broken.write_text("{")
     with pytest.raises(ValueError, match="broken: not a sentencepiece model"):
         SentencePieceTokenizer(broken)
+    piece = "\u2581the".encode()
+    assert piece in model.read_bytes()
+    broken.write_bytes(model.read_bytes().replace(piece, piece[:-1] + b"\xf2"))
+    with pytest.raises(ValueError, match=r"broken: not a sentencepiece model \(a piece is not UTF-8"):
+        SentencePieceTokenizer(broken)
+    broken.write_text("{")
     with pytest.raises(FileNotFoundError, match="absent: no such sentencepiece model"):
         SentencePieceTokenizer(tmp_path / "absent")
     with pytest.raises(ValueError, match=r"broken: not JSON \(Expecting"):
