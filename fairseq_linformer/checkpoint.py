@@ -11,7 +11,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from .checkpoint_files import BEST, DamagedCheckpointError
+from .checkpoint_files import BEST, RUNS_CODE, DamagedCheckpointError
 
 NO_CHECKPOINT = "is no checkpoint of fairseq's: it needs a model with its configuration"
 
@@ -74,7 +74,7 @@ def _why_unreadable(path: Path, error: Exception) -> str:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as cause:
         if isinstance(cause, pickle.UnpicklingError) and "GLOBAL" in str(cause):
-            return f"{path} is not loaded: it holds more than plain data, which could run code"
+            return f"{path} {RUNS_CODE}"
         return f"{path} is no checkpoint, or not a whole one"
     if not _is_checkpoint(content):
         return f"{path} {NO_CHECKPOINT}"

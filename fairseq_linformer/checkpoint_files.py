@@ -32,6 +32,8 @@ BEST = "checkpoint_best.pt"
 CRASHED = "crash.pt"
 UNFINISHED = ".tmp"  # what fairseq writes before it renames
 
+RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
+
 # What zipfile makes of damaged headers: other compression, encryption, sizes beyond the file.
 _DAMAGED_ZIP: tuple[type[Exception], ...] = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError)
 _DAMAGED_ZIP += (ValueError, OverflowError, OSError, zlib.error, struct.error)
@@ -134,8 +136,13 @@ def check_whole(path: Path) -> None:
     torch writes a zip archive, with a checksum of every tensor, which it does not compare on reading. Files of torch
     before 1.6 have none: of these it is only seen that they begin as they should. FileNotFoundError: there is none.
     """
-    if _is_old(path):
-        return
+    if not _is_old(path):
+        _check_sums(path)
+        with contextlib.suppress(pickle.UnpicklingError):  # content that is refused when it is read
+            _read_mapped(path)
+
+
+def _check_sums(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
@@ -145,8 +152,6 @@ def check_whole(path: Path) -> None:
         raise DamagedCheckpointError(f"{path} is no whole checkpoint: cut short, or damaged ({error})") from error
     if member is not None:
         raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it is another")
-    with contextlib.suppress(pickle.UnpicklingError):  # content that is refused when it is read
-        _read_mapped(path)
 
 
 def _is_old(path: Path) -> bool:
@@ -189,11 +194,14 @@ def read_progress(path: Path) -> Progress:
         DamagedCheckpointError: the file is not whole.
         ValueError: it is no checkpoint of fairseq's, or holds what could run code on loading.
     """
-    check_whole(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True) if _is_old(path) else _read_mapped(path)
+        if _is_old(path):
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        else:
+            _check_sums(path)
+            state = _read_mapped(path)
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} is not loaded: it holds more than plain data, which could run code") from error
+        raise ValueError(f"{path} {RUNS_CODE}") from error
     try:
         history, extra = state["optimizer_history"][-1], state["extra_state"]
         return Progress(

@@ -5,7 +5,7 @@ Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks.
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def leading(x: Tensor, length: int, dim: int) -> Tensor:
@@ -40,3 +40,11 @@ def with_neighbours(blocks: Tensor) -> Tensor:
     one_at_each_end = (0, 0) * (blocks.dim() - 2) + (1, 1)
     padded = F.pad(blocks, one_at_each_end)
     return torch.cat([padded[:, :-2], blocks, padded[:, 2:]], dim=2)
+
+
+def convolution_per_head(heads: int, width: int) -> nn.Conv2d:
+    """A depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
+
+    Heads are the channels of an image of n by d_h.
+    """
+    return nn.Conv2d(heads, heads, (width, 1), padding=(width // 2, 0), groups=heads, bias=False)

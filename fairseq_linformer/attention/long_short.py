@@ -23,14 +23,13 @@ Cost a layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + r)
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
-from .blocks import block_size, into_blocks, leading, with_neighbours
+from .blocks import block_size, convolution_per_head, into_blocks, leading, with_neighbours
 from .dropout import attend
 
 
@@ -90,9 +89,7 @@ class LongShortAttention(Attention):
         self.dynamic_projection = nn.Linear(embed_dim, num_heads * rank, bias=False)
         self.local_norm = nn.LayerNorm(embed_dim)  # LN_L
         self.global_norm = nn.LayerNorm(embed_dim)  # LN_G
-        # Heads are the channels of an image of n by d_h.
-        kernel: dict[str, Any] = {"kernel_size": (conv_width, 1), "padding": (conv_width // 2, 0), "bias": False}
-        self.conv = nn.Conv2d(num_heads, num_heads, groups=num_heads, **kernel) if conv_width else None
+        self.conv = convolution_per_head(num_heads, conv_width) if conv_width else None
         if self.conv is not None:
             nn.init.zeros_(self.conv.weight)
 

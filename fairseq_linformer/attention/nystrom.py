@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from .blocks import convolution_per_head
 from .dropout import attend
 
 
@@ -61,9 +62,7 @@ class NystromAttention(Attention):
         super().__init__(embed_dim, num_heads, dropout)
         self.landmarks = landmarks
         self.iterations = iterations
-        # One kernel a head along the sequence: heads are the channels of an image of n by d_h.
-        kernel: dict[str, Any] = {"kernel_size": (conv_width, 1), "padding": (conv_width // 2, 0), "bias": False}
-        self.conv = nn.Conv2d(num_heads, num_heads, groups=num_heads, **kernel) if conv_width else None
+        self.conv = convolution_per_head(num_heads, conv_width) if conv_width else None
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         n = x.size(1)
