@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from fairseq.file_io import PathManager
 
-from .checkpoint_files import CheckpointFiles
-from .console import hide_noise
-from .criterion import TextPredictionCriterion
 from .errors import install_excepthook
+from .finetune.criterion import TextPredictionCriterion
 from .model import LinformerRobertaModel
+from .system.console import hide_noise
 from .task import DynamicMaskedLMTask, TextPredictionTask
+from .training.checkpoint_files import CheckpointFiles
 
 # Plain data that torch.load reads with this, while it still refuses everything that could run code (weights_only stays
 # on): fairseq-train's checkpoints hold their arguments as an argparse.Namespace, and those of tasks that are chosen by

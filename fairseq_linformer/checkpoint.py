@@ -11,7 +11,8 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from .checkpoint_files import BEST, RUNS_CODE, DamagedCheckpointError
+from .errors import UserError
+from .training.checkpoint_files import BEST, RUNS_CODE, DamagedCheckpointError
 
 NO_CHECKPOINT = "is no checkpoint of fairseq's: it needs a model with its configuration"
 
@@ -30,11 +31,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except DamagedCheckpointError:
         raise
     except Exception as error:  # torch raises whatever a broken file makes it stumble over
-        raise ValueError(_why_unreadable(path, error)) from error
+        raise UserError(_why_unreadable(path, error)) from error
     if not _is_checkpoint(state):
-        raise ValueError(f"{path} {NO_CHECKPOINT}")
+        raise UserError(f"{path} {NO_CHECKPOINT}")
     if missing := _missing(state):
-        raise ValueError(f"{path} {NO_CHECKPOINT}, but {missing}")
+        raise UserError(f"{path} {NO_CHECKPOINT}, but {missing}")
     state["args"] = None  # stands in cfg by now
     return state
 
@@ -97,7 +98,7 @@ def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
         return checkpoint.parent
     trained_on = _configured(cfg, "task", "data")
     if not isinstance(trained_on, str):
-        raise ValueError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
+        raise UserError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
     data = Path(split_paths(trained_on)[0])  # of several, the first holds the dictionary
     if not data.is_dir():
         raise FileNotFoundError(
@@ -132,23 +133,23 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
     own = model.state_dict()
     for name in own.keys() & state.keys():
         if own[name].is_floating_point() != state[name].is_floating_point():
-            raise ValueError(f"the checkpoint's {name} is {state[name].dtype}, this model's {own[name].dtype}")
+            raise UserError(f"the checkpoint's {name} is {state[name].dtype}, this model's {own[name].dtype}")
     there, here = _options(state), _options(own)
     differing = [name for name in there if name in here and there[name] != here[name]]
     if differing:
         want, have = (" ".join(f"{name}={options[name]}" for name in differing) for options in (there, here))
-        raise ValueError(f"the checkpoint has {want}, this model has {have}: {_what_to_pass(there, differing)}")
+        raise UserError(f"the checkpoint has {want}, this model has {have}: {_what_to_pass(there, differing)}")
     misfits = [name for name in own if name in state and own[name].shape != state[name].shape]
     misfits += sorted(own.keys() ^ state.keys())
     if misfits and all(name.startswith("classification_heads.") for name in misfits):
-        raise ValueError(
+        raise UserError(
             f"the checkpoint's {misfits[0]} is {_shape(state, misfits[0])}, this model's {_shape(own, misfits[0])}: "
             "pass load_checkpoint_heads=false for a new classification head"
         )
     if misfits:
         shown = ", ".join(f"{name} ({_shape(state, name)} there, {_shape(own, name)} here)" for name in misfits[:4])
         more = f" and {len(misfits) - 4} more" if len(misfits) > 4 else ""
-        raise ValueError(
+        raise UserError(
             f"the checkpoint is of another model: {shown}{more}. Pass the attention, projection, projected_length, "
             "sharing, local_conv and sizes that it was trained with"
         )
@@ -199,7 +200,7 @@ def _shape(state: dict[str, Tensor], name: str) -> str:
 def _check_finite(state: dict[str, Tensor]) -> None:
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise ValueError(f"the checkpoint's {name} holds numbers that are not finite: its training diverged")
+            raise UserError(f"the checkpoint's {name} holds numbers that are not finite: its training diverged")
 
 
 def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:
@@ -209,4 +210,4 @@ def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:
         first = first_name.setdefault(id(parameter), name)
         if first != name and not torch.equal(state[first], state[name]):
             option = "untie_weights_roberta=true" if "lm_head" in name else "the sharing that it was trained with"
-            raise ValueError(f"the checkpoint has two values for {first} and {name}, this model one: pass {option}")
+            raise UserError(f"the checkpoint has two values for {first} and {name}, this model one: pass {option}")

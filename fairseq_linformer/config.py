@@ -10,9 +10,10 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 
-from .attention import ATTENTIONS, check, get_attention, option
+from .attention import ATTENTIONS, get_attention, option
 from .attention.linformer import SHARINGS
 from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
+from .errors import check
 
 BASE = {
     "encoder_layers": 12,
@@ -104,7 +105,7 @@ class LinformerRobertaConfig(FairseqDataclass):
     )
     max_positions: Optional[int] = option(None, "n: longest sequence, E and F's width (default: the task's length)")
 
-    # The same in the words of fairseq's examples/linformer (example.py translates them)
+    # The same in the words of fairseq's examples/linformer (compat.py translates them)
     compressed: Optional[int] = option(None, "n / k, another way to give projected_length")
     shared_kv_compressed: Optional[int] = option(None, "1: sharing=key-value; 0: another sharing")
     shared_layer_kv_compressed: Optional[int] = option(None, "1: sharing=layerwise; 0: another sharing")

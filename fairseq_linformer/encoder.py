@@ -17,8 +17,9 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention, get_attention
-from .attention.dropout import Dropout
+from .attention.sdpa import Dropout
 from .config import ResolvedConfig
+from .errors import UserError
 
 Positions = Tensor | tuple[slice, int]  # of B x n: a boolean (B, n), True at N of them, or (slice(None), i), N = B
 
@@ -185,25 +186,25 @@ class SentenceEncoder(FairseqEncoder):
 
     def _check(self, src_tokens: Tensor, padding_mask: Tensor) -> None:
         if src_tokens.dtype not in (torch.int64, torch.int32):  # all that an embedding takes
-            raise ValueError(f"tokens are {src_tokens.dtype}, they must be torch.int64 or torch.int32")
+            raise UserError(f"tokens are {src_tokens.dtype}, they must be torch.int64 or torch.int32")
         if src_tokens.dim() != 2:
-            raise ValueError(f"tokens must have two dimensions, rows and positions, not {src_tokens.dim()}")
+            raise UserError(f"tokens must have two dimensions, rows and positions, not {src_tokens.dim()}")
         rows, length = src_tokens.shape
         if length > self.max_source_positions:
-            raise ValueError(f"a sequence of {length} tokens is longer than max_positions={self.max_source_positions}")
+            raise UserError(f"a sequence of {length} tokens is longer than max_positions={self.max_source_positions}")
         if rows == 0 or length == 0:
-            raise ValueError(f"the batch is empty: {rows} rows of {length} tokens")
+            raise UserError(f"the batch is empty: {rows} rows of {length} tokens")
         if src_tokens.device.type != "cpu" or torch.compiler.is_compiling():
             return
         smallest, largest = (int(end) for end in src_tokens.aminmax())
         vocabulary = self.embed_tokens.num_embeddings
         if smallest < 0 or largest >= vocabulary:
             unknown = smallest if smallest < 0 else largest
-            raise ValueError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
+            raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
         misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
         if bool(misplaced.any()):
             row = int(misplaced.nonzero()[0])
-            raise ValueError(f"row {row} has padding before a token, or no token: padding must stand on the right")
+            raise UserError(f"row {row} has padding before a token, or no token: padding must stand on the right")
 
     def _embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> Tensor:
         tokens = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings

@@ -10,6 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
+
+class UserError(ValueError):
+    """What the user can mend: the message names the thing, its value and what is allowed."""
+
+
+def check(name: str, value: object, holds: bool, allowed: str) -> None:
+    """ValueError that names an option, its value and what is allowed, where it does not hold."""
+    if not holds:
+        typed = " ".join(str(value).split())  # the message is one line, whatever was typed
+        raise UserError(f"{name}={typed} is not allowed: it must be {allowed}")
+
+
 LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed program printed
 
 
@@ -17,7 +29,7 @@ LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed pr
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line, and status 1, on an error that the user can mend.
 
-    The package says such things with ValueError and OSError, whose messages name the thing, its value and what is
+    The package says such things with UserError and OSError, whose messages name the thing, its value and what is
     allowed; line breaks in such a value are spaces here. Everything else is a defect of ours and keeps its traceback.
     Ctrl-C ends with 130, as a shell expects; a request to terminate ends as cleanly, with 143, so that what the program
     has started ends with it. Neither is lost where Python ignores exceptions: in finalizers, and at the interpreter's
@@ -27,7 +39,7 @@ def one_line_errors() -> Iterator[None]:
     sys.unraisablehook = _raise_again
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         said, mark, printed = str(error).partition(LAST_LINES)
         sys.exit(f"error: {one_line(said)}{mark}{printed}")
     except KeyboardInterrupt:
@@ -74,7 +86,7 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     Where it was merely in the way of another error, that one's traceback stands before it; but fairseq wraps whatever
     stops it from loading a checkpoint in a plain Exception, which says less than what it wraps.
     """
-    from .explaining import explain  # slow to import, and needed by what has failed alone
+    from .system.explaining import explain
 
     wrappers = []
     for link in _chain(error):

@@ -18,9 +18,15 @@ from torch import Tensor, nn
 
 from .attention import Attention
 from .checkpoint import check_fits, data_folder, read_checkpoint
-from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, apply_architecture
+from .compat import rename_parameters
+from .config import (
+    ARCHITECTURES,
+    LinformerRobertaConfig,
+    ResolvedConfig,
+    apply_architecture,
+)
 from .encoder import SentenceEncoder
-from .example import rename_parameters
+from .errors import UserError
 from .resolve import BY_LAYER, resolve_config
 
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
@@ -148,7 +154,7 @@ class LinformerRobertaModel(RobertaModel):
             models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         except OmegaConfBaseException as error:
             said = str(error).partition("\n")[0]
-            raise ValueError(f"{checkpoint}: its configuration is not understood here ({said})") from error
+            raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
         return RobertaHubInterface(cfg, task, models[0])
 
     @classmethod
@@ -166,9 +172,9 @@ class LinformerRobertaModel(RobertaModel):
         """Makes the configuration of a RoBERTa's checkpoint one of ours, in place."""
         registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
         if not issubclass(registered, RobertaModel):
-            raise ValueError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
+            raise UserError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
         if cfg.task._name not in TASK_REGISTRY:
-            raise ValueError(f"the checkpoint is of the task {cfg.task._name}, which fairseq does not know here")
+            raise UserError(f"the checkpoint is of the task {cfg.task._name}, which fairseq does not know here")
         if registered is not cls:
             cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
 
@@ -183,7 +189,7 @@ def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[st
     known = options.union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
     unknown = sorted(overrides.keys() - known)
     if unknown:
-        raise ValueError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
+        raise UserError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
     overwrite_args_by_name(cfg, overrides)
     with open_dict(cfg):  # an older checkpoint may lack options that the model has
         for name in options & overrides.keys():

@@ -9,8 +9,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from .attention import ATTENTIONS, by_layer
 from .attention.projection import PROJECTIONS
-from .config import LinformerRobertaConfig, ResolvedConfig, apply_architecture, check, check_magnitudes
-from .example import translate_flags
+from .compat import translate_flags
+from .config import (
+    LinformerRobertaConfig,
+    ResolvedConfig,
+    apply_architecture,
+    check_magnitudes,
+)
+from .errors import UserError, check
 
 # Options that may differ from layer to layer, and what numbers between FIRST and LAST are rounded to a multiple of.
 BY_LAYER: dict[str, int] = {
@@ -42,7 +48,7 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
         options = cast(dict[str, Any], OmegaConf.to_container(typed, resolve=True))
     except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"
-        raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{name}: {str(error).splitlines()[0]}") from error
     given = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
     given.pop("_name", None)
     args = Namespace(**given)
@@ -63,11 +69,11 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
 
 def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
     if not isinstance(task_length, int | None):
-        raise ValueError(f"the task's longest sequence is {task_length!r}, it must be a number of tokens")
+        raise UserError(f"the task's longest sequence is {task_length!r}, it must be a number of tokens")
     if max_positions is None and task_length is None:
-        raise ValueError("max_positions is missing: the task names no longest sequence, so the model must")
+        raise UserError("max_positions is missing: the task names no longest sequence, so the model must")
     if max_positions is not None and task_length is not None and max_positions < task_length:
-        raise ValueError(f"max_positions={max_positions} is below the task's longest sequence, {task_length}")
+        raise UserError(f"max_positions={max_positions} is below the task's longest sequence, {task_length}")
     return cast(int, task_length if max_positions is None else max_positions)
 
 

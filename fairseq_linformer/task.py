@@ -1,4 +1,4 @@
-"""The registered tasks, which are fairseq's own with little changed, and what is around training (training.py).
+"""The registered tasks, which are fairseq's own with little changed, and what is around training (training/run.py).
 
 ``dynamic_masked_lm`` is ``masked_lm`` with new masks in each epoch; ``text_prediction`` is ``sentence_prediction`` with
 a choice of what is cut of long texts.
@@ -17,12 +17,12 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from fairseq.utils import split_paths
 
-from .config import check
 from .data.epochs import SharedEpochDataset
-from .data.staging import check_data_path
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset
-from .training import TrainingTask, whole_config
+from .errors import check
+from .system.files import check_data_path
+from .training.run import TrainingTask, whole_config
 
 DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 

@@ -24,14 +24,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 import torch
+from benchmarking.baselines import MODELS, Sizes
+from benchmarking.measuring import DTYPES, Machine
+from benchmarking.report import write_report
+from benchmarking.runner import Benchmark
+from benchmarking.suites import COMPARED, SUITES, Plan
 
-from fairseq_linformer.attention.base import check
-from fairseq_linformer.benchmarking.measuring import DTYPES, Machine
-from fairseq_linformer.benchmarking.peers import MODELS, Sizes
-from fairseq_linformer.benchmarking.report import write_report
-from fairseq_linformer.benchmarking.running import Benchmark
-from fairseq_linformer.benchmarking.suites import COMPARED, SUITES, Plan
-from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.errors import UserError, check, one_line_errors
 
 LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens": 1024, "rounds": 3, "limit": 5.0}
@@ -69,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main(arguments: argparse.Namespace) -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: PyTorch finds no GPU")
+        raise UserError("--device cuda: PyTorch finds no GPU")
     check("--rounds", arguments.rounds, arguments.rounds >= 0, "at least 0")
     for name in ("layers", "embed_dim", "heads", "threads"):
         value = getattr(arguments, name)

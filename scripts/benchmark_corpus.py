@@ -20,15 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 import sentencepiece
 
-from fairseq_linformer.data.encoding import available_cores
-from fairseq_linformer.data.reading import LineSample, read_chunks
+from fairseq_linformer.data.prepare.reading import LineSample, read_chunks
 from fairseq_linformer.data.tokenizer import (
     DICTIONARY_FILE,
     SENTENCEPIECE_FILE,
     SentencePieceTokenizer,
     train_sentencepiece,
 )
-from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.errors import UserError, one_line_errors
+from fairseq_linformer.system.processes import available_cores
 
 VALID_LINES = 1000
 PREPARE = Path(__file__).with_name("prepare_corpus.py")
@@ -39,7 +39,7 @@ def main() -> None:
     arguments = parse_arguments()
     with one_line_errors(), tempfile.TemporaryDirectory(prefix="benchmark_corpus") as name:
         if arguments.workers < 1:
-            raise ValueError(f"workers {arguments.workers}: must be at least 1")
+            raise UserError(f"workers {arguments.workers}: must be at least 1")
         folder = Path(name)
         megabytes = cut_text(arguments.text, arguments.megabytes, folder)
         train_vocabulary(folder, arguments.vocab_size)

@@ -19,10 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.data.staging import check_data_path
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.evaluation import masked_lm_perplexity
-from fairseq_linformer.running import override, side_by_side, train
+from fairseq_linformer.system.files import check_data_path
+from fairseq_linformer.training.evaluation import masked_lm_perplexity
+from fairseq_linformer.training.launch import override, side_by_side, train
 
 MODEL = ["model.encoder_layers=2", "model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.005]", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]

@@ -22,20 +22,25 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 import torch
+from benchmarking.baselines import Sizes
+from benchmarking.measuring import (
+    Case,
+    Machine,
+    in_turns,
+    spread,
+)
+from benchmarking.report import save_over_lengths
+from benchmarking.runner import code_digest
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.benchmarking.measuring import Case, Machine, in_turns, spread
-from fairseq_linformer.benchmarking.peers import Sizes
-from fairseq_linformer.benchmarking.report import save_over_lengths
-from fairseq_linformer.benchmarking.running import package_digest
 from fairseq_linformer.config import ARCHITECTURES
-from fairseq_linformer.data.staging import check_data_path, write_whole
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
-from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.running import CONFIGS, override, train
+from fairseq_linformer.errors import UserError, one_line_errors
+from fairseq_linformer.system.files import check_data_path, write_whole
+from fairseq_linformer.training.launch import CONFIGS, override, train
 
 EMBED_DIM = 128
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.002]", "dataset.max_valid_steps=50"]
@@ -79,13 +84,13 @@ def measure_cost(attentions: list[str], data: Path, out: Path, rounds: int) -> d
     """
     file = out / "cost.json"
     sizes = tiny_sizes(len(load_dictionary(data / DICTIONARY_FILE)) + 1)  # the task adds <mask>
-    about = {"code": package_digest(), **MACHINE.describe(), "rounds": rounds, "sizes": repr(sizes)}
+    about = {"code": code_digest(), **MACHINE.describe(), "rounds": rounds, "sizes": repr(sizes)}
     about |= {"attentions": sorted(attentions), "lengths": repr(LENGTHS), "tokens": TOKENS}
     try:
         measured = json.loads(file.read_text()) if file.is_file() else []
         known = [entry["cost"] for entry in measured if entry["about"] == about]
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{file} holds no costs of attentions: move it away") from None
+        raise UserError(f"{file} holds no costs of attentions: move it away") from None
     if known:
         return known[0]
     cost = _measure_cost(attentions, sizes, rounds)

@@ -28,10 +28,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.finetuning import BATCH_SIZES, RATES, FineTuning
-from fairseq_linformer.results import write_results
-from fairseq_linformer.scores import TASK_METRICS
+from fairseq_linformer.errors import UserError, one_line_errors
+from fairseq_linformer.finetune.metrics import TASK_METRICS
+from fairseq_linformer.finetune.results import write_results
+from fairseq_linformer.finetune.runner import BATCH_SIZES, RATES, FineTuning
 
 
 def finetune(tuning: FineTuning, jobs: int, launcher: list[str]) -> None:
@@ -46,7 +46,7 @@ def finetune(tuning: FineTuning, jobs: int, launcher: list[str]) -> None:
         print(f"\n{run.task}, {run.setting}, seed {run.seed} failed: {result.error}", file=sys.stderr)
     if failed:
         runs = len(results) + len(search)
-        raise ValueError(f"{len(failed)} of {runs} runs failed; repeat the command to run them again")
+        raise UserError(f"{len(failed)} of {runs} runs failed; repeat the command to run them again")
 
 
 def numbers(kind: type, least: float):
@@ -101,7 +101,7 @@ def main(arguments: argparse.Namespace) -> None:
     search, jobs, launcher = options.pop("search"), options.pop("jobs"), options.pop("launcher")
     settings = [word for word in options["overrides"] if word.startswith("hydra.launcher.")]
     if settings and not launcher:
-        raise ValueError(f"{settings[0]} configures a launcher: --launcher names it")
+        raise UserError(f"{settings[0]} configures a launcher: --launcher names it")
     options["overrides"] = [word for word in options["overrides"] if word not in settings]
     options["rates"] = options.pop("learning_rates") or (RATES if search else ())
     options["batch_sizes"] = options.pop("batch_sizes") or (BATCH_SIZES if search else ())

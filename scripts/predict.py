@@ -26,12 +26,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from fairseq_linformer.checkpoint import checkpoint_file
-from fairseq_linformer.data.rows import FORMATS, read_rows
-from fairseq_linformer.data.staging import staged_folder
-from fairseq_linformer.data.submission import FILES, check_submission, check_test_set, write_submission_file
-from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.prediction import Prediction, Predictor
-from fairseq_linformer.results import best_checkpoints
+from fairseq_linformer.data.prepare.rows import FORMATS, read_rows
+from fairseq_linformer.errors import UserError, one_line_errors
+from fairseq_linformer.finetune.prediction import Prediction, Predictor
+from fairseq_linformer.finetune.results import best_checkpoints
+from fairseq_linformer.finetune.submission import (
+    FILES,
+    check_submission,
+    check_test_set,
+    write_submission_file,
+)
+from fairseq_linformer.system.files import staged_folder
 
 
 def predict(
@@ -46,15 +51,15 @@ def predict(
     """Prints the predictions for the texts of a file."""
     kind = kind or ("txt" if source == "-" else Path(source).suffix.lower().removeprefix("."))
     if kind not in FORMATS:
-        raise ValueError(f"{source} ends in none of .{', .'.join(FORMATS)}: --from names its format")
+        raise UserError(f"{source} ends in none of .{', .'.join(FORMATS)}: --from names its format")
     if kind == "txt" and (text or second):
-        raise ValueError(f"--text and --second name columns or keys, but {source} is read as txt: lines of text")
+        raise UserError(f"--text and --second name columns or keys, but {source} is read as txt: lines of text")
     with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as lines:
         predictor = Predictor(checkpoint_file(checkpoint), data)
         if predictor.pairs and second is None:
-            raise ValueError(f"{checkpoint} predicts pairs: --second names the second text, of a .tsv or .jsonl file")
+            raise UserError(f"{checkpoint} predicts pairs: --second names the second text, of a .tsv or .jsonl file")
         if second is not None and not predictor.pairs:
-            raise ValueError(f"--second {second}: {checkpoint} predicts single texts")
+            raise UserError(f"--second {second}: {checkpoint} predicts single texts")
         name = "standard input" if source == "-" else source
         rows = read_rows(lines, kind, name, text or "text", second)
         predictions = predictor.texts(rows, where=f"{name}, line", before=int(kind == "tsv"))
@@ -91,7 +96,7 @@ def submit(runs: Path, data: Path, submission: Path) -> None:
             check_test_set(data / task, name)  # now, not after an hour of predicting
             found[name] = checkpoints[trained]
     if not found:
-        raise ValueError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
+        raise UserError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
     with staged_folder(submission.absolute(), "submission.json") as (folder, mark):
         for name, checkpoint in found.items():
             task, split = FILES[name]

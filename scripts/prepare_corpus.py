@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.data.corpus import DEFAULT_SAMPLE_CHARACTERS, DEFAULT_VOCAB_SIZE, prepare_corpus
+from fairseq_linformer.data.prepare.corpus import DEFAULT_SAMPLE_CHARACTERS, DEFAULT_VOCAB_SIZE, prepare_corpus
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.running import command_line, override
+from fairseq_linformer.training.launch import command_line, override
 
 
 def parse_arguments() -> argparse.Namespace:

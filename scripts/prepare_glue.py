@@ -23,11 +23,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from fairseq_linformer.data.classification import SUMMARY_FILE, write_classification
-from fairseq_linformer.data.glue import TASKS, glue_folder, read_glue
-from fairseq_linformer.data.staging import check_data_path
-from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
+from fairseq_linformer.data.prepare.glue import TASKS, glue_folder, read_glue
+from fairseq_linformer.data.tokenizer import (
+    DICTIONARY_FILE,
+    Tokenizer,
+    load_dictionary,
+    load_tokenizer,
+)
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.running import config_name
+from fairseq_linformer.system.files import check_data_path
+from fairseq_linformer.training.launch import config_name
 
 
 def parse_arguments() -> argparse.Namespace:

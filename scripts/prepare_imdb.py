@@ -22,11 +22,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from fairseq_linformer.data.classification import write_classification
-from fairseq_linformer.data.imdb import ADDRESS, imdb_folder, read_imdb
-from fairseq_linformer.data.staging import check_data_path
+from fairseq_linformer.data.prepare.imdb import ADDRESS, imdb_folder, read_imdb
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.running import fine_tuning_command
+from fairseq_linformer.system.files import check_data_path
+from fairseq_linformer.training.launch import fine_tuning_command
 
 
 def parse_arguments() -> argparse.Namespace:

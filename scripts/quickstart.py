@@ -34,22 +34,22 @@ from fairseq.models.roberta import RobertaHubInterface
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.data.classification import Example, write_classification
-from fairseq_linformer.data.corpus import prepare_corpus
-from fairseq_linformer.data.docstrings import (
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.data.prepare.docstrings import (
     collect_docstrings,
     installation_roots,
     package_examples,
     split_by_module,
     write_text,
 )
-from fairseq_linformer.data.reading import find_files, read_chunks
-from fairseq_linformer.data.staging import check_data_path, staged_folder
-from fairseq_linformer.data.state import read_state
+from fairseq_linformer.data.prepare.reading import find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer
-from fairseq_linformer.errors import one_line_errors
-from fairseq_linformer.evaluation import masked_lm_perplexity, unigram_perplexity
-from fairseq_linformer.provenance import digest_file
-from fairseq_linformer.running import command_line, override, train
+from fairseq_linformer.errors import UserError, one_line_errors
+from fairseq_linformer.system.files import check_data_path, staged_folder
+from fairseq_linformer.system.state import read_state
+from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_perplexity
+from fairseq_linformer.training.launch import command_line, override, train
+from fairseq_linformer.training.provenance import digest_file
 
 # Smaller than tiny_512 itself: in the same minutes it sees four times the text, which is worth more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
@@ -84,7 +84,7 @@ def write_own_text(files: list[Path], out: Path) -> None:
                 (valid_file if number // 10 % 20 == 19 else train_file).write(f"{line}\n")
                 number += 1
     if number < 200:
-        raise ValueError(f"{', '.join(map(str, files))}: {number} lines are too few, 200 are needed")
+        raise UserError(f"{', '.join(map(str, files))}: {number} lines are too few, 200 are needed")
 
 
 def write_docstrings(out: Path) -> None:
@@ -113,7 +113,7 @@ def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
             write_own_text(corpus, folder) if corpus else write_docstrings(folder)
             json.dump(source, mark)
     elif read_state(text / "source.json", Source) != source:
-        raise ValueError(
+        raise UserError(
             f"{text.parent} holds a run on another text or vocabulary: remove it, or name another folder with --out"
         )
 
@@ -135,7 +135,7 @@ def read_examples(file: Path) -> dict[str, list[Example]]:
     """The labelled examples of the file that ``write_docstrings`` wrote; ValueError where it is damaged."""
     rows = read_state(file, dict[str, list[list[str]]])
     if rows.keys() != {"train", "valid"} or any(len(row) != 2 for part in rows.values() for row in part):
-        raise ValueError(f"{file} is damaged: it must hold the splits train and valid, each row a text and its label")
+        raise UserError(f"{file} is damaged: it must hold the splits train and valid, each row a text and its label")
     return {split: [Example(text, label) for text, label in part] for split, part in rows.items()}
 
 

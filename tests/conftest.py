@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_linformer.data.glue import TASKS
+from fairseq_linformer.data.prepare.glue import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 

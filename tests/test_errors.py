@@ -15,9 +15,8 @@ from omegaconf import OmegaConf
 from torch._utils import ExceptionWrapper
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from fairseq_linformer.attention import check
 from fairseq_linformer.config import LinformerRobertaConfig
-from fairseq_linformer.errors import install_excepthook, report
+from fairseq_linformer.errors import check, install_excepthook, report
 from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
 from tests.conftest import ROOT, run
 from tests.test_configs import composed

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_linformer.checkpoint import read_checkpoint
-from fairseq_linformer.data.glue import TASKS
+from fairseq_linformer.data.prepare.glue import TASKS
 from fairseq_linformer.resolve import resolve_config
 from tests.conftest import ROOT, as_flags, run, sentences, write_official
 

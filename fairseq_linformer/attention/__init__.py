@@ -3,13 +3,13 @@
 import importlib
 import pkgutil
 
+from ..errors import check
 from .base import (
     ATTENTIONS,
     Attention,
     AttentionConfig,
     Options,
     by_layer,
-    check,
     get_attention,
     option,
     register_attention,

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .dropout import attend
+from ..errors import UserError, check
+from .sdpa import attend
 
 
 class AttentionConfig(Protocol):
@@ -36,13 +37,6 @@ def option(default: Any, help: str, by_layer: int | None = None) -> Any:
     Where it may differ from layer to layer, its type is Any and `by_layer` the argument `multiple` of ``by_layer``.
     """
     return field(default=default, metadata={"help": help, "by_layer": by_layer})
-
-
-def check(name: str, value: object, holds: bool, allowed: str) -> None:
-    """ValueError that names an option, its value and what is allowed, where it does not hold."""
-    if not holds:
-        typed = " ".join(str(value).split())  # the message is one line, whatever was typed
-        raise ValueError(f"{name}={typed} is not allowed: it must be {allowed}")
 
 
 def by_layer(name: str, value: Any, layers: int, multiple: int = 1) -> list[int]:
@@ -206,7 +200,7 @@ def register_attention(name: str, options: type[Options] = Options) -> Callable[
 
     def register(cls: AttentionClass) -> AttentionClass:
         if name in ATTENTIONS:
-            raise ValueError(f"attention={name} is registered already, by {ATTENTIONS[name].__name__}")
+            raise UserError(f"attention={name} is registered already, by {ATTENTIONS[name].__name__}")
         ATTENTIONS[name] = cls
         cls.name, cls.Options = name, options
         return cls
@@ -217,5 +211,5 @@ def register_attention(name: str, options: type[Options] = Options) -> Callable[
 def get_attention(name: str) -> type[Attention]:
     """The mechanism of that name; ValueError naming the known ones for any other."""
     if name not in ATTENTIONS:
-        raise ValueError(f"attention={name} is not known; choose from {', '.join(sorted(ATTENTIONS))}")
+        raise UserError(f"attention={name} is not known; choose from {', '.join(sorted(ATTENTIONS))}")
     return ATTENTIONS[name]

@@ -18,7 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from ..errors import check
+from .base import (
+    Attention,
+    AttentionConfig,
+    Options,
+    option,
+    register_attention,
+)
 from .blocks import block_size, into_blocks, out_of_blocks
 
 NO_BLOCK = -1

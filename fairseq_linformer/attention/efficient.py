@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .base import Attention, register_attention
-from .dropout import dropout
+from .sdpa import dropout
 
 
 @register_attention("efficient")

@@ -28,9 +28,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, AttentionConfig, Options, check, option, register_attention
-from .blocks import block_size, convolution_per_head, into_blocks, leading, with_neighbours
-from .dropout import attend
+from ..errors import check
+from .base import (
+    Attention,
+    AttentionConfig,
+    Options,
+    option,
+    register_attention,
+)
+from .blocks import (
+    block_size,
+    convolution_per_head,
+    into_blocks,
+    leading,
+    with_neighbours,
+)
+from .sdpa import attend
 
 
 @dataclass

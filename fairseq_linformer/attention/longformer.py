@@ -18,8 +18,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import Attention, AttentionConfig, Options, by_layer, check, option, register_attention
-from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
+from ..errors import check
+from .base import (
+    Attention,
+    AttentionConfig,
+    Options,
+    by_layer,
+    option,
+    register_attention,
+)
+from .blocks import (
+    block_size,
+    into_blocks,
+    out_of_blocks,
+    with_neighbours,
+)
 
 
 @dataclass

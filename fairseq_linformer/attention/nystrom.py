@@ -18,9 +18,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from ..errors import check
+from .base import (
+    Attention,
+    AttentionConfig,
+    Options,
+    option,
+    register_attention,
+)
 from .blocks import convolution_per_head
-from .dropout import attend
+from .sdpa import attend
 
 
 @dataclass

@@ -17,7 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .base import AttentionConfig, Options, check, option, register_attention
+from ..errors import check
+from .base import (
+    AttentionConfig,
+    Options,
+    option,
+    register_attention,
+)
 from .linear import RandomKernelAttention
 
 STABILIZER = 1e-4

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
 from .base import AttentionConfig
 from .blocks import into_blocks, leading
 
@@ -77,7 +78,7 @@ class LinearProjection(Projection):
             weight = projected_length**-0.5 * weight
         else:
             choices = ", ".join(self.INITIALISATIONS)
-            raise ValueError(f"initialisation={initialisation} is not known; choose from {choices}")
+            raise UserError(f"initialisation={initialisation} is not known; choose from {choices}")
         self.weight = nn.Parameter(weight, requires_grad=self.TRAINABLE)
 
     @classmethod

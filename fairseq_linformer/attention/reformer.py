@@ -27,9 +27,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, AttentionConfig, Options, check, option, register_attention
+from ..errors import check
+from .base import (
+    Attention,
+    AttentionConfig,
+    Options,
+    option,
+    register_attention,
+)
 from .blocks import into_blocks, leading
-from .dropout import dropout
+from .sdpa import dropout
 
 ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
 

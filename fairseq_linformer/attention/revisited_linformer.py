@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from .base import register_attention
-from .dropout import dropout
 from .linformer import ProjectedAttention
+from .sdpa import dropout
 
 
 @register_attention("revisited-linformer")

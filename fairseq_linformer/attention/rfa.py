@@ -24,7 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import AttentionConfig, Options, check, option, register_attention
+from ..errors import check
+from .base import (
+    AttentionConfig,
+    Options,
+    option,
+    register_attention,
+)
 from .linear import RandomKernelAttention
 
 

@@ -24,9 +24,21 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Attention, AttentionConfig, Options, check, option, register_attention
-from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
-from .dropout import dropout
+from ..errors import check
+from .base import (
+    Attention,
+    AttentionConfig,
+    Options,
+    option,
+    register_attention,
+)
+from .blocks import (
+    block_size,
+    into_blocks,
+    out_of_blocks,
+    with_neighbours,
+)
+from .sdpa import dropout
 
 PATTERNS = ("fixed", "strided")
 EXPRESSIVITY = 8

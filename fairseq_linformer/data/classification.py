@@ -30,9 +30,10 @@ import numpy as np
 from fairseq.data import Dictionary
 from tqdm import tqdm
 
+from ..errors import UserError
+from ..system.files import check_data_path, staged_folder
+from ..system.state import read_state
 from .indexed import IndexedWriter
-from .staging import check_data_path, staged_folder
-from .state import read_state
 from .tokenizer import DICTIONARY_FILE, Tokenizer, unknown_warning
 
 SUMMARY_FILE = "classification.json"  # until it is whole, the mark of a folder of ours
@@ -131,7 +132,7 @@ def write_classification(
     """
     check_data_path(out)
     if labels is None and "train" not in splits:
-        raise ValueError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
+        raise UserError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
     with staged_folder(out.resolve(), SUMMARY_FILE) as (folder, summary_file):
         tokenizer.save(folder)
         tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
@@ -142,7 +143,7 @@ def write_classification(
             rows = iter(splits[split])
             first = next(rows, None)
             if first is None:
-                raise ValueError(f"split {split} holds no example")
+                raise UserError(f"split {split} holds no example")
             pairs = first.second is not None if pairs is None else pairs
             counts[split], columns[split] = _write_texts(
                 folder, split, itertools.chain((first,), rows), tokenizer, pairs=pairs, long_length=long_length
@@ -186,7 +187,7 @@ def read_summary(folder: Path) -> Summary:
         raise FileNotFoundError(f"{folder} is no prepared task: it holds no {SUMMARY_FILE}")
     content = read_state(path, _Summary)
     if not content["scale"] > 0:
-        raise ValueError(f"{path} is damaged: /scale is {content['scale']}, it must be above 0")
+        raise UserError(f"{path} is damaged: /scale is {content['scale']}, it must be above 0")
     splits = {
         split: SplitCounts(counts["examples"], counts["tokens"], counts["long"], counts.get("unknown", 0))
         for split, counts in content["splits"].items()
@@ -236,17 +237,17 @@ def encode_columns(
         if (example.second is not None) != pairs:
             expected = "pairs, as the first of train is" if pairs else "single texts, as the first of train is"
             found = "a single text" if pairs else "a pair"
-            raise ValueError(f"{where} {row}: {found}, but all must be {expected}")
+            raise UserError(f"{where} {row}: {found}, but all must be {expected}")
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
         if not any(column[-1] for column in columns):  # QQP has pairs with one empty question
-            raise ValueError(f"{where} {row}: the text is empty: {texts[0]!r}")
+            raise UserError(f"{where} {row}: the text is empty: {texts[0]!r}")
     encoded = [tokenizer.encode(column) for column in columns]
     for column, pieces in zip(columns, encoded, strict=True):
         for row, (text, ids) in enumerate(zip(column, pieces, strict=True), before + 1):
             if text and not ids.size:
-                raise ValueError(f"{where} {row}: no piece is left of the text {text!r}")
+                raise UserError(f"{where} {row}: no piece is left of the text {text!r}")
     return encoded
 
 
@@ -260,7 +261,7 @@ def _known(labels: Sequence[str | None], split: str) -> list[str]:
     """The labels of a split, of which none may be missing."""
     known = [label for label in labels if label is not None]
     if len(known) < len(labels):
-        raise ValueError(_at(split, labels.index(None), "the label is missing"))
+        raise UserError(_at(split, labels.index(None), "the label is missing"))
     return known
 
 
@@ -269,7 +270,7 @@ def _label_dictionary(counts: Counter[str]) -> Dictionary:
     dictionary = Dictionary()
     for name in sorted(counts):
         if not name or name != name.strip() or not name.isprintable() or name in RESERVED:
-            raise ValueError(
+            raise UserError(
                 f"label {name!r}: a name is printable, without space at its ends, and none of {', '.join(RESERVED)}"
             )
         dictionary.add_symbol(name, n=counts[name])
@@ -287,7 +288,7 @@ def _write_labels(folder: Path, split: str, labels: Sequence[str], dictionary: D
     items = np.full((len(labels), 2), dictionary.eos(), dtype=np.int64)
     for row, label in enumerate(labels):
         if label not in names:
-            raise ValueError(_at(split, row, f"label {label!r} is none of {', '.join(names)}"))
+            raise UserError(_at(split, row, f"label {label!r} is none of {', '.join(names)}"))
         items[row, 0] = dictionary.index(label)
     with IndexedWriter(folder / split, len(dictionary)) as writer:
         writer.write(items.reshape(-1), np.full(len(labels), 2, dtype=np.int64))
@@ -300,7 +301,7 @@ def _write_scores(folder: Path, split: str, scores: Sequence[str], scale: float)
             try:
                 lines.write(f"{float(score) / scale!r}\n")
             except ValueError:
-                raise ValueError(_at(split, row, f"score {score!r} is no number")) from None
+                raise UserError(_at(split, row, f"score {score!r} is no number")) from None
 
 
 def _at(split: str, row: int, message: str) -> str:

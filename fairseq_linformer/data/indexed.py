@@ -9,6 +9,8 @@ from types import TracebackType
 import numpy as np
 from fairseq.data.indexed_dataset import MMapIndexedDataset, _dtype_header_code, best_fitting_int_dtype
 
+from ..errors import UserError
+
 # Items of the index that are held in memory at once.
 _INDEX_CHUNK = 1_000_000
 
@@ -40,9 +42,9 @@ class IndexedWriter:
         Raises ValueError if the sizes do not add up to the ids, or an id lies outside the vocabulary.
         """
         if int(sizes.sum()) != ids.size:
-            raise ValueError(f"sizes add up to {int(sizes.sum())}, but there are {ids.size} ids")
+            raise UserError(f"sizes add up to {int(sizes.sum())}, but there are {ids.size} ids")
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
-            raise ValueError(f"ids from {ids.min()} to {ids.max()}: must lie in 0..{self._vocab_size - 1}")
+            raise UserError(f"ids from {ids.min()} to {ids.max()}: must lie in 0..{self._vocab_size - 1}")
         self._data.write(ids.astype(self._dtype, copy=False).tobytes())
         self._sizes.write(sizes.astype(np.int32, copy=False).tobytes())
 

@@ -21,7 +21,8 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from fairseq.tokenizer import tokenize_line
 
-from .state import read_state
+from ..errors import UserError
+from ..system.state import read_state
 
 # The names that fairseq's from_pretrained looks for beside a checkpoint.
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
@@ -85,11 +86,11 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._processor.Load(str(model))
         except RuntimeError as error:
-            raise ValueError(f"{model}: not a sentencepiece model ({error})") from error
+            raise UserError(f"{model}: not a sentencepiece model ({error})") from error
         try:
             pieces = self._pieces()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{model}: not a sentencepiece model (a piece is not UTF-8: {error})") from error
+            raise UserError(f"{model}: not a sentencepiece model (a piece is not UTF-8: {error})") from error
         if dictionary is None:
             dictionary = _dictionary_of(pieces.values())
         else:
@@ -157,11 +158,11 @@ class GPT2Tokenizer(Tokenizer):
         self._files = {ENCODER_FILE: encoder_json, MERGES_FILE: vocab_bpe}
         for piece, number in read_state(encoder_json, dict[str, int]).items():
             if not 0 <= number < MOST_PIECES:
-                raise ValueError(f"{encoder_json}: piece {piece!r} has number {number}, not 0 to {MOST_PIECES - 1:,}")
+                raise UserError(f"{encoder_json}: piece {piece!r} has number {number}, not 0 to {MOST_PIECES - 1:,}")
         try:
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
         except ValueError as error:  # broken JSON, or not UTF-8
-            raise ValueError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
+            raise UserError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
         numbers = sorted(self._encoder.encoder.values())
         if dictionary is None:
             dictionary = _dictionary_of(map(str, numbers))
@@ -178,7 +179,7 @@ class GPT2Tokenizer(Tokenizer):
         try:
             return [self._table[np.array(self._encoder.encode(line), dtype=np.int64)] for line in lines]
         except KeyError as error:
-            raise ValueError(
+            raise UserError(
                 f"{self._files[ENCODER_FILE]} has no number for the piece {error}: it does not belong to "
                 f"{self._files[MERGES_FILE]}"
             ) from error
@@ -202,7 +203,7 @@ def load_tokenizer(place: Path) -> Tokenizer:
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
     if (place / DICTIONARY_FILE).is_file():
         return _tokenizer_in(place)
-    from ..checkpoint import find_tokenizer_folder  # not above: prepared data is read without knowing of checkpoints
+    from ..checkpoint import find_tokenizer_folder
 
     return _tokenizer_in(find_tokenizer_folder(place))
 
@@ -233,7 +234,7 @@ def load_dictionary(path: Path) -> Dictionary:
         with path.open(encoding="utf-8") as stream:
             return Dictionary.load(stream)
     except (ValueError, RuntimeError) as error:  # a malformed line or not UTF-8; a word that stands there twice
-        raise ValueError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
+        raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
 
 
 def unknown_warning(split: str, unknown: int, tokens: int) -> Iterator[str]:
@@ -273,14 +274,14 @@ def train_sentencepiece(
             minloglevel=2,  # errors only
         )
     except RuntimeError as error:
-        raise ValueError(_training_error(str(error), vocab_size)) from error
+        raise UserError(_training_error(str(error), vocab_size)) from error
     model.write_bytes(trained.getvalue())
 
 
 def check_vocab_size(name: str, value: int) -> None:
     """ValueError, under the name that the user gave it, for a vocabulary of no pieces or of more than there can be."""
     if not 1 <= value <= MOST_PIECES:
-        raise ValueError(f"{name} {value}: must be from 1 to {MOST_PIECES:,}")
+        raise UserError(f"{name} {value}: must be from 1 to {MOST_PIECES:,}")
 
 
 def _letters(lines: Sequence[str], most: int) -> str:
@@ -318,7 +319,7 @@ def _check_belongs(dictionary: Dictionary, pieces: Iterable[str], model: Path) -
     """A dictionary of another model would turn most of the text into <unk>, without any error."""
     present = [piece in dictionary for piece in pieces]
     if 2 * sum(present) < len(present):
-        raise ValueError(
+        raise UserError(
             f"{model}: the dictionary holds only {sum(present)} of its {len(present)} pieces, so it belongs to another "
             "model; more than half are needed"
         )

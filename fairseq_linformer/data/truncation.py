@@ -13,6 +13,8 @@ import numpy as np
 from fairseq.data import FairseqDataset
 from torch import Tensor
 
+from ..errors import UserError
+
 METHODS = ("head", "tail", "head-tail", "random-crop")
 
 
@@ -38,15 +40,15 @@ def truncate(row: Tensor, length: int, method: str, bos: int, eos: int, fraction
         ValueError: `length`, `method` or `fraction` is not allowed.
     """
     if method not in METHODS:
-        raise ValueError(f"method={method} is not allowed: it must be one of {', '.join(METHODS)}")
+        raise UserError(f"method={method} is not allowed: it must be one of {', '.join(METHODS)}")
     if not 0.0 <= fraction < 1.0:
-        raise ValueError(f"fraction={fraction} is not allowed: it must be at least 0 and below 1")
+        raise UserError(f"fraction={fraction} is not allowed: it must be at least 0 and below 1")
     keep = row == eos
     keep[:1] |= row[:1] == bos
     special = keep.nonzero()[:, 0].tolist()
     if length <= len(special):
         allowed = f"at least {len(special) + 1}, one beside the special tokens of a row"
-        raise ValueError(f"length={length} is not allowed: it must be {allowed}")
+        raise UserError(f"length={length} is not allowed: it must be {allowed}")
     if len(row) <= length:
         return row
     texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # some of them empty

@@ -13,17 +13,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarking import measuring, runner, suites
+from benchmarking.baselines import MODELS, Sizes
+from benchmarking.measuring import (
+    Case,
+    Machine,
+    flops,
+    in_turns,
+    largest,
+    spread,
+)
+from benchmarking.report import exponent, savings, write_report
+from benchmarking.runner import Benchmark, forecast
+from benchmarking.suites import Group, Plan
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from torch import nn
 
-from fairseq_linformer.benchmarking import measuring, running, suites
-from fairseq_linformer.benchmarking.measuring import Case, Machine, flops, in_turns, largest, spread
-from fairseq_linformer.benchmarking.peers import MODELS, Sizes
-from fairseq_linformer.benchmarking.report import exponent, savings, write_report
-from fairseq_linformer.benchmarking.running import Benchmark, forecast
-from fairseq_linformer.benchmarking.suites import Group, Plan
 from tests.conftest import ROOT, run, running_in_group
-from tests.data.test_corpus import wait_until
+from tests.data.prepare.test_corpus import wait_until
 
 SIZES = Sizes(layers=1, embed_dim=24, heads=3, vocabulary=50, length=64, projected_length=16)
 MACHINE = Machine("cpu", "float32")
@@ -173,7 +180,7 @@ def test_what_cannot_run_is_left_out_with_its_reason_and_what_follows_is_not_tri
         raise ImportError("No module named 'absent'")
 
     monkeypatch.setitem(MODELS, "absent", absent)
-    monkeypatch.setitem(running.SUITES, "models", suite)
+    monkeypatch.setitem(runner.SUITES, "models", suite)
     benchmark = Benchmark(plan(), MACHINE, 2, 30.0, tmp_path)
     benchmark.run(["models"])
     assert [row.get("skipped") for row in benchmark.rows] == [None, "No module named 'absent'"] * 3
@@ -240,11 +247,11 @@ def test_results_belong_to_code_machine_and_options(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"results\.json has heads=3, not 4"):
         run_with(60, sizes=replace(SIZES, heads=4))
     (tmp_path / "code" / "part").mkdir(parents=True)
-    monkeypatch.setattr(running, "PACKAGE", tmp_path / "code")
+    monkeypatch.setattr(runner, "CODE", (tmp_path / "code",))
     digests = set()
     for content in ("x = 1", "x = 2"):
         (tmp_path / "code" / "part" / "module.py").write_text(content)
-        digests.add(running.package_digest())
+        digests.add(runner.code_digest())
     assert len(digests) == 2
     with pytest.raises(ValueError, match=r"results\.json has code=\w+, not \w+: name another --out"):
         run_with(70)
@@ -327,7 +334,7 @@ def test_the_process_of_a_killed_benchmark_ends_too(tmp_path):
 
 ENDLESS = """
 import pathlib, time
-from fairseq_linformer.benchmarking import measuring
+from benchmarking import measuring
 
 def _endless(*unused):
     pathlib.Path({started!r}).touch()
@@ -353,7 +360,7 @@ def test_what_does_not_fit_in_memory_costs_its_own_figure_alone(monkeypatch, tmp
 
     monkeypatch.setattr(Machine, "peak_memory", too_large)
     case = Case("linformer", SIZES, "inference", ((64,),))
-    monkeypatch.setitem(running.SUITES, "models", lambda plan: [Group("one", (case,))])
+    monkeypatch.setitem(runner.SUITES, "models", lambda plan: [Group("one", (case,))])
     benchmark = Benchmark(plan(), MACHINE, 2, 30.0, tmp_path)
     benchmark.run(["models"])
     assert benchmark.rows[0]["seconds"] > 0

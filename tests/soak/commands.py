@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from fairseq_linformer.data.glue import TASKS
+from fairseq_linformer.data.prepare.glue import TASKS
 from tests.conftest import sentences, write_sst_2
-from tests.test_training import SIZES, with_flags, with_hydra
+from tests.training.test_training import SIZES, with_flags, with_hydra
 
 from .kills import Command, Undisturbed, run_undisturbed
 

@@ -13,18 +13,18 @@ from pathlib import Path
 from fairseq.data import Dictionary
 
 from fairseq_linformer.data.classification import Example
-from fairseq_linformer.data.corpus import prepare_corpus
-from fairseq_linformer.data.glue import TASKS, glue_folder, read_glue
-from fairseq_linformer.data.imdb import imdb_folder, read_imdb
-from fairseq_linformer.data.reading import read_chunks
-from fairseq_linformer.data.rows import read_rows
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.data.prepare.glue import TASKS, glue_folder, read_glue
+from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
+from fairseq_linformer.data.prepare.reading import read_chunks
+from fairseq_linformer.data.prepare.rows import read_rows
 from fairseq_linformer.data.tokenizer import (
     DICTIONARY_FILE,
     SENTENCEPIECE_FILE,
     SentencePieceTokenizer,
     load_dictionary,
 )
-from fairseq_linformer.vocabulary import check_same_vocabulary, fingerprint
+from fairseq_linformer.training.vocabulary import check_same_vocabulary, fingerprint
 from tests.conftest import sentences, write_official
 
 from .mutations import ODD_TEXT, flip, mutate

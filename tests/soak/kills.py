@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_linformer.checkpoint_files import LAST, check_whole, read_progress
+from fairseq_linformer.training.checkpoint_files import LAST, check_whole, read_progress
 
 from .processes import POLL_SECONDS, Attempt, Changes, files_below, send, start
 from .report import HANGS, LOST, TRACEBACKS, Finding

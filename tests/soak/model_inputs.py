@@ -19,13 +19,13 @@ from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import SHARINGS
 from fairseq_linformer.attention.projection import PROJECTIONS
 from fairseq_linformer.checkpoint import read_checkpoint
-from fairseq_linformer.checkpoint_files import read_progress
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
-from fairseq_linformer.finetuning import check_override
+from fairseq_linformer.finetune.runner import check_override
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.running import override
-from fairseq_linformer.vocabulary import fingerprint
+from fairseq_linformer.training.checkpoint_files import read_progress
+from fairseq_linformer.training.launch import override
+from fairseq_linformer.training.vocabulary import fingerprint
 
 from .commands import equal
 from .inputs import write_corpus

@@ -7,18 +7,25 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from fairseq_linformer.benchmarking.measuring import Machine
-from fairseq_linformer.benchmarking.peers import Sizes
-from fairseq_linformer.benchmarking.running import Benchmark
-from fairseq_linformer.benchmarking.suites import Plan
+from benchmarking.baselines import Sizes
+from benchmarking.measuring import Machine
+from benchmarking.runner import Benchmark
+from benchmarking.suites import Plan
+
 from fairseq_linformer.data.classification import read_summary
-from fairseq_linformer.data.glue import TASKS
-from fairseq_linformer.data.staging import write_whole
-from fairseq_linformer.data.submission import check_submission
-from fairseq_linformer.provenance import Provenance
+from fairseq_linformer.data.prepare.glue import TASKS
+from fairseq_linformer.finetune.results import (
+    RESULTS_FILE,
+    SCORES_FILE,
+    best_checkpoints,
+    write_results,
+    write_scores,
+)
+from fairseq_linformer.finetune.submission import check_submission
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.results import RESULTS_FILE, SCORES_FILE, best_checkpoints, write_results, write_scores
-from fairseq_linformer.running import RUN_FILE
+from fairseq_linformer.system.files import write_whole
+from fairseq_linformer.training.launch import RUN_FILE
+from fairseq_linformer.training.provenance import Provenance
 
 from .mutations import mutate, mutate_state
 

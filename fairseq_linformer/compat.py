@@ -1,0 +1,65 @@
+"""Drop-in for fairseq's own ``examples/linformer``: its flags, and the names of parameters in its checkpoints."""
+
+import logging
+import re
+from typing import Any
+
+from torch import Tensor
+
+from .errors import UserError, check
+
+logger = logging.getLogger(__name__)
+
+
+def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
+    """The example's flags in our words: what to change of the options, the flags themselves cleared.
+
+    ``compressed`` is n / k; ``shared_kv_compressed`` is sharing=key-value; ``shared_layer_kv_compressed``
+    sharing=layerwise, whatever the former says; both 0, headwise; ``freeze_compress`` is freeze_projection.
+
+    Raises:
+        ValueError: a flag's value cannot work, or contradicts an option that says the same.
+    """
+    changes: dict[str, Any] = {}
+    ratio, n = options["compressed"], options["max_positions"]
+    if ratio is not None:
+        check("compressed", ratio, 1 <= ratio <= n, f"from 1 to max_positions={n}")
+        changes["projected_length"] = n // ratio
+    switches = ("shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress")
+    for flag in switches:
+        check(flag, options[flag], options[flag] in (None, 0, 1), "0 or 1")
+    key_value, layerwise, freeze = (options[flag] for flag in switches)
+    if key_value is not None or layerwise is not None:
+        changes["sharing"] = "layerwise" if layerwise else "key-value" if key_value else "headwise"
+    if freeze is not None:
+        changes["freeze_projection"] = bool(freeze)
+    for name, value in changes.items():
+        given = options[name]
+        if given is not None and given is not False and str(given) != str(value):
+            raise UserError(f"{name}={given} contradicts the flags of fairseq's example, which say {name}={value}")
+    return {**changes, **dict.fromkeys(("compressed", *switches))}
+
+
+def rename_parameters(state: dict[str, Tensor]) -> None:
+    """Gives the parameters of a checkpoint our names, in place; a checkpoint of ours stays as it is.
+
+    From the example: ``compress_k`` and ``compress_v`` are E and F; where F is E it has no name of its own there. The
+    bias of its shared layer is in no formula. From fairseq's RoBERTa: the ``in_proj`` of 2019 is split into queries,
+    keys and values. ``version`` counts the formats of fairseq's own modules.
+    """
+    for name in list(state):
+        if name.endswith("self_attn.compress_k.weight"):
+            attention = name.removesuffix("compress_k.weight")
+            key = state.pop(name)
+            state[f"{attention}key_projection.weight"] = key
+            state[f"{attention}value_projection.weight"] = state.pop(f"{attention}compress_v.weight", key)
+        elif match := re.fullmatch(r"(.*self_attn\.)in_proj_(weight|bias)", name):
+            for part, values in zip("qkv", state.pop(name).chunk(3), strict=True):
+                state[f"{match[1]}{part}_proj.{match[2]}"] = values
+        elif re.search(r"(^|\.)(version|(shared_)?compress_layer\.(weight|bias)|compress_[kv]\.bias)$", name):
+            if name.endswith("compress_layer.bias"):
+                logger.warning(
+                    "fairseq's example keeps an unused bias beside its shared projection, which Adam's state counts: "
+                    "pass --reset-optimizer to train on from this checkpoint"
+                )
+            del state[name]

@@ -1,0 +1,1 @@
+"""Offline preparation: texts and tables into the binary datasets that fairseq reads."""

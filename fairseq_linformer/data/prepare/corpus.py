@@ -1,0 +1,241 @@
+"""Text files into a folder that fairseq's masked_lm task trains on.
+
+Two passes over the text, neither of which holds it: the first checks every byte and samples lines for the vocabulary,
+the second encodes chunks of lines in worker processes and writes the ids straight into fairseq's binary format.
+"""
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from fairseq.data import Dictionary
+from tqdm import tqdm
+
+from ...errors import UserError
+from ...system.files import check_data_path, staged_folder
+from ...system.processes import available_cores
+from ..indexed import IndexedWriter
+from ..tokenizer import (
+    DICTIONARY_FILE,
+    ENCODER_FILE,
+    MERGES_FILE,
+    SENTENCEPIECE_FILE,
+    GPT2Tokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    check_vocab_size,
+    dictionary_in,
+    load_tokenizer,
+    train_sentencepiece,
+    unknown_warning,
+)
+from .encoding import Encoded, chunk_encoder
+from .reading import (
+    Chunk,
+    LineSample,
+    find_files,
+    read_chunks,
+)
+
+DEFAULT_VOCAB_SIZE = 8000
+DEFAULT_SAMPLE_CHARACTERS = 10_000_000
+MOST_WORKERS = 1024
+STANDARD_INPUT = Path("-")
+
+# What the run found; until it is whole, the mark of a folder of ours.
+REPORT_FILE = "corpus.json"
+
+# Where standard input waits for the second pass.
+_SPOOL_FILE = "standard-input"
+
+# A fixed number, not the machine's: sentencepiece rounds partial sums by it, and the vocabulary should not depend on
+# where it was trained.
+_TRAINING_THREADS = 16
+
+
+@dataclass
+class SplitReport:
+    """What one split of the corpus holds. The </s> at the end of each item counts as a token."""
+
+    documents: int = 0
+    lines: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    unknown: int = 0
+
+    def add_text(self, chunk: Chunk) -> None:
+        blank = chunk.lines.count("")
+        self.documents += blank
+        self.lines += len(chunk.lines) - blank
+        self.bytes += chunk.bytes_read
+
+
+def prepare_corpus(
+    train: Sequence[Path],
+    valid: Sequence[Path],
+    out: Path,
+    *,
+    spm: Path | None = None,
+    gpt2_bpe: Path | None = None,
+    vocab_size: int | None = None,
+    cover_letters: bool = False,
+    sample_characters: int | None = None,
+    seed: int = 1,
+    workers: int | None = None,
+) -> None:
+    """Makes the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
+
+    `train` and `valid` name text files (plain, .gz, .xz), folders of them, or "-" for standard input. An item of the
+    dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess stores a blank
+    line. The vocabulary is that of `spm` (whatever ``load_tokenizer`` takes) or of `gpt2_bpe` (a folder with
+    encoder.json, vocab.bpe and perhaps dict.txt); else one of `vocab_size` pieces is trained on at most
+    `sample_characters` characters of `train`, drawn with `seed`; `cover_letters` is as in ``train_sentencepiece``.
+    `workers` processes encode (default: one a core).
+
+    `out` appears when it is whole; until then the work is in `out`.partial, which a later run replaces.
+    Raises ValueError or OSError, naming the file or option, for anything that the user can mend.
+    """
+    started = time.monotonic()
+    check_data_path(out)
+    workers = available_cores() if workers is None else workers
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UserError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")
+    if [*train, *valid].count(STANDARD_INPUT) > 1:
+        raise UserError("standard input (-) is named more than once among train and valid: it can be read only once")
+    options = {"vocab-size": vocab_size, "cover-letters": cover_letters or None, "sample-characters": sample_characters}
+    given = _given_tokenizer(spm, gpt2_bpe, options)
+    sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
+    out = out.resolve()
+    with staged_folder(out, REPORT_FILE) as (folder, report_file):
+        files = {"train": _found(train, folder), "valid": _found(valid, folder)}
+        print(f"text files: {len(files['train']):,} to train on, {len(files['valid']):,} to validate on", flush=True)
+        with _standard_input_named(folder):
+            reports = {
+                "train": _survey(files["train"], None if given else sample),
+                "valid": _survey(files["valid"], None),
+            }
+        if given:
+            given.save(folder)
+        tokenizer = given or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE, cover_letters)
+        _write_dataset(files, tokenizer, folder, workers, reports)
+        (folder / _SPOOL_FILE).unlink(missing_ok=True)
+        json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
+    _print_summary(reports, time.monotonic() - started)
+
+
+def _given_tokenizer(
+    spm: Path | None, gpt2_bpe: Path | None, training_options: Mapping[str, int | None]
+) -> Tokenizer | None:
+    """The tokenizer that the user names, None if one is to be trained."""
+    if spm is not None and gpt2_bpe is not None:
+        raise UserError(f"spm {spm} and gpt2-bpe {gpt2_bpe}: give one tokenizer, not two")
+    given = spm or gpt2_bpe
+    for name, value in training_options.items():
+        if value is not None and given is not None:
+            raise UserError(f"{name} {value}: is for training a vocabulary, but that of {given} is to be used")
+        if value is not None and value < 1:
+            raise UserError(f"{name} {value}: must be at least 1")
+    if training_options["vocab-size"] is not None:
+        check_vocab_size("vocab-size", training_options["vocab-size"])
+    if spm is not None:
+        return load_tokenizer(spm)
+    if gpt2_bpe is not None:
+        return GPT2Tokenizer(gpt2_bpe / ENCODER_FILE, gpt2_bpe / MERGES_FILE, dictionary_in(gpt2_bpe))
+    return None
+
+
+def _found(names: Sequence[Path], folder: Path) -> list[Path]:
+    """The text files of one split; standard input goes to a file first, as the text is read twice."""
+    if STANDARD_INPUT not in names:
+        return find_files(names)
+    spool = folder / _SPOOL_FILE
+    with spool.open("wb") as stream:
+        shutil.copyfileobj(sys.stdin.buffer, stream)
+    return find_files(spool if name == STANDARD_INPUT else name for name in names)
+
+
+@contextlib.contextmanager
+def _standard_input_named(folder: Path) -> Iterator[None]:
+    """Lets errors about the text speak of standard input, not of the file where it waits and which they remove."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error).replace(str(folder / _SPOOL_FILE), "standard input")) from error
+
+
+def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
+    """First pass: raises for text that cannot be read, counts it, and lets `sample` draw from it."""
+    report = SplitReport()
+    last_line = ""
+    with tqdm(desc="checking the text", unit="B", unit_scale=True, disable=None) as progress:
+        for chunk in read_chunks(files):
+            report.add_text(chunk)
+            if chunk.lines:
+                last_line = chunk.lines[-1]
+            if sample is not None:
+                sample.add(chunk.lines)
+            progress.update(chunk.bytes_read)
+    report.documents += last_line != ""
+    return report
+
+
+def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_letters: bool) -> Tokenizer:
+    """Trains a model into `folder`."""
+    lines = sample.lines()
+    print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
+    model = folder / SENTENCEPIECE_FILE
+    train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS, cover_letters=cover_letters)
+    return SentencePieceTokenizer(model)
+
+
+def _write_dataset(
+    files: dict[str, list[Path]], tokenizer: Tokenizer, folder: Path, workers: int, reports: dict[str, SplitReport]
+) -> None:
+    """Second pass: both splits, dict.txt with the counts of train, and the tokens in `reports`."""
+    _save_dictionary(tokenizer.dictionary, folder)  # the workers read it
+    size = len(tokenizer.dictionary)
+    counts = {}
+    with chunk_encoder(tokenizer, folder, workers) as encode:
+        for split, report in reports.items():
+            counts[split] = _write_split(folder / split, size, encode(read_chunks(files[split])), report.bytes)
+            report.tokens = int(counts[split].sum())
+            report.unknown = int(counts[split][tokenizer.dictionary.unk()])
+    tokenizer.dictionary.count = counts["train"].tolist()
+    _save_dictionary(tokenizer.dictionary, folder)
+
+
+def _write_split(prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int) -> np.ndarray:
+    """Writes the split's .bin and .idx; returns how often each id occurs, (vocab_size,)."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    with (
+        IndexedWriter(prefix, vocab_size) as writer,
+        tqdm(desc=f"encoding {prefix.name}", total=total_bytes, unit="B", unit_scale=True, disable=None) as progress,
+    ):
+        for (ids, sizes), bytes_read in encoded:
+            writer.write(ids, sizes)
+            counts += np.bincount(ids, minlength=vocab_size)
+            progress.update(bytes_read)
+    return counts
+
+
+def _save_dictionary(dictionary: Dictionary, folder: Path) -> None:
+    with (folder / DICTIONARY_FILE).open("w", encoding="utf-8") as stream:
+        dictionary.save(stream)
+
+
+def _print_summary(reports: dict[str, SplitReport], seconds: float) -> None:
+    for split, report in reports.items():
+        print(
+            f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
+            f"{report.unknown / report.tokens:.3%} unknown"
+        )
+        for warning in unknown_warning(split, report.unknown, report.tokens):
+            print(warning)
+    megabytes = sum(report.bytes for report in reports.values()) / 1e6
+    print(f"{megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s")

@@ -1,0 +1,181 @@
+"""The text that every Python installation carries: the docstrings of its modules, classes and functions.
+
+English and code without a download, and a labelled task from the same source: which package a docstring is from.
+Both tasks split by module with the same hash, so a module that validates one is in the training text of neither.
+"""
+
+import ast
+import os
+import sys
+import sysconfig
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from ...errors import UserError
+from ..classification import Example
+
+STANDARD_LIBRARY = "standard library"
+# Tests, other roots inside this one, and copies of other packages.
+SKIPPED_FOLDERS = {"test", "tests", "site-packages", "dist-packages", "_vendor", "__pycache__"}
+SHORTEST = 80  # characters; below it docstrings are mostly "Return the width."
+FEWEST_CLASSES = 4
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """A cleaned docstring, the package that a user would install, and the module that holds it."""
+
+    package: str
+    module: str
+    text: str
+
+
+def installation_roots() -> list[Path]:
+    """The folders of the standard library and of the installed packages of the running Python."""
+    paths = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
+    return list(dict.fromkeys(path for path in paths if path.is_dir()))
+
+
+def collect_docstrings(
+    roots: Iterable[Path], *, packages: int = 8, package_bytes: int = 1_500_000
+) -> Iterator[Docstring]:
+    """Reads the sources below `roots`, without importing any, each distinct text once a package.
+
+    `packages`: how many are read, those with the most text between triple quotes (counting it takes a second, parsing
+    an installation a minute).
+    `package_bytes`: a package is left once this much of its text (UTF-8) was found, so that none drowns the others
+    and most of the largest need not be parsed. Modules come in the order of a hash of their names, which makes what
+    was found a fair sample of the package and the same in every run.
+    Skipped: tests, vendored copies, files that cannot be read or parsed, texts below 80 characters, and texts with
+    characters that cannot be printed (control characters would break lines, lone surrogates cannot be encoded).
+    """
+    modules: dict[str, dict[str, Path]] = defaultdict(dict)
+    for root in roots:
+        for module, path in _modules(root):
+            top = module.partition(".")[0]
+            package = STANDARD_LIBRARY if top in sys.stdlib_module_names else top
+            modules[package].setdefault(module, path)  # as the import system: what comes first on the path wins
+    sizes = {package: sum(map(_quoted_bytes, files.values())) for package, files in modules.items()}
+    for package in sorted(sizes, key=lambda package: (-sizes[package], package))[:packages]:
+        seen: set[str] = set()
+        found = 0
+        for module in sorted(modules[package], key=_hash):
+            if found >= package_bytes:
+                break
+            for text in _docstrings_of(modules[package][module]):
+                if text not in seen:
+                    seen.add(text)
+                    found += len(text.encode())
+                    yield Docstring(package, module, text)
+
+
+def is_validation(module: str, valid_percent: int) -> bool:
+    """Whether a module validates, by a hash of its name: the same in every process and installation."""
+    return _hash(module) % 100 < valid_percent
+
+
+def split_by_module(docstrings: Iterable[Docstring], valid_percent: int = 15) -> dict[str, list[Docstring]]:
+    """Docstrings as "train" and "valid", which share neither a module nor a text: of equal texts the first stays."""
+    splits: dict[str, list[Docstring]] = {"train": [], "valid": []}
+    seen: set[str] = set()
+    for docstring in docstrings:
+        if docstring.text not in seen:
+            seen.add(docstring.text)
+            splits["valid" if is_validation(docstring.module, valid_percent) else "train"].append(docstring)
+    return splits
+
+
+def write_text(docstrings: Iterable[Docstring], path: Path) -> int:
+    """Writes a document a docstring: its lines that are not blank, then a blank line. Returns the bytes written."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for docstring in docstrings:
+            file.writelines(f"{line}\n" for line in docstring.text.splitlines() if line.strip())
+            file.write("\n")
+    return path.stat().st_size
+
+
+def package_examples(
+    docstrings: Iterable[Docstring],
+    *,
+    classes: int = 6,
+    train_per_class: int = 1000,
+    valid_per_class: int = 200,
+    valid_percent: int = 15,
+) -> dict[str, list[Example]]:
+    """The task "which package is this docstring from": "train" and "valid", split as `split_by_module` splits.
+
+    Texts that several packages hold are left out. The classes are the packages with the most docstrings to train on,
+    at most `classes` of them, each with at least a quarter of `train_per_class`; of a larger class a hash of the text
+    chooses. ValueError: fewer than four such packages.
+    """
+    docstrings = list(docstrings)
+    packages_with = Counter(text for _, text in {(item.package, item.text) for item in docstrings})
+    splits = split_by_module((item for item in docstrings if packages_with[item.text] == 1), valid_percent)
+    sizes = Counter(item.package for item in splits["train"])
+    # By name where sizes are equal, for Counter.most_common keeps the order of arrival.
+    largest = sorted(sizes, key=lambda package: (-sizes[package], package))[:classes]
+    chosen = [package for package in largest if sizes[package] * 4 >= train_per_class]
+    if len(chosen) < FEWEST_CLASSES:
+        found = ", ".join(f"{package} {sizes[package]}" for package in largest) or "none"
+        raise UserError(
+            f"{len(chosen)} packages have {train_per_class // 4} docstrings or more to train on (found: {found}), but "
+            f"at least {FEWEST_CLASSES} are needed"
+        )
+    return {
+        "train": _examples_of(splits["train"], chosen, train_per_class),
+        "valid": _examples_of(splits["valid"], chosen, valid_per_class),
+    }
+
+
+def _examples_of(docstrings: Iterable[Docstring], packages: Iterable[str], per_class: int) -> list[Example]:
+    texts: dict[str, list[str]] = {package: [] for package in packages}
+    for docstring in docstrings:
+        if docstring.package in texts:
+            texts[docstring.package].append(docstring.text)
+    return [
+        Example(text, package) for package in sorted(texts) for text in sorted(texts[package], key=_hash)[:per_class]
+    ]
+
+
+def _modules(root: Path) -> Iterator[tuple[str, Path]]:
+    """The dotted name and the file of every module below `root`, which itself may be a folder that is skipped."""
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = sorted(set(subfolders) - SKIPPED_FOLDERS)
+        for file in sorted(files):
+            path = Path(folder, file)
+            # Not path.is_file(), which raises in a folder that may be listed but not entered.
+            if path.suffix == ".py" and os.path.isfile(path):
+                parts = path.relative_to(root).with_suffix("").parts
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts), path
+
+
+def _quoted_bytes(path: Path) -> int:
+    try:
+        return sum(map(len, path.read_bytes().split(b'"""')[1::2]))
+    except OSError:
+        return 0
+
+
+def _docstrings_of(path: Path) -> Iterator[str]:
+    """The docstrings of a source file, outer ones first; none if it cannot be read or parsed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's invalid escape sequences
+            tree = ast.parse(path.read_bytes())
+    # ValueError: null bytes, before Python 3.12. MemoryError, RecursionError: the parser's, for deep nesting.
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = (ast.get_docstring(node) or "").strip()
+            if len(text) >= SHORTEST and all(line.isprintable() for line in text.split("\n")):
+                yield text
+
+
+def _hash(name: str) -> int:
+    """A hash that does not change between processes, as Python's own does."""
+    return int.from_bytes(blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

@@ -1,0 +1,97 @@
+"""Chunks of lines into dataset items, in worker processes, in order."""
+
+import contextlib
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+from fairseq.data.indexed_dataset import best_fitting_int_dtype
+
+from ...system.processes import end_with_parent
+from ..tokenizer import Tokenizer, load_tokenizer
+from .reading import Chunk
+
+# The ids of some items one after another (uint16 or uint32), and the length of each item (int32).
+Items = tuple[np.ndarray, np.ndarray]
+
+# The items of each chunk, and the bytes of text that they were.
+Encoded = Iterator[tuple[Items, int]]
+
+# Chunks that are being encoded or wait for earlier ones, for each worker: enough to keep all of them busy, and few
+# enough that a slow disk does not fill the memory.
+_CHUNKS_PER_WORKER = 4
+
+
+def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
+    """One item a line: its tokens and </s>."""
+    dictionary = tokenizer.dictionary
+    encoded = tokenizer.encode(lines)
+    sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + 1
+    ends = np.cumsum(sizes) - 1
+    ids = np.empty(int(sizes.sum()), dtype=best_fitting_int_dtype(len(dictionary)))
+    is_token = np.ones(ids.size, dtype=bool)
+    is_token[ends] = False
+    ids[ends] = dictionary.eos()
+    ids[is_token] = np.concatenate([np.empty(0, dtype=np.int32), *encoded])
+    return ids, sizes
+
+
+@contextlib.contextmanager
+def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
+    """Gives a function from chunks to the items and the bytes of each, in order.
+
+    One worker is this process. More are processes of their own, which read the tokenizer from `folder`, where it must
+    have been saved. Raises ChildProcessError if one of them was killed, mostly for want of memory.
+    """
+    if workers == 1:
+        yield lambda chunks: ((encode_items(tokenizer, chunk.lines), chunk.bytes_read) for chunk in chunks)
+        return
+    pool = ProcessPoolExecutor(workers, initializer=_start_worker)
+    try:
+        yield partial(_encode_in_pool, pool, folder, _CHUNKS_PER_WORKER * workers)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            f"one of the {workers} worker processes died, perhaps for want of memory: nothing was written; "
+            "run again, with fewer workers if it was the memory"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _encode_in_pool(pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]) -> Encoded:
+    # Executor.map and Pool.imap would read all chunks at once and hold every result that is not yet fetched.
+    waiting: deque[tuple[Future[Items], int]] = deque()
+    for chunk in chunks:
+        waiting.append((pool.submit(_encode_in_worker, folder, chunk.lines), chunk.bytes_read))
+        if len(waiting) == most_waiting:
+            future, bytes_read = waiting.popleft()
+            yield future.result(), bytes_read
+    while waiting:
+        future, bytes_read = waiting.popleft()
+        yield future.result(), bytes_read
+
+
+@cache
+def _worker_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a worker process, which lives no longer than the folder."""
+    return load_tokenizer(folder)
+
+
+def _encode_in_worker(folder: Path, lines: list[str]) -> Items:
+    return encode_items(_worker_tokenizer(folder), lines)
+
+
+def _start_worker() -> None:
+    """Ctrl-C is for the main process, which stops the workers; and without it none of them stays behind.
+
+    A request to terminate ends a worker at once: the main process's own handler, which a worker inherits, raises, and
+    the pool would take that for the result of the chunk.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()

@@ -1,0 +1,273 @@
+"""The nine tasks of GLUE and its diagnostic set AX, from the files of the official downloads (gluebenchmark.com).
+
+A task is an entry of `TASKS`: its files, their columns, its labels. The files are lines of tab-separated fields and
+nothing more: quotes are text. Labels keep their official values, which a submission to the benchmark needs; STS-B's
+scores, 0 to 5, are to be written divided by 5 (`GlueTask.scale`), which is what RoBERTa's recipe trains on.
+"""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ...errors import UserError
+from ..classification import Example
+from .sources import (
+    Rows,
+    SourceSplit,
+    as_folder,
+    download,
+    is_address,
+    unpack,
+)
+
+HIGHEST_SCORE = 5.0  # of STS-B
+ROW_BYTES = 1_000_000  # far above the longest official row: a file without line ends would be read into memory whole
+
+
+@dataclass(frozen=True)
+class TsvFile:
+    """A file: its name, all of its columns, how many rows the official one has, and whether it names its columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: int
+    header: bool = True
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """A task's files by fairseq's names of splits, and what stands in them.
+
+    `texts` are the columns of the text or the two texts, `label` the column of the label, in the files that have it.
+    `labels` are the names of the classes, none where the label is a score. `skips_broken`: rows with another number of
+    fields are left out and counted, where the official file is known to have some.
+    """
+
+    splits: Mapping[str, TsvFile]
+    texts: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    skips_broken: bool = False
+
+    @property
+    def scale(self) -> float:
+        """The highest score."""
+        return 1.0 if self.labels else HIGHEST_SCORE
+
+
+def _splits(columns: str, test_columns: str, train: int, dev: int, test: int) -> dict[str, TsvFile]:
+    """The files of a task that has one of each; columns in one string, separated by commas."""
+    return {
+        "train": TsvFile("train.tsv", tuple(columns.split(",")), train),
+        "valid": TsvFile("dev.tsv", tuple(columns.split(",")), dev),
+        "test": TsvFile("test.tsv", tuple(test_columns.split(",")), test),
+    }
+
+
+PAIR = ("sentence1", "sentence2")
+STS_B = "index,genre,filename,year,old_index,source1,source2,sentence1,sentence2"
+MNLI = (
+    "index,promptID,pairID,genre,sentence1_binary_parse,sentence2_binary_parse,sentence1_parse,sentence2_parse,"
+    "sentence1,sentence2"
+)
+MNLI_TRAIN = tuple(f"{MNLI},label1,gold_label".split(","))
+MNLI_DEV = tuple(f"{MNLI},label1,label2,label3,label4,label5,gold_label".split(","))
+MNLI_TEST = tuple(MNLI.split(","))
+MNLI_LABELS = ("contradiction", "entailment", "neutral")
+COLA = ("source", "label", "star", "sentence")
+
+TASKS: Mapping[str, GlueTask] = {
+    "CoLA": GlueTask(
+        {
+            "train": TsvFile("train.tsv", COLA, 8551, header=False),
+            "valid": TsvFile("dev.tsv", COLA, 1043, header=False),
+            "test": TsvFile("test.tsv", ("index", "sentence"), 1063),
+        },
+        ("sentence",),
+        "label",
+        ("0", "1"),
+    ),
+    "SST-2": GlueTask(
+        _splits("sentence,label", "index,sentence", 67349, 872, 1821), ("sentence",), "label", ("0", "1")
+    ),
+    "MRPC": GlueTask(
+        _splits("Quality,#1 ID,#2 ID,#1 String,#2 String", "index,#1 ID,#2 ID,#1 String,#2 String", 3668, 408, 1725),
+        ("#1 String", "#2 String"),
+        "Quality",
+        ("0", "1"),
+    ),
+    "QQP": GlueTask(
+        _splits("id,qid1,qid2,question1,question2,is_duplicate", "id,question1,question2", 363846, 40430, 390965),
+        ("question1", "question2"),
+        "is_duplicate",
+        ("0", "1"),
+        skips_broken=True,
+    ),
+    "STS-B": GlueTask(_splits(f"{STS_B},score", STS_B, 5749, 1500, 1379), PAIR, "score", ()),
+    "MNLI": GlueTask(
+        {
+            "train": TsvFile("train.tsv", MNLI_TRAIN, 392702),
+            "valid": TsvFile("dev_matched.tsv", MNLI_DEV, 9815),
+            "valid1": TsvFile("dev_mismatched.tsv", MNLI_DEV, 9832),
+            "test": TsvFile("test_matched.tsv", MNLI_TEST, 9796),
+            "test1": TsvFile("test_mismatched.tsv", MNLI_TEST, 9847),
+        },
+        PAIR,
+        "gold_label",
+        MNLI_LABELS,
+    ),
+    "QNLI": GlueTask(
+        _splits("index,question,sentence,label", "index,question,sentence", 104743, 5463, 5463),
+        ("question", "sentence"),
+        "label",
+        ("entailment", "not_entailment"),
+    ),
+    "RTE": GlueTask(
+        _splits("index,sentence1,sentence2,label", "index,sentence1,sentence2", 2490, 277, 3000),
+        PAIR,
+        "label",
+        ("entailment", "not_entailment"),
+    ),
+    "WNLI": GlueTask(
+        _splits("index,sentence1,sentence2,label", "index,sentence1,sentence2", 635, 71, 146), PAIR, "label", ("0", "1")
+    ),
+    # For a model that was trained on MNLI: a test set alone, with MNLI's classes.
+    "AX": GlueTask({"test": TsvFile("AX.tsv", ("index", *PAIR), 1104)}, PAIR, "gold_label", MNLI_LABELS),
+}
+
+
+def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
+    """The splits of a task: train, valid (the official dev set; MNLI: matched, and valid1 mismatched), test (test1).
+
+    `source` holds a folder named as the task, itself or in a folder of its own. Each split is read as it is consumed.
+    ValueError: an unknown task; later, a row that is not what the task's files hold, named by file and line.
+    FileNotFoundError: a file is missing.
+    """
+    if task not in TASKS:
+        raise UserError(f"task {task!r} is unknown, known are: {', '.join(TASKS)}")
+    folder = next((place / task for place in (source, *sorted(source.glob("*/"))) if (place / task).is_dir()), None)
+    if folder is None:
+        raise FileNotFoundError(f"{source} holds no folder {task}")
+    for file in TASKS[task].splits.values():
+        if not (folder / file.name).is_file():
+            raise FileNotFoundError(f"{folder / file.name} is missing")
+    splits = {}
+    for split, file in TASKS[task].splits.items():
+        rows = Rows()
+        splits[split] = SourceSplit(_read(folder / file.name, file, TASKS[task], rows), file.rows, rows=rows)
+    return splits
+
+
+def _read(path: Path, file: TsvFile, task: GlueTask, rows: Rows) -> Iterator[Example]:
+    places = [file.columns.index(column) for column in task.texts]
+    label_place = file.columns.index(task.label) if task.label in file.columns else None
+    with path.open("rb") as lines:  # bytes end lines at \n alone: a carriage return inside a text is text
+        for number, line in enumerate(iter(lambda: lines.readline(ROW_BYTES + 1), b""), 1):
+            where = f"{path}, line {number}"
+            if len(line) > ROW_BYTES:
+                raise UserError(f"{where}: has more than {ROW_BYTES:,} bytes, which no row of GLUE has")
+            try:
+                fields = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{where}: not UTF-8 ({error})") from error
+            if len(fields) != len(file.columns):
+                if task.skips_broken and number > 1:
+                    rows.broken += 1
+                    continue
+                expected = f"{len(file.columns)} tab-separated fields ({', '.join(file.columns)})"
+                raise UserError(f"{where}: {len(fields)} instead of {expected}: {line[:100]!r}")
+            if number == 1 and file.header:
+                if tuple(fields) != file.columns:
+                    raise UserError(f"{where}: the header is {fields}, expected {list(file.columns)}")
+                continue
+            label = None if label_place is None else _label(fields[label_place], task, where)
+            rows.labels[label] += 1
+            texts = [fields[place] for place in places]
+            yield Example(texts[0], label, texts[1] if len(texts) > 1 else None)
+
+
+def _label(value: str, task: GlueTask, where: str) -> str:
+    """The class or the score as it stands there."""
+    if task.labels:
+        if value not in task.labels:
+            raise UserError(f"{where}: label {value!r}, expected one of {', '.join(task.labels)}")
+        return value
+    try:
+        score = float(value)
+    except ValueError:
+        score = -1.0
+    if not 0.0 <= score <= HIGHEST_SCORE:
+        raise UserError(f"{where}: score {value!r}, expected a number from 0 to {HIGHEST_SCORE:g}")
+    return value
+
+
+ADDRESS = "https://dl.fbaipublicfiles.com"
+_GLUE, _MRPC = "glue/data", "senteval/senteval_data/msr_paraphrase"
+DOWNLOADS: Mapping[
+    str, Mapping[str, str]
+] = {  # task: path below ADDRESS and its SHA-256, as Hugging Face recorded them
+    "CoLA": {f"{_GLUE}/CoLA.zip": "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"},
+    "SST-2": {f"{_GLUE}/SST-2.zip": "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"},
+    "MRPC": {
+        f"{_MRPC}_train.txt": "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
+        f"{_MRPC}_test.txt": "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
+        f"{_GLUE}/mrpc_dev_ids.tsv": "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
+    },
+    "QQP": {f"{_GLUE}/QQP-clean.zip": "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0"},
+    "STS-B": {f"{_GLUE}/STS-B.zip": "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"},
+    "MNLI": {f"{_GLUE}/MNLI.zip": "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"},
+    "QNLI": {f"{_GLUE}/QNLIv2.zip": "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"},
+    "RTE": {f"{_GLUE}/RTE.zip": "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"},
+    "WNLI": {f"{_GLUE}/WNLI.zip": "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46"},
+    "AX": {f"{_GLUE}/AX.tsv": "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd"},
+}
+
+
+@contextlib.contextmanager
+def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
+    """A folder for `read_glue`: `source` is one, an archive of one (zip, tar.*), or the address of the downloads.
+
+    Raises FileNotFoundError, ValueError or OSError as ``as_folder`` and ``download`` do.
+    """
+    unknown = [task for task in tasks if task not in TASKS]
+    if unknown:
+        raise UserError(f"task {unknown[0]!r} is unknown, known are: {', '.join(TASKS)}")
+    if not is_address(source):
+        with as_folder(Path(source), _is_task_file) as folder:
+            yield folder
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        for task in tasks:
+            files = list(download(source, DOWNLOADS[task]).values())  # in the order of DOWNLOADS
+            (Path(temporary) / task).mkdir()
+            if task == "MRPC":
+                _write_mrpc(files[0], files[1], files[2], Path(temporary) / task)
+            elif task == "AX":
+                shutil.copy(files[0], Path(temporary) / task / "AX.tsv")
+            else:
+                unpack(files[0], Path(temporary), _is_task_file)
+        yield Path(temporary)
+
+
+def _is_task_file(name: str) -> bool:
+    """Whether a member of an archive is a file of a task, in the task's folder."""
+    parts = PurePosixPath(name).parts
+    return (
+        len(parts) >= 2 and parts[-2] in TASKS and parts[-1] in {file.name for file in TASKS[parts[-2]].splits.values()}
+    )
+
+
+def _write_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:
+    """GLUE's three files from the original corpus: its dev set is a list of pairs of ids that stand in train."""
+    pairs = {tuple(line.split("\t")) for line in dev_ids.read_text(encoding="utf-8").splitlines()}
+    header, *rows = train.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    for name, wanted in (("train.tsv", False), ("dev.tsv", True)):
+        chosen = [row for row in rows if (tuple(row.split("\t")[1:3]) in pairs) == wanted]
+        (folder / name).write_text("\n".join([header, *chosen]) + "\n", encoding="utf-8")
+    _, *rows = test.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    numbered = ["\t".join([str(number), *row.split("\t")[1:]]) for number, row in enumerate(rows)]
+    header = "\t".join(TASKS["MRPC"].splits["test"].columns)
+    (folder / "test.tsv").write_text("\n".join([header, *numbered]) + "\n", encoding="utf-8")

@@ -1,0 +1,90 @@
+"""The IMDB reviews (Maas et al., 2011, "Large Movie Review Dataset v1.0") in their official layout, aclImdb/.
+
+The official data has no development set. Published results, those of RoBERTa's and Linformer's papers among them, are
+reported on the official test set, so it becomes the split "valid": whoever tunes on it should hold out part of train.
+The unlabelled reviews (train/unsup) are left out.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ...errors import UserError
+from ..classification import Example
+from .sources import (
+    Rows,
+    SourceSplit,
+    as_folder,
+    download,
+    is_address,
+)
+
+LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
+SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
+OFFICIAL_ROWS = 25_000  # of each split, 12,500 of each label
+REVIEW = re.compile(r"\d+_\d+\.txt")  # <number>_<stars>.txt
+MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?(?:train|test)/(?:neg|pos)/{REVIEW.pattern}")
+REVIEW_BYTES = 1_000_000  # the longest official review has 14 kB; anything near this is no review
+LINE_BREAKS = re.compile(r"(?:\s*<br />)+\s*")
+
+ADDRESS = "http://ai.stanford.edu/~amaas/data/sentiment"
+ARCHIVE = "aclImdb_v1.tar.gz"
+DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}  # path below ADDRESS: checksum, as torchtext recorded it
+
+
+@contextlib.contextmanager
+def imdb_folder(source: str) -> Iterator[Path]:
+    """A folder for `read_imdb`: `source` is one, an archive of one (zip, tar.*), or the address of the download.
+
+    Raises FileNotFoundError, ValueError or OSError as ``as_folder`` and ``download`` do.
+    """
+    place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
+    with as_folder(place, _is_review) as folder:
+        yield folder
+
+
+def _is_review(name: str) -> bool:
+    """Whether a member of an archive is a labelled review, at its place in the official layout."""
+    return MEMBER.fullmatch(name) is not None
+
+
+def read_imdb(folder: Path) -> dict[str, SourceSplit]:
+    """The splits train and valid, all negative reviews before the positive ones: shuffle them to train.
+
+    `folder` is aclImdb, or the folder that holds it. The rows are in the order of label and file name.
+    FileNotFoundError: a part of the layout is missing, or is without reviews. ValueError: later, a file that is too
+    large for a review, or is not UTF-8.
+    """
+    root = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
+    splits = {}
+    for split, split_folder in SPLITS.items():
+        reviews = {label: _reviews(root / split_folder / label_folder) for label_folder, label in LABELS.items()}
+        rows = Rows()
+        splits[split] = SourceSplit(_examples(reviews, rows), OFFICIAL_ROWS, official_even=True, rows=rows)
+    return splits
+
+
+def _reviews(folder: Path) -> list[Path]:
+    reviews = sorted(file for file in folder.glob("*") if REVIEW.fullmatch(file.name))
+    if not reviews:
+        raise FileNotFoundError(f"{folder} holds no reviews: files named NUMBER_STARS.txt")
+    return reviews
+
+
+def _examples(reviews: Mapping[str, Sequence[Path]], rows: Rows) -> Iterator[Example]:
+    for label, files in reviews.items():
+        for file in files:
+            text = LINE_BREAKS.sub(" ", _text(file))
+            rows.labels[label] += 1
+            yield Example(text, label)
+
+
+def _text(file: Path) -> str:
+    size = file.stat().st_size
+    if size > REVIEW_BYTES:  # a sparse member of a small archive may claim any size
+        raise UserError(f"{file} has {size:,} bytes, a review at most {REVIEW_BYTES:,}")
+    try:
+        return file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8 ({error})") from error

@@ -1,0 +1,193 @@
+"""Text files as a stream of lines: plain, .gz and .xz, checked as they are read.
+
+Memory does not grow with the files, but each line must fit into it, so lines have at most LINE_BYTES.
+"""
+
+import gzip
+import heapq
+import io
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ...errors import UserError
+from ..tokenizer import DICTIONARY_FILE
+
+SUFFIXES = (".txt", ".gz", ".xz")  # in small letters or capitals
+
+_TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz|txz)$", re.IGNORECASE)
+
+# Text that is read, encoded and written as one; large enough that handing it to a process costs nothing beside it.
+CHUNK_BYTES = 1 << 20
+
+# Each line is held in memory; a small compressed file may hold one of any length.
+LINE_BYTES = 100_000_000
+
+# A sampled line is cut into pieces of at most this many characters, so that corpora with a document a line are
+# sampled as evenly as those with a sentence a line. A cut may split a word, once in 2000 characters.
+_PIECE_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some lines of the corpus, without white space around them; an empty line ends a document."""
+
+    lines: list[str]
+    bytes_read: int  # of text, after decompression
+
+
+def find_files(names: Iterable[Path]) -> list[Path]:
+    """The files that `names` stand for: a file is itself, a folder all text files below it, sorted.
+
+    Raises FileNotFoundError for a name that is neither, and for a folder without text files; ValueError for a pipe or
+    a device, which cannot be read twice, and for a tar archive, whose headers would be taken for text.
+    """
+    found = [path for name in names for path in _files_of(name)]
+    for path in found:
+        if _TAR_NAME.search(path.name):
+            raise UserError(f"{path}: is a tar archive: unpack it")
+    return found
+
+
+def _files_of(name: Path) -> list[Path]:
+    if name.is_dir():
+        below = sorted(_texts_below(name))
+        if not below:
+            raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}")
+        return below
+    if name.is_file():
+        return [name]
+    if name.exists():
+        raise UserError(
+            f"{name}: is a pipe or device and can be read only once: write the text to a file, or pass it to "
+            "prepare_corpus.py as - (standard input)"
+        )
+    raise FileNotFoundError(f"{name}: no such text file or folder")
+
+
+def _texts_below(root: Path) -> Iterator[Path]:
+    """The text files below a folder, and below folders that are linked there."""
+    seen = set()
+    for folder, subfolders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # two links to one folder, or a link to a folder above it
+            subfolders.clear()
+            continue
+        seen.add(real)
+        subfolders.sort()  # which of two links is followed should be the same everywhere
+        for path in (Path(folder, file) for file in files):
+            # dict.txt is what a prepared folder holds, and is no text.
+            if path.suffix.lower() in SUFFIXES and path.name != DICTIONARY_FILE and path.is_file():
+                yield path
+
+
+def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
+    """All lines of the files, in chunks of about CHUNK_BYTES.
+
+    A blank line ends a document, and so does the end of a file that another one follows. Runs of blank lines count
+    once, those before the first text not at all. Raises ValueError naming the file (and the line) for text that is
+    not UTF-8, for a line that is too long, for a broken archive and for a file without text.
+    """
+    document_open = False
+    for path in files:
+        if document_open:
+            yield Chunk([""], 0)
+            document_open = False
+        holds_text = False
+        for text, size in _read_text(path):
+            lines = []
+            for raw_line in text.split("\n"):
+                line = raw_line.strip()
+                if line or document_open:
+                    lines.append(line)
+                document_open = bool(line)
+                holds_text = holds_text or document_open
+            yield Chunk(lines, size)
+        if not holds_text:
+            raise UserError(f"{path}: holds no text (it is empty, or has only blank lines)")
+
+
+def _read_text(path: Path) -> Iterator[tuple[str, int]]:
+    """Whole lines of one file, without the last line feed, and their size in bytes."""
+    lines_before = 0
+    for block in _read_blocks(path):
+        try:
+            text = block.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = lines_before + block.count(b"\n", 0, error.start) + 1
+            raise UserError(
+                f"{path}: line {line} is not UTF-8 (byte 0x{block[error.start]:02x}); convert the file, "
+                "for example with iconv"
+            ) from error
+        if lines_before == 0:
+            text = text.removeprefix("\ufeff")  # an editor's byte-order mark, no text
+        lines_before += block.count(b"\n")
+        yield text.removesuffix("\n"), len(block)
+
+
+def _read_blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of one file, decompressed, in blocks that end with a line."""
+    try:
+        with _open(path) as stream:
+            while block := stream.read(CHUNK_BYTES):
+                rest = stream.readline(LINE_BYTES)
+                if len(rest) == LINE_BYTES:
+                    raise UserError(f"{path}: holds a line of more than {LINE_BYTES:,} bytes; break it into several")
+                yield block + rest
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: truncated or corrupt archive ({error})") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return io.BufferedReader(gzip.open(path), CHUNK_BYTES)
+    if suffix == ".xz":
+        return io.BufferedReader(lzma.open(path), CHUNK_BYTES)
+    return path.open("rb")
+
+
+class LineSample:
+    """A random sample of the lines seen so far, with at most `characters` characters, the same for the same seed.
+
+    Each piece of line draws a key and those with the smallest keys stay: a reservoir, whose memory is bounded by its
+    characters. Once a key has been turned away, no larger one enters, so a piece's chance depends on neither its
+    length nor its place.
+    """
+
+    def __init__(self, characters: int, seed: int) -> None:
+        if characters < _PIECE_CHARACTERS:
+            raise UserError(f"sample of {characters} characters: must be at least {_PIECE_CHARACTERS}")
+        if seed < 0:
+            raise UserError(f"seed {seed}: must be at least 0")
+        self._room = characters
+        self._random = np.random.default_rng(seed)
+        self._heap: list[tuple[float, int, str]] = []  # largest key first
+        self._smallest_refused = 1.0
+        self._seen = 0
+
+    def add(self, lines: Sequence[str]) -> None:
+        step = _PIECE_CHARACTERS
+        pieces = [line[start : start + step] for line in lines for start in range(0, len(line), step)]
+        keys = self._random.random(len(pieces))
+        for place in np.flatnonzero(keys < self._smallest_refused).tolist():
+            if keys[place] >= self._smallest_refused:
+                continue
+            heapq.heappush(self._heap, (-float(keys[place]), self._seen + place, pieces[place]))
+            self._room -= len(pieces[place])
+            while self._room < 0:
+                negative_key, _, refused = heapq.heappop(self._heap)
+                self._smallest_refused = -negative_key
+                self._room += len(refused)
+        self._seen += len(pieces)
+
+    def lines(self) -> list[str]:
+        """The sampled lines in the order of the text."""
+        return [piece for _, _, piece in sorted(self._heap, key=lambda entry: entry[1])]

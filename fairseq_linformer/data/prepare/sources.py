@@ -1,0 +1,195 @@
+"""Where a data set comes from: a folder, an archive, or its official downloads, each as a folder to read.
+
+And its splits as read from there, which tell how they compare with the official ones.
+"""
+
+import bz2
+import contextlib
+import errno
+import gzip
+import io
+import lzma
+import re
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import pooch
+
+from ...errors import UserError
+from ..classification import Example
+
+CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
+
+# A small archive may unpack to any size; the official ones stay far below these. In a tar archive what is not wanted is
+# decompressed too, though not written.
+UNPACKED_BYTES = 1_000_000_000
+SCANNED_BYTES = 10 * UNPACKED_BYTES
+HEADER_BYTES = 1_000_000  # of a member of a tar archive: a long name, say
+
+_DECOMPRESSORS: Mapping[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+_OF_THE_DISK = {errno.EACCES, errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS}  # and not of the archive
+
+
+@dataclass
+class Rows:
+    """What was read of a split: rows by their label, and rows left out because they are broken."""
+
+    labels: Counter[str | None] = field(default_factory=Counter)
+    broken: int = 0
+
+    @property
+    def read(self) -> int:
+        return sum(self.labels.values())
+
+
+@dataclass(frozen=True)
+class SourceSplit:
+    """The rows of a split, to be read once; `rows` counts them meanwhile.
+
+    `official_rows` is how many the official split has, `official_even` whether it has as many of each label.
+    """
+
+    examples: Iterator[Example]
+    official_rows: int
+    official_even: bool = False
+    rows: Rows = field(default_factory=Rows)
+
+    def report(self, name: str) -> str:
+        """What was read beside what the official split has, in a line for people."""
+        read, broken = self.rows.read, self.rows.broken
+        uneven = self.official_even and len(set(self.rows.labels.values())) > 1
+        labels = [f"{count:,} {label}" for label, count in self.rows.labels.items()] if uneven else []
+        whole = read == self.official_rows and not uneven
+        official = "as the official data" if whole else f"the official: {self.official_rows:,}"
+        remarks = [official, *(["as many of each label"] if uneven else [])]
+        remarks += [f"{broken} broken ones left out"] if broken else []
+        return f"{name}: {', '.join([f'{read:,} rows', *labels])} ({', '.join(remarks)})"
+
+
+@contextlib.contextmanager
+def as_folder(source: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """The folder `source`, or a temporary one with the wanted files of the archive `source` (zip, tar, tar.*).
+
+    Raises FileNotFoundError where there is neither, ValueError for a file that is no archive, or a damaged or encrypted
+    one, and for an archive with a member that would leave the folder, or that unpacks to too much.
+    """
+    if source.is_dir():
+        yield source
+        return
+    if not source.is_file():
+        raise FileNotFoundError(f"{source}: no such folder or archive")
+    with tempfile.TemporaryDirectory(prefix=f"{source.name}-") as folder:  # what names the folder names the archive
+        unpack(source, Path(folder), wanted)
+        yield Path(folder)
+
+
+def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
+    """Unpacks the wanted regular files of an archive into a folder; errors as in ``as_folder``."""
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                _check_inside(archive, zipped.namelist())
+                regular = [file for file in zipped.infolist() if not stat.S_ISLNK(file.external_attr >> 16)]
+                chosen = [file for file in regular if wanted(file.filename)]
+                _check_size(archive, sum(file.file_size for file in chosen), UNPACKED_BYTES)
+                _check_size(archive, sum(file.file_size for file in zipped.infolist()), SCANNED_BYTES)
+                if damaged := zipped.testzip():  # a damaged name, too, which nobody would have wanted
+                    raise zipfile.BadZipFile(f"{damaged} is damaged")
+                zipped.extractall(folder, [file.filename for file in chosen])
+        else:
+            with _decompressed(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
+                members = list(_scanned(archive, tarred))
+                _read_to_end(archive, stream)
+                _check_inside(archive, [member.name for member in members])
+                files = [member for member in members if member.isfile() and wanted(member.name)]
+                _check_size(archive, sum(member.size for member in files), UNPACKED_BYTES)
+                tarred.extractall(folder, files, filter="data")
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            raise
+        raise UserError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
+    # zipfile's, for encryption or (NotImplementedError) a method that it lacks; tarfile's, for an impossible time
+    except (RuntimeError, OverflowError) as error:
+        raise UserError(f"{archive} cannot be unpacked here: {error}") from error
+
+
+def _decompressed(archive: Path) -> BinaryIO:
+    """The tar archive itself, whatever compressed it."""
+    with archive.open("rb") as stream:
+        start = stream.read(6)
+    compressed = next((magic for magic in _DECOMPRESSORS if start.startswith(magic)), None)
+    return _Tar(archive.open("rb", buffering=0) if compressed is None else _DECOMPRESSORS[compressed](archive))
+
+
+class _Tar(io.BufferedReader):
+    """A tar archive whose headers are short: tarfile reads each as a whole, however long it says that it is."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes, at most {HEADER_BYTES} are allowed")
+        return super().read(size)
+
+
+def _scanned(archive: Path, tarred: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """All members. To find the next one, this one is decompressed, wanted or not: its size is checked before that."""
+    total = 0
+    for member in tarred:
+        total += member.size
+        _check_size(archive, total, SCANNED_BYTES)
+        yield member
+
+
+def _read_to_end(archive: Path, stream: BinaryIO) -> None:
+    """Behind the last member stands the checksum of the whole, which is compared when it is reached."""
+    total = stream.tell()
+    while block := stream.read(HEADER_BYTES):
+        total += len(block)
+        _check_size(archive, total, SCANNED_BYTES)
+
+
+def _check_size(archive: Path, size: int, allowed: int) -> None:
+    if size > allowed:
+        raise UserError(f"{archive} is refused: it unpacks to {size:,} bytes or more, at most {allowed:,} are allowed")
+
+
+def _check_inside(archive: Path, names: list[str]) -> None:
+    for name in names:
+        path = PurePosixPath(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name):
+            raise UserError(f"{archive} is refused: its member {name!r} would leave the folder it is unpacked into")
+
+
+def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:
+    """Downloads files below the address `base`, with a progress bar, three retries and a cache.
+
+    Args:
+        base: address of the official server, or of a mirror with the same paths.
+        files: path below `base`, with the file's checksum (``sha256:…``).
+
+    Returns:
+        Each path, with the file in the cache (the folder ``fairseq_linformer`` in the user's cache folder).
+
+    Raises:
+        OSError: the server cannot be reached, or lacks a file.
+        ValueError: a file has another checksum than the official one.
+    """
+    store = pooch.create(pooch.os_cache(CACHE), base.rstrip("/") + "/", registry=dict(files), retry_if_failed=3)
+    pooch.get_logger().setLevel("WARNING")
+    return {name: Path(store.fetch(name, progressbar=True)) for name in files}
+
+
+def is_address(source: str) -> bool:
+    """Whether a source is an address to download from."""
+    return "://" in source

@@ -1,0 +1,1 @@
+"""Fine-tuning: runs over seeds, prediction, metrics, results."""

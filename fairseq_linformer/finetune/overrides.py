@@ -1,0 +1,55 @@
+"""Which of Hydra's overrides a user may add to runs of fine-tuning, which say the rest themselves."""
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
+
+from ..errors import UserError, one_line
+
+# What a run sets itself, config groups among it, and what says it.
+_SET_BY = {
+    "task.data": "--data",
+    "checkpoint.finetune_from_model": "--checkpoint",
+    "checkpoint.restore_file": "--checkpoint",
+    "checkpoint.save_dir": "--out",
+    "common.seed": "--seeds",
+    "task.seed": "--seeds",
+    "common.log_format": "the command, which reads the log",
+    "optimization.lr": "--learning-rates",
+    "dataset.batch_size": "--batch-sizes",
+    "optimization.max_update": "--epochs",
+    "optimization.max_epoch": "--epochs",
+    "lr_scheduler.warmup_updates": "--epochs",
+    "data": "--tasks",
+    "task": "--tasks",
+    "criterion": "--tasks",
+    "model": "--checkpoint",
+    "hydra": "the command; --launcher names a launcher, and its options are given as hydra.launcher.NAME=VALUE",
+}
+_OPEN = ("task", "criterion", "model")  # groups whose other options are the user's
+
+
+def check_override(word: str) -> None:
+    """Refuses what is no override, what stands for several values, and what a run sets itself, however it is spelt.
+
+    Raises:
+        ValueError: names the override, and what sets it.
+    """
+    shown = one_line(word)
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{shown} is no override of Hydra's, NAME=VALUE ({reason})") from error
+    if override.is_sweep_override():
+        raise UserError(f"{shown} has several values, but a run has one of each option: repeat the command with each")
+    if override.package is not None:
+        raise UserError(f"{shown}: @{override.package} is not allowed, a config group keeps its place here")
+    key = override.key_or_group.replace("/", ".")
+    # lr_scheduler=fixed: what a run sets of a group, it sets of each.
+    chooses = override.type == OverrideType.CHANGE and isinstance(override.value(), str)
+    for own, option in _SET_BY.items():
+        above = own.startswith(f"{key}.") and not chooses
+        below = key.startswith(f"{own}.") and (own not in _OPEN or "/" in override.key_or_group)
+        if key == own or above or below:
+            raise UserError(f"{shown}: {own} is set by {option}")

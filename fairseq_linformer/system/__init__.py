@@ -1,0 +1,1 @@
+"""Files, processes and messages: what has nothing to do with models."""

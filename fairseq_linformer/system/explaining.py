@@ -1,0 +1,130 @@
+"""What an exception tells the user to mend, in one line."""
+
+import builtins
+import re
+import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+import fairseq
+import fairseq_cli
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from hydra.errors import CompactHydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from ..checkpoint import read_checkpoint
+from ..errors import UserError
+
+COMMAND_LINES = tuple(map(Path, fairseq_cli.__path__))
+PACKAGE = Path(__file__).parents[1]
+# fairseq says what the user can mend with ValueError; those of any other code, ours included, may be defects.
+FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
+_USER_ERROR = f"{UserError.__module__}.{UserError.__name__}"  # in a traceback
+
+
+def explain(error: BaseException) -> str | None:
+    """What an exception, without those that led to it, tells the user to mend; None where it may be a defect."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename:
+        return _in_one_line(text)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in frames:
+        if frame.f_code is load_checkpoint_to_cpu.__code__:
+            return _why_unread(Path(frame.f_locals["path"]))
+    if "Traceback (most recent call last):\n" in text:
+        return _explain_text(text)
+    if isinstance(error, OmegaConfBaseException) and not isinstance(error, ConfigAttributeError):  # that: code's own
+        return _explain_value(error)
+    if isinstance(error, CompactHydraException):
+        return _explain_composition(error)
+    raised_in = frames[-1].f_code.co_filename if frames else ""
+    in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
+    asserted = isinstance(error, AssertionError) and _is_in(COMMAND_LINES, raised_in)  # what they need of their options
+    return _in_one_line(text) if text and (in_words or asserted) else None
+
+
+def _speaking(kind: object) -> tuple[Path, ...]:
+    """The code whose errors of that kind are words to the user."""
+    if not isinstance(kind, type) or not issubclass(kind, (ValueError, OSError)):
+        return ()
+    return (PACKAGE, *FAIRSEQ) if issubclass(kind, OSError) else FAIRSEQ
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _is_in(folders: Iterable[Path], file: str) -> bool:
+    return any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _why_unread(checkpoint: Path) -> str | None:
+    try:
+        read_checkpoint(checkpoint)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _explain_text(text: str) -> str | None:
+    """The same for an exception of another process (a rank, a worker that loads data): only its traceback is left."""
+    for trace in re.split(r"\n\n(?:During handling of|The above exception was) .*\n\n", text):
+        files = re.findall(r'^ *File "(.+)", line \d+', trace, re.MULTILINE)
+        name, _, message = trace.rstrip().rpartition("\n")[2].partition(": ")
+        if message and files and (name == _USER_ERROR or _is_in(_speaking(getattr(builtins, name, None)), files[-1])):
+            return message
+    return None
+
+
+def _explain_value(error: OmegaConfBaseException) -> str:
+    """A value that does not fit its option, an option without a value, or one that does not exist."""
+    groups = {"model": MODEL_DATACLASS_REGISTRY, "task": TASK_DATACLASS_REGISTRY}
+    groups |= {group: registry["dataclass_registry"] for group, registry in REGISTRIES.items()}
+    # fairseq merges each group alone, so that its own name is missing from the option's.
+    group = next((f"{group}." for group, kinds in groups.items() if error.object_type in kinds.values()), "")
+    name = f"{group}{error.full_key}"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{name} is missing: pass {name}=VALUE"
+    if isinstance(error, ConfigKeyError) and isinstance(error.parent_node, DictConfig):
+        return _no_such_option(name, [f"{group}{option}" for option in _options(error.parent_node)])
+    said = str(error).partition("\n")[0]
+    return f"{name}: {said}" if error.full_key else said
+
+
+def _explain_composition(error: CompactHydraException) -> str:
+    """What Hydra refuses while it composes the configuration."""
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        question = did_you_mean(name, error.options)
+        return f"{group}={name}: there is no such choice{question} ({', '.join(error.options)})"
+    cause = error.__cause__
+    unknown = re.match(r"Could not override '(.+)'", str(error))
+    if unknown and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        return _no_such_option(unknown[1], _options(cause.parent_node))
+    said = str(error).partition("\nSee http")[0].partition("\n\n")[0]
+    causes = [] if cause is None else [str(cause).partition("\n")[0]]
+    return _in_one_line(": ".join(filter(None, [*said.splitlines(), *causes])))
+
+
+def _options(node: DictConfig) -> list[str]:
+    """The options, and groups of them, of the configuration that `node` is a part of."""
+    names = []
+    for name, content in cast(dict[str, Any], OmegaConf.to_container(node._get_root())).items():
+        names += [name, *(f"{name}.{option}" for option in content)] if isinstance(content, dict) else [name]
+    return names
+
+
+def _no_such_option(name: str, options: Iterable[str]) -> str:
+    return f"{name}: there is no such option{did_you_mean(name, options)}"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A question, to end a message with, for the nearest of `names`; empty where none is near."""
+    nearest = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -1,0 +1,87 @@
+"""JSON, as a user or an earlier command wrote it: parsed whatever it holds, and checked before it is trusted."""
+
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from ..errors import UserError
+
+Shape = TypeVar("Shape")
+
+SCALARS = {str: "text", int: "an integer of 64 bits", float: "a finite number", bool: "true or false"}
+LARGEST_INTEGER, LARGEST_FLOAT = 2**63 - 1, 1e308  # JSON knows no largest number
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a text in JSON; ValueError, starting with `where`, for any other text.
+
+    So are values nested deeper than Python's parser goes, about a thousand brackets.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = "" if error.lineno == 1 else f"line {error.lineno}, "
+        raise UserError(f"{where}: not JSON ({error.msg}, at {line}character {error.colno})") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise UserError(f"{where}: not JSON that can be read ({error})") from error
+    except RecursionError as error:
+        raise UserError(f"{where}: not JSON that can be read (its brackets are nested too deeply)") from error
+
+
+def read_state(path: Path, shape: type[Shape]) -> Shape:
+    """The content of a JSON file that one command leaves for another.
+
+    Args:
+        path: the file.
+        shape: what it must be: ``dict[str, int]``, ``list[str]``, ``str | None``, a TypedDict of such, and so on.
+            Keys that a TypedDict does not name are let through, and so are integers in place of a ``float``, and
+            whatever stands where the shape has ``Any``.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not JSON, or of another shape; the message names the file, the place and what is there.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error})") from error
+    content = parse_json(text, str(path))
+    try:
+        _check(content, shape, "")
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    return cast(Shape, content)
+
+
+def _check(value: Any, shape: Any, place: str) -> None:
+    """ValueError where `value`, which stands at `place` (empty for the whole), has not the shape."""
+    kind, parts = typing.get_origin(shape) or shape, typing.get_args(shape)
+    if shape is Any:
+        return
+    if kind in (types.UnionType, typing.Union):
+        (some,) = (part for part in parts if part is not types.NoneType)
+        if value is not None:
+            _check(value, some, place)
+    elif typing.is_typeddict(shape):
+        _expect(isinstance(value, dict), value, place, "an object")
+        for key, hint in typing.get_type_hints(shape).items():
+            if key in value:
+                _check(value[key], hint, f"{place}/{key}")
+            elif key in shape.__required_keys__:
+                raise UserError(f"{place or 'its content'} has no {key}")
+    elif kind in (list, dict):
+        _expect(isinstance(value, kind), value, place, "a list" if kind is list else "an object")
+        for index in range(len(value)) if kind is list else value:
+            _check(value[index], parts[-1], f"{place}/{index}")
+    else:  # by type, as true and false are integers to isinstance
+        number = type(value) is kind or (kind is float and type(value) is int)
+        most = {int: LARGEST_INTEGER, float: LARGEST_FLOAT}.get(kind)
+        _expect(number and (most is None or not abs(value) > most), value, place, SCALARS[kind])
+
+
+def _expect(holds: bool, value: Any, place: str, expected: str) -> None:
+    if not holds:
+        found = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
+        raise UserError(f"{place or 'its content'} is {found[:100]}, it must be {expected}")

@@ -1,0 +1,249 @@
+"""Checkpoints as files: written whole or not at all, and read only where they are as they were written.
+
+fairseq opens, copies and finds every file through its PathManager. ``CheckpointFiles`` takes the native file system's
+place there, so what is said here holds for all of fairseq's command lines.
+"""
+
+import contextlib
+import errno
+import io
+import logging
+import math
+import os
+import pickle
+import shutil
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from iopath.common.file_io import NativePathHandler
+
+from ..errors import UserError
+from .vocabulary import carried_fingerprint
+
+logger = logging.getLogger(__name__)
+
+LAST = "checkpoint_last.pt"  # fairseq's names
+BEST = "checkpoint_best.pt"
+CRASHED = "crash.pt"
+UNFINISHED = ".tmp"  # what fairseq writes before it renames
+
+RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
+
+# What zipfile makes of damaged headers: other compression, encryption, sizes beyond the file.
+_DAMAGED_ZIP: tuple[type[Exception], ...] = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError)
+_DAMAGED_ZIP += (ValueError, OverflowError, OSError, zlib.error, struct.error)
+# What content that somebody made by hand gives where numbers and dictionaries are expected.
+_NOT_OF_FAIRSEQ = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError)
+_BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # a pickled number, with which torch before 1.6 begins
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint is cut short, or its content is not what was written."""
+
+
+class CheckpointFiles(NativePathHandler):
+    """The native file system, with care for checkpoints (``*.pt``).
+
+    fairseq writes one as ``NAME.pt.tmp`` and renames it: here that file has reached the disk before. It copies one to
+    its other names in place: here each copy is renamed, too. A checkpoint is checked before it is read.
+    """
+
+    def _open(self, path: str, mode: str = "r", buffering: int = -1, **kwargs: Any) -> IO[Any]:
+        if mode == "wb" and str(path).endswith(f".pt{UNFINISHED}"):
+            return _UnfinishedFile(path)
+        return super()._open(path, mode, buffering, **kwargs)
+
+    def _copy(self, src_path: str, dst_path: str, overwrite: bool = False, **kwargs: Any) -> bool:
+        if not dst_path.endswith(".pt") or not overwrite:
+            return super()._copy(src_path, dst_path, overwrite, **kwargs)
+        copy_checkpoint(Path(src_path), Path(dst_path))
+        return True
+
+    def _get_local_path(self, path: str, force: bool = False, **kwargs: Any) -> str:
+        if str(path).endswith(".pt"):
+            check_whole(Path(path))
+        return super()._get_local_path(path, force, **kwargs)
+
+
+class _UnfinishedFile(io.BufferedWriter):
+    """A file that has reached the disk when it is closed, and is gone when that fails, or its ``with`` does.
+
+    What cannot be written is remembered until then. torch makes something else of such an error, and fairseq would
+    write the checkpoint a second and a third time into the same file.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(io.FileIO(path, "w"), 1 << 20)
+        self._path = path
+        self._failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self._failure is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self._failure = error
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        if self._failure is None:
+            try:
+                super().flush()
+            except OSError as error:
+                self._failure = error
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.flush()
+        if self._failure is None:
+            try:
+                os.fsync(self.fileno())
+            except OSError as error:
+                self._failure = error
+        if self._failure is not None:
+            self._discard()
+            raise OSError(self._failure.errno, self._failure.strerror, self._path)
+        super().close()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._discard()
+
+    def _discard(self) -> None:
+        self.raw.close()
+        Path(self._path).unlink(missing_ok=True)
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copies a checkpoint; `target` is there as it was, or as it shall be, whenever this process is killed."""
+    partial = target.with_name(target.name + UNFINISHED)
+    with source.open("rb") as whole, _UnfinishedFile(str(partial)) as copy:
+        shutil.copyfileobj(whole, copy, 1 << 20)
+    partial.replace(target)
+
+
+def check_whole(path: Path) -> None:
+    """Raises DamagedCheckpointError where a file is no checkpoint, or not one as it was written.
+
+    torch writes a zip archive, with a checksum of every tensor, which it does not compare on reading. Files of torch
+    before 1.6 have none: of these it is only seen that they begin as they should. FileNotFoundError: there is none.
+    """
+    if not _is_old(path):
+        _check_sums(path)
+        with contextlib.suppress(pickle.UnpicklingError):  # content that is refused when it is read
+            _read_mapped(path)
+
+
+def _check_sums(path: Path) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = archive.testzip()
+    except _DAMAGED_ZIP as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that: a place before the file's beginning
+            raise
+        raise DamagedCheckpointError(f"{path} is no whole checkpoint: cut short, or damaged ({error})") from error
+    if member is not None:
+        raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it is another")
+
+
+def _is_old(path: Path) -> bool:
+    """Whether a file is of torch before 1.6: no zip archive, and not to be mapped."""
+    with path.open("rb") as stream:
+        return stream.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP
+
+
+def _read_mapped(path: Path) -> Any:
+    """The content of a checkpoint, its tensors left in the file."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:  # torch's reader of zip archives is stricter than zipfile
+        raise DamagedCheckpointError(f"{path} is no whole checkpoint: {str(error).splitlines()[0]}") from error
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a checkpoint has come.
+
+    Attributes:
+        updates: that are done.
+        next_epoch: the epoch that it is in, or where that has ended the next, from 1.
+        seconds: of training.
+        best: the best value of the metric that chooses checkpoints, nan where there was no validation.
+        vocabulary: the fingerprint of the vocabulary, empty where it has none.
+    """
+
+    updates: int
+    next_epoch: int
+    seconds: float
+    best: float
+    vocabulary: dict[str, str]
+
+
+def read_progress(path: Path) -> Progress:
+    """How far a checkpoint has come, its tensors left in the file.
+
+    Raises:
+        DamagedCheckpointError: the file is not whole.
+        ValueError: it is no checkpoint of fairseq's, or holds what could run code on loading.
+    """
+    try:
+        if _is_old(path):
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        else:
+            _check_sums(path)
+            state = _read_mapped(path)
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{path} {RUNS_CODE}") from error
+    try:
+        history, extra = state["optimizer_history"][-1], state["extra_state"]
+        return Progress(
+            updates=int(history.get("num_updates", 0)),
+            next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
+            seconds=float(extra.get("previous_training_time", 0.0)),
+            best=float(extra.get("best", math.nan)),
+            vocabulary=carried_fingerprint(state.get("task_state")),
+        )
+    except _NOT_OF_FAIRSEQ as error:
+        raise UserError(f"{path} is no checkpoint of fairseq's: it lacks what a training goes on from") from error
+
+
+def mend_last_checkpoint(folder: Path) -> None:
+    """Puts the newest whole checkpoint of a run in the place of a damaged last one, which is set aside.
+
+    Raises:
+        DamagedCheckpointError: there is none.
+    """
+    for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # of a run that was killed while it wrote
+        leftover.unlink()
+    last = folder / LAST
+    if not last.is_file():
+        return
+    try:
+        check_whole(last)
+        return
+    except DamagedCheckpointError as error:
+        damage = error
+    whole = max(_whole_checkpoints(folder), default=None)
+    if whole is None:
+        raise DamagedCheckpointError(f"{damage}; {folder} has no other: remove it to start again") from damage
+    updates, newest = whole
+    aside = last.with_name(f"{last.name}.damaged")
+    last.replace(aside)
+    copy_checkpoint(newest, last)
+    logger.warning(f"{damage}; it is {aside.name} now, and the run goes on from {newest.name}, update {updates:,}")
+
+
+def _whole_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The checkpoints of a run that can be gone on from, with their updates."""
+    for path in folder.glob("checkpoint*.pt"):
+        with contextlib.suppress(ValueError):
+            yield read_progress(path).updates, path

@@ -1,0 +1,310 @@
+"""What happens around the learning of a run: how it begins, how it is saved, what it says at its end.
+
+fairseq's trainer calls its task at each of these moments; ``TrainingTask`` is what our tasks have in common there.
+"""
+
+import atexit
+import logging
+import math
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from fairseq.criterions import FairseqCriterion
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.distributed.utils import get_global_rank, get_global_world_size
+from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
+from fairseq.optim import FairseqOptimizer
+from fairseq.tasks import FairseqTask
+from fairseq.utils import split_paths
+from omegaconf import DictConfig, open_dict
+from torch import Tensor
+
+from ..checkpoint import read_checkpoint
+from ..config import LinformerRobertaConfig, architecture_options
+from ..errors import UserError, check
+from ..model import LinformerRobertaModel
+from ..system.files import LOCK_FILE, lock
+from .checkpoint_files import (
+    BEST,
+    LAST,
+    Progress,
+    mend_last_checkpoint,
+    read_progress,
+)
+from .launch_checks import check_launch
+from .saving import TimedSaving
+from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
+
+logger = logging.getLogger(__name__)
+
+FEWEST_LOG_LINES = 20  # of a run: a short one shows where it is, too
+
+
+class TrainingTask(FairseqTask):
+    """A task whose runs have their folder to themselves, go on from whole checkpoints, and know when they are complete.
+
+    Its checkpoints carry a fingerprint of the vocabulary, which is compared wherever one is read.
+    """
+
+    NEXT: ClassVar[str]  # what to type when a run, {run}, is complete
+    to_train: DictConfig | None = None  # the whole configuration, where the task is set up for a training
+    run: "Run | None" = None  # while it trains
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
+        """The task; where it is not for a checkpoint to be loaded, the options are checked and completed."""
+        whole = whole_config(cfg)
+        # The configuration of a checkpoint may hold objects, which fairseq allows when it reads it.
+        of_checkpoint = kwargs.get("from_checkpoint") or (whole is not None and whole._get_flag("allow_objects"))
+        to_train = None if of_checkpoint else whole
+        if to_train is not None:
+            check_launch(to_train)
+            adopt_model_options(to_train)
+        task = super().setup_task(cfg, **kwargs)
+        task.to_train = to_train
+        return task
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """The model; with it a training begins, where the task was set up for one (``Run``)."""
+        if self.to_train is not None and not from_checkpoint:
+            self.run = Run(self.to_train, self.vocabulary, self.NEXT)
+        return super().build_model(cfg, from_checkpoint)
+
+    @cached_property
+    def vocabulary(self) -> dict[str, str]:
+        """The fingerprint of the dictionary and the subword model of the data."""
+        return fingerprint(self.source_dictionary, Path(split_paths(self.cfg.data)[0]))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "vocabulary": self.vocabulary}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises ValueError where the checkpoint was trained with another vocabulary than that of the data."""
+        check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
+        others = {name: value for name, value in (state_dict or {}).items() if name != "vocabulary"}
+        super().load_state_dict(others)
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
+        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
+        if self.run is not None and dataset is self.datasets.get(self.run.cfg.dataset.train_subset):
+            self.run.iterator = iterator
+        return iterator
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: BaseFairseqModel,
+        criterion: FairseqCriterion,
+        optimizer: FairseqOptimizer,
+        update_num: int,
+        ignore_grad: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """As every task; ValueError where the trainer repeats a step to find out why its gradients are not finite."""
+        if self.run is not None and isinstance(sys.exc_info()[1], FloatingPointError):
+            raise UserError(self.run.why_diverged(update_num))
+        loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+        if self.run is not None:
+            self.run.begin_update(update_num)
+            self.run.last_loss, self.run.last_size = loss.detach(), size
+            logs["save_is_due"] = float(self.run.save_is_due())
+        return loss, size, logs
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.run is not None and criterion.training:
+            # One process has a number here; of several GPUs it is waited for, as the trainer does for gradients' norms.
+            self.run.end_update(any(logs.get("save_is_due", 0) > 0 for logs in logging_outputs))
+
+    def get_checkpoint_dict(self) -> dict[str, Any]:
+        """fairseq asks for it before it writes a checkpoint, the configuration included."""
+        if self.run is not None:
+            self.run.saving.restore()
+        return {}
+
+    def post_save(self, path: str, num_updates: int) -> None:
+        """After fairseq has saved, first to `path`."""
+        if self.run is not None:
+            self.run.saving.saved(Path(path))
+
+
+def whole_config(cfg: Any) -> DictConfig | None:
+    """The configuration of the whole run, or checkpoint, that a task's is part of; None where it stands alone."""
+    root = cfg._get_root() if isinstance(cfg, DictConfig) else None
+    return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
+
+
+def adopt_model_options(cfg: DictConfig) -> None:
+    """Where a run starts from a pretrained model, gives it that model's options, those that have their defaults.
+
+    How a model is trained (its dropout, say) stays the run's own affair.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+        ValueError: it cannot be read, or is of another model.
+    """
+    named = cfg.checkpoint.finetune_from_model
+    if named is None or "projected_length" not in cfg.model:
+        return
+    # An interrupted run has them in its own checkpoint, too, but that may be damaged, and is mended later.
+    source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
+    if source is None:
+        raise FileNotFoundError(f"checkpoint.finetune_from_model={named}: there is no such checkpoint")
+    adopt(cfg.model, architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"])))
+
+
+def adopt(model: DictConfig, options: Mapping[str, Any]) -> None:
+    """Gives a model the options that it leaves open, in place: those that have their defaults."""
+    defaults = LinformerRobertaConfig()
+    taken = {name: value for name, value in options.items() if model.get(name) in (None, getattr(defaults, name))}
+    with open_dict(model):
+        model.update(taken)
+    said = ", ".join(f"{name}={value}" for name, value in taken.items() if value != getattr(defaults, name))
+    logger.info(f"the model's options, from the checkpoint: {said}")
+
+
+def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
+    """The checkpoint that fairseq will read; None where it begins with new weights.
+
+    Raises:
+        FileNotFoundError: the one that the user names is not there; fairseq would train from scratch.
+    """
+    options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
+    if options.restore_file == LAST and last.is_file():
+        return last
+    name = "finetune_from_model" if options.restore_file == LAST else "restore_file"
+    if options[name] is None:
+        return None
+    if not Path(options[name]).is_file():
+        raise FileNotFoundError(f"checkpoint.{name}={options[name]}: there is no such checkpoint")
+    return Path(options[name])
+
+
+class Run:
+    """One training: its whole configuration, its folder and how far it is.
+
+    Args:
+        cfg: the whole configuration.
+        vocabulary: the fingerprint of the data's vocabulary.
+        then: what to type when it is complete, with {run} for its folder.
+
+    Raises:
+        ValueError: a setting cannot work; another process trains in the folder; the checkpoint to go on from is of
+            another vocabulary, or is damaged while no other is whole.
+        FileNotFoundError: the checkpoint to go on from is not there.
+        SystemExit: with status 0; the run is complete.
+    """
+
+    def __init__(self, cfg: DictConfig, vocabulary: dict[str, str], then: str) -> None:
+        self.cfg = cfg
+        self.folder = Path(cfg.checkpoint.save_dir)
+        self.saving = TimedSaving(cfg, cfg.task.save_interval_minutes)
+        self.iterator: EpochBatchIterator | None = None  # over the training data
+        self.updates = 0
+        self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
+        self._then = then
+        self._first_update: tuple[float, int] | None = None  # of this process: when it ended, and its number
+        self._is_master = get_global_rank() == 0
+        asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
+        check("checkpoint.write_checkpoints_asynchronously", asynchronous, not asynchronous, "false")
+        self._take_folder()
+        self._check_source(vocabulary)
+        self._log_often_enough()
+        if self._is_master:
+            atexit.register(self._report_at_exit)
+
+    def _take_folder(self) -> None:
+        """Keeps others out of the folder as long as this process lives, and mends what a killed run left there."""
+        if self._is_master:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / LOCK_FILE).open("a", encoding="utf-8")
+            lock(self._lock, f"{self.folder}: another process is training there")
+            mend_last_checkpoint(self.folder)
+        if get_global_world_size() > 1:
+            torch.distributed.barrier()
+
+    def _check_source(self, vocabulary: dict[str, str]) -> None:
+        source = _checkpoint_to_read(self.cfg)
+        if source is None:
+            return
+        progress = read_progress(source)
+        check_same_vocabulary(vocabulary, progress.vocabulary, self.cfg.task.data, str(source))
+        resumes = source == self.folder / LAST and not self.cfg.checkpoint.reset_optimizer
+        if resumes and self._is_complete(progress):
+            self._report(progress.updates)
+            sys.exit(0)
+
+    def _log_often_enough(self) -> None:
+        updates = self.cfg.optimization.max_update
+        if updates > 0:
+            self.cfg.common.log_interval = max(1, min(self.cfg.common.log_interval, updates // FEWEST_LOG_LINES))
+
+    def _is_complete(self, progress: Progress) -> bool:
+        limits = self.cfg.optimization
+        return bool(
+            0 < limits.max_update <= progress.updates
+            or 0 < limits.max_epoch < progress.next_epoch
+            or 0 < limits.stop_time_hours < progress.seconds / 3600
+        )
+
+    def begin_update(self, done: int) -> None:
+        """Before an update, `done` of which are behind."""
+        self.updates = done + 1
+        self.saving.restore()
+
+    def save_is_due(self) -> bool:
+        """Whether the clock asks for a checkpoint: that of the first rank, for all."""
+        return self._is_master and self.saving.is_due()
+
+    def end_update(self, save_is_due: bool) -> None:
+        """After an update, with what all ranks agreed on."""
+        if save_is_due:
+            self.saving.request(self.updates, self.iterator)
+        if self._first_update is None:
+            self._first_update = time.monotonic(), self.updates
+        if self.cfg.optimization.max_update > 0:
+            metrics.log_derived("updates_left", lambda meters: self._updates_left(), priority=2000)
+            metrics.log_derived("time_left", lambda meters: self._time_left(), priority=2001)
+
+    def why_diverged(self, done: int) -> str:
+        """What to tell the user where gradients are not finite after `done` updates."""
+        loss = float(self.last_loss) / max(1.0, float(self.last_size)) / math.log(2)
+        return (
+            f"the training diverged: after update {done:,} the loss is {loss:g} and the gradients are not finite; "
+            "lower optimization.lr, raise lr_scheduler.warmup_updates, or set optimization.clip_norm=1.0"
+        )
+
+    def _updates_left(self) -> int:
+        return max(0, self.cfg.optimization.max_update - self.updates)
+
+    def _time_left(self) -> str:
+        """Hours, minutes and seconds, at the pace of this process so far, the first update left out."""
+        begun, first = self._first_update or (0.0, 0)
+        if self.updates <= first:
+            return "unknown"
+        pace = (time.monotonic() - begun) / (self.updates - first)
+        return str(timedelta(seconds=round(self._updates_left() * pace)))
+
+    def _report_at_exit(self) -> None:
+        last = self.folder / LAST
+        if self.updates and last.is_file() and self._is_complete(progress := read_progress(last)):
+            self._report(progress.updates)
+
+    def _report(self, updates: int) -> None:
+        """Prints what the run has made, and what to do with it."""
+        if not self._is_master:
+            return
+        print(f"complete: {updates:,} updates")
+        best, metric = self.folder / BEST, self.cfg.checkpoint.best_checkpoint_metric
+        if best.is_file():
+            value = read_progress(best).best
+            known = f"{metric} {value:g}" if metric != "loss" else f"perplexity {2**value:.2f}"
+            print(f"best checkpoint: {best}" + (f", {known}" if math.isfinite(value) else ""))
+            print(f"next: {self._then.format(run=self.folder)}")

@@ -1,0 +1,329 @@
+"""What the benchmark compares, behind one face: our models, and others of equal width and depth.
+
+Others than fairseq's need packages that are not installed by default (extra ``peers``).
+
+Dimensions: B batch, n sequence length, N masked positions of the batch, d embedding, V vocabulary.
+"""
+
+import importlib
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import fairseq
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaEncoder, RobertaModel, init_bert_params
+from fairseq.models.roberta import base_architecture as roberta_defaults
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fairseq_linformer.attention import ATTENTIONS, get_attention
+from fairseq_linformer.config import ResolvedConfig
+from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
+from fairseq_linformer.resolve import resolve_config
+
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+PADDING, FIRST_TOKEN = 1, 4  # of fairseq's dictionaries
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the models of a comparison share, n and k included."""
+
+    layers: int
+    embed_dim: int
+    heads: int
+    vocabulary: int
+    length: int = 512
+    projected_length: int = 128
+    dropout: float = 0.1  # of weights, too
+    sharing: str = "key-value"
+    options: tuple[tuple[str, Any], ...] = ()  # more of our model's
+
+    def options_of_fairseq(self) -> dict[str, Any]:
+        """Under fairseq's names."""
+        return {
+            "encoder_layers": self.layers,
+            "encoder_embed_dim": self.embed_dim,
+            "encoder_ffn_embed_dim": 4 * self.embed_dim,
+            "encoder_attention_heads": self.heads,
+            "max_positions": self.length,
+            "dropout": self.dropout,
+            "attention_dropout": self.dropout,
+        }
+
+    def dictionary(self) -> Dictionary:
+        dictionary = Dictionary()
+        for number in range(self.vocabulary - len(dictionary)):
+            dictionary.add_symbol(f"piece{number}")
+        return dictionary
+
+
+class Peer(nn.Module):
+    """A model, or a part of one, to be timed.
+
+    Args:
+        model: holds the parameters.
+        draw: gives a batch for sizes and the lengths of its rows.
+        features: maps a batch to what inference gives, (B, n, d).
+        loss: maps a batch to a scalar.
+        kernel: the one of ``KERNELS`` that PyTorch must take, None for its own choice.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        draw: Callable[[Sizes, Sequence[int]], tuple[Tensor, ...]],
+        features: Callable[..., Tensor],
+        loss: Callable[..., Tensor],
+        kernel: str | None = None,
+    ):
+        super().__init__()
+        self.model, self.draw, self.kernel = model, draw, kernel
+        self._features, self._loss = features, loss
+
+    def features(self, *batch: Tensor) -> Tensor:
+        with self._forced_kernel():
+            return self._features(*batch)
+
+    def loss(self, *batch: Tensor) -> Tensor:
+        with self._forced_kernel():
+            return self._loss(*batch)
+
+    def _forced_kernel(self) -> AbstractContextManager[None]:
+        return sdpa_kernel(KERNELS[self.kernel]) if self.kernel else nullcontext()
+
+
+def draw_text(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rows of random tokens, (B, n), and the 15 % of them that are masked, (B, n)."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (len(lengths), max(lengths))
+    tokens = torch.randint(FIRST_TOKEN, sizes.vocabulary, shape, generator=generator)
+    padding = torch.arange(shape[1]) >= torch.tensor(lengths).unsqueeze(1)
+    masked = torch.rand(shape, generator=generator) < 0.15
+    return tokens.masked_fill(padding, PADDING), masked & ~padding
+
+
+def draw_positions_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
+    """What a layer of fairseq's reads: (n, B, d)."""
+    generator = torch.Generator().manual_seed(1)
+    return (torch.randn(max(lengths), len(lengths), sizes.embed_dim, generator=generator, requires_grad=True),)
+
+
+def draw_rows_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
+    """The same for a layer of ours: (B, n, d)."""
+    (x,) = draw_positions_first(sizes, lengths)
+    return (x.detach().transpose(0, 1).contiguous().requires_grad_(),)
+
+
+def _language_model(
+    model: nn.Module,
+    features: Callable[[Tensor], Tensor],
+    logits: Callable[[Tensor, Tensor], Tensor],
+    kernel: str | None = None,
+) -> Peer:
+    """`features` maps tokens (B, n) to (B, n, d); `logits` maps tokens and a mask of N positions (B, n) to (N, V)."""
+
+    def loss(tokens: Tensor, masked: Tensor) -> Tensor:
+        return F.cross_entropy(logits(tokens, masked).float(), tokens[masked])
+
+    return Peer(model, draw_text, lambda tokens, masked: features(tokens), loss, kernel)
+
+
+def _of_fairseq(model: RobertaModel, kernel: str | None = None) -> Peer:
+    def features(tokens: Tensor) -> Tensor:
+        return model.encoder.extract_features(tokens)[0]
+
+    return _language_model(model, features, lambda tokens, masked: model(tokens, masked_tokens=masked)[0], kernel)
+
+
+def _of_parts(model: nn.Module, body: Callable[[Tensor], Tensor], head: Callable[[Tensor], Tensor]) -> Peer:
+    """The head works on masked positions alone, as everywhere here."""
+    return _language_model(model, body, lambda tokens, masked: head(body(tokens)[masked]))
+
+
+def _our_config(attention: str, sizes: Sizes) -> ResolvedConfig:
+    options: dict[str, Any] = {"arch": "linformer_roberta_base", "attention": attention, **sizes.options_of_fairseq()}
+    options |= {"projected_length": sizes.projected_length, "sharing": sizes.sharing, **dict(sizes.options)}
+    return resolve_config(Namespace(**options), sizes.length)
+
+
+def our_attention(sizes: Sizes) -> Peer:
+    attention = get_attention("linformer").build_layers(_our_config("linformer", replace(sizes, layers=1)))[0]
+    return Peer(attention, draw_rows_first, attention, lambda x: attention(x).sum())
+
+
+def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Peer]:
+    """Our model as users run it; with a kernel of ``KERNELS``, without the mask for padding, too."""
+
+    def build(sizes: Sizes) -> Peer:
+        config = _our_config(attention, sizes)
+        model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, sizes.dictionary()))
+        if kernel:  # on a GPU the model gives its layers a mask, padding or not, which flash attention refuses
+            for layer in model.encoder.sentence_encoder.layers:
+                layer.register_forward_pre_hook(lambda _, arguments: (arguments[0], None, *arguments[2:]))
+        return _of_fairseq(model, kernel)
+
+    return build
+
+
+def fairseq_roberta(sizes: Sizes) -> Peer:
+    """fairseq's own RoBERTa, on its own multihead attention."""
+    options = Namespace(**sizes.options_of_fairseq())
+    roberta_defaults(options)
+    return _of_fairseq(RobertaModel(options, RobertaEncoder(options, sizes.dictionary())))
+
+
+def fairseq_example(sizes: Sizes) -> Peer:
+    """The authors' code, fairseq's examples/linformer.
+
+    Its encoder is taken as it is; its registered model cannot be loaded beside ours, because both have one name.
+    """
+    encoder_class = _example_modules("linformer_sentence_encoder").LinformerTransformerEncoder
+
+    class Encoder(RobertaEncoder):
+        def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> nn.Module:
+            encoder = encoder_class(args, dictionary, embed_tokens)
+            encoder.apply(init_bert_params)
+            return encoder
+
+    options = Namespace(
+        **sizes.options_of_fairseq(),
+        compressed=sizes.length // sizes.projected_length,
+        shared_kv_compressed=int(sizes.sharing == "key-value"),
+        shared_layer_kv_compressed=int(sizes.sharing == "layerwise"),
+        freeze_compress=0,
+    )
+    roberta_defaults(options)
+    return _of_fairseq(RobertaModel(options, Encoder(options, sizes.dictionary())))
+
+
+def example_attention(sizes: Sizes) -> Peer:
+    """Its attention layer alone."""
+    attention = _example_modules("multihead_linear_attention").MultiheadLinearAttention(
+        sizes.embed_dim,
+        sizes.heads,
+        dropout=sizes.dropout,
+        self_attention=True,
+        q_noise=0.0,
+        qn_block_size=8,
+        compressed=sizes.length // sizes.projected_length,
+        max_seq_len=sizes.length,
+        shared_kv_compressed=1,
+        shared_compress_layer=None,
+        freeze_compress=0,
+    )
+
+    def features(x: Tensor) -> Tensor:
+        return attention(x, x, x, need_weights=False)[0]
+
+    return Peer(attention, draw_positions_first, features, lambda x: features(x).sum())
+
+
+def _example_modules(name: str) -> ModuleType:
+    """A module of examples/linformer, in a package of another name than its own, which would register its model."""
+    package = ModuleType("fairseq_example_linformer")
+    package.__path__ = [str(Path(fairseq.__file__).parent / "examples/linformer/linformer_src/modules")]
+    return importlib.import_module(f"{sys.modules.setdefault(package.__name__, package).__name__}.{name}")
+
+
+def lucidrains_linformer(sizes: Sizes) -> Peer:
+    """The package ``linformer``: pre-norm, an E and an F a layer, no dropout of what a block adds, a linear LM head.
+
+    Its ``share_kv`` would share the maps of keys and values too, which is another model.
+    """
+    from linformer import LinformerLM
+
+    model = LinformerLM(
+        num_tokens=sizes.vocabulary,
+        dim=sizes.embed_dim,
+        seq_len=sizes.length,
+        depth=sizes.layers,
+        k=sizes.projected_length,
+        heads=sizes.heads,
+        dropout=sizes.dropout,
+    )
+
+    def body(tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.size(1), device=tokens.device)
+        return model.linformer(model.token_emb(tokens) + model.pos_emb(positions))
+
+    return _of_parts(model, body, model.to_logits)
+
+
+def _hugging_face_sizes(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "vocab_size": sizes.vocabulary,
+        "hidden_size": sizes.embed_dim,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "bos_token_id": 0,
+        "pad_token_id": PADDING,
+        "eos_token_id": 2,
+    }
+
+
+def _hugging_face_dropout(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "intermediate_size": 4 * sizes.embed_dim,
+        "hidden_dropout_prob": sizes.dropout,
+        "attention_probs_dropout_prob": sizes.dropout,
+    }
+
+
+def hugging_face_roberta(sizes: Sizes) -> Peer:
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    options = {**_hugging_face_sizes(sizes), **_hugging_face_dropout(sizes)}
+    model = RobertaForMaskedLM(RobertaConfig(max_position_embeddings=sizes.length + 2, **options))
+    return _of_parts(model, lambda tokens: model.roberta(tokens)[0], model.lm_head)
+
+
+def hugging_face_nystromformer(sizes: Sizes) -> Peer:
+    """At its defaults: 64 landmarks and a convolution of width 65."""
+    from transformers import NystromformerConfig, NystromformerForMaskedLM
+
+    options = {**_hugging_face_sizes(sizes), **_hugging_face_dropout(sizes)}
+    config = NystromformerConfig(max_position_embeddings=sizes.length, segment_means_seq_len=sizes.length, **options)
+    model = NystromformerForMaskedLM(config)
+    return _of_parts(model, lambda tokens: model.nystromformer(tokens)[0], model.cls)
+
+
+def hugging_face_modernbert(sizes: Sizes) -> Peer:
+    """At its defaults: windows of 128 but in every third layer, gated linear units of 1.5 d, no dropout."""
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    config = ModernBertConfig(
+        max_position_embeddings=sizes.length,
+        intermediate_size=3 * sizes.embed_dim // 2,
+        cls_token_id=0,
+        sep_token_id=2,
+        **_hugging_face_sizes(sizes),
+    )
+    model = ModernBertForMaskedLM(config)
+    return _of_parts(model, lambda tokens: model.model(tokens)[0], lambda rows: model.decoder(model.head(rows)))
+
+
+# By the names of tables: what builds one layer's attention, or a whole model.
+LAYERS: dict[str, Callable[[Sizes], Peer]] = {"linformer": our_attention, "fairseq-example": example_attention}
+MODELS: dict[str, Callable[[Sizes], Peer]] = {
+    **{attention: ours(attention) for attention in ATTENTIONS},
+    **{f"softmax-{kernel}": ours("softmax", kernel) for kernel in KERNELS},
+    "fairseq-example": fairseq_example,
+    "fairseq-roberta": fairseq_roberta,
+    "lucidrains-linformer": lucidrains_linformer,
+    "hf-roberta": hugging_face_roberta,
+    "hf-nystromformer": hugging_face_nystromformer,
+    "hf-modernbert": hugging_face_modernbert,
+}

@@ -1,0 +1,266 @@
+"""The clock, the memory and the floating-point operations of the benchmark's cases.
+
+What is compared runs in turns, round after round, in one process. Memory's peak is that of what PyTorch's allocators
+give out, whatever else the process holds: the same in every run.
+"""
+
+import importlib.metadata
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from fairseq.optim.adam import Adam
+from fairseq.utils import clip_grad_norm_
+from torch import Tensor
+from torch.autograd.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from fairseq_linformer.system.processes import end_with_parent
+
+from .baselines import (
+    LAYERS,
+    MODELS,
+    Peer,
+    Sizes,
+)
+
+Key = TypeVar("Key")
+
+PHASES = (
+    "inference",  # features of all positions, without gradients
+    "evaluation",  # loss at masked positions, without gradients
+    "forward",  # loss at masked positions, in training mode
+    "training",  # forward and backward
+    "step",  # training, clipping and Adam
+)
+LEAST_ROUNDS = 3  # a median and something on both sides
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to measure: a phase of a model, or of one layer's attention, on batches of rows of these lengths."""
+
+    model: str
+    sizes: Sizes
+    phase: str
+    batches: tuple[tuple[int, ...], ...]
+    layer_alone: bool = False
+    note: str = ""  # what tells it from others of its group, for the tables
+
+    @property
+    def tokens(self) -> int:
+        """Without padding."""
+        return sum(map(sum, self.batches))
+
+    @property
+    def compiles(self) -> bool:
+        return ("compile_layers", True) in self.sizes.options
+
+    def build(self) -> Peer:
+        torch.manual_seed(1)
+        return (LAYERS if self.layer_alone else MODELS)[self.model](self.sizes)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and in which type of number the cases run."""
+
+    device: str
+    dtype: str
+
+    def describe(self) -> dict[str, Any]:
+        about = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            **{package: _version(package) for package in ("fairseq-fixed", "transformers", "linformer")},
+        }
+        if self.device == "cuda":
+            properties = torch.cuda.get_device_properties(0)
+            gib = round(properties.total_memory / 2**30)
+            return {**about, "name": properties.name, "GiB": gib, "cuda": torch.version.cuda}
+        gib = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+        instructions = torch.backends.cpu.get_cpu_capability()
+        threads = torch.get_num_threads()
+        return {**about, "name": _processor(), "instructions": instructions, "threads": threads, "GiB": gib}
+
+    def prepare(self, case: Case) -> Callable[[], None]:
+        """The case's work as a call, on a model and batches that are ready."""
+        peer = case.build().to(self.device, DTYPES[self.dtype])
+        batches = [[self._move(tensor) for tensor in peer.draw(case.sizes, lengths)] for lengths in case.batches]
+        peer.train(case.phase not in ("inference", "evaluation"))
+        optimizer = Adam(peer.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01)
+
+        def work() -> None:
+            for inputs in batches:
+                with torch.set_grad_enabled(peer.training):
+                    result: Tensor = peer.features(*inputs) if case.phase == "inference" else peer.loss(*inputs)
+                if case.phase in ("training", "step"):
+                    result.backward()
+                if case.phase == "step":
+                    clip_grad_norm_(list(peer.parameters()), 1.0)
+                    optimizer.step()
+                for tensor in (*peer.parameters(), *inputs):
+                    tensor.grad = None
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+
+        return work
+
+    def matrix_product(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
+        """The product of the feed-forward network, (rows, d) (d, 4 d), and the floating-point operations of a call.
+
+        Of random numbers, as those of a model: equal numbers draw less power, and a GPU multiplies them faster. There a
+        call has several products, or the time to start one would count.
+        """
+        products = 10 if self.device == "cuda" else 1
+        generator = torch.Generator().manual_seed(1)
+        left = self._move(torch.randn(rows, embed_dim, generator=generator))
+        right = self._move(0.02 * torch.randn(embed_dim, 4 * embed_dim, generator=generator))
+        out = left.new_empty(rows, 4 * embed_dim)
+
+        def work() -> None:
+            for _ in range(products):
+                torch.mm(left, right, out=out)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+
+        return work, products * 8 * rows * embed_dim**2
+
+    def peak_memory(self, work: Callable[[], None]) -> float:
+        """MiB that a call adds at its peak to what is held before it, of the memory that PyTorch's allocator gives out.
+
+        The call should be warm. What libraries take past the allocator is not counted, such as the packed operands of a
+        matrix product on the CPU.
+        """
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            held = torch.cuda.memory_allocated()
+            work()
+            return (torch.cuda.max_memory_allocated() - held) / 2**20
+        with profile(profile_memory=True) as recorded:
+            work()
+        events = recorded.kineto_results.events()  # in order of time; recorded.events() has sums alone
+        changes = [event.nbytes() for event in events if event.name() == "[memory]"]
+        return max(accumulate(changes, initial=0)) / 2**20
+
+    def largest_batch(self, case: Case, limit: float) -> int:
+        """Rows of the largest batch that fits in the GPU's memory, and is done in `limit` seconds.
+
+        It is measured in a process that nothing else has used.
+
+        Raises:
+            RuntimeError: that process was killed.
+        """
+        # Importing fairseq may touch the GPU, which no fork survives.
+        try:
+            with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as process:
+                return process.submit(_largest_batch, self, case, limit).result()
+        except BrokenProcessPool:
+            raise RuntimeError("its process ended early, as one does that is killed for memory") from None
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor.to(self.device)
+        return tensor.detach().to(self.device, DTYPES[self.dtype]).requires_grad_(tensor.requires_grad)
+
+
+def _largest_batch(machine: Machine, case: Case, limit: float) -> int:
+    def fits(rows: int) -> bool:
+        try:
+            return timed(machine.prepare(replace(case, batches=(case.batches[0][:1] * rows,)))) <= limit
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            torch.cuda.empty_cache()
+
+    return largest(fits)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.processor()
+
+
+def flops(case: Case) -> int:
+    """Floating-point operations of the matrix products on one batch of rows of one length.
+
+    One row is counted; a backward pass has twice the products of the forward.
+    """
+    ((*rows,),) = case.batches
+    phase = "inference" if case.phase == "inference" else "evaluation"
+    of_row = _forward_flops(replace(case, phase=phase, batches=(tuple(rows[:1]),)))
+    return len(rows) * of_row * (3 if case.phase in ("training", "step") else 1)
+
+
+@cache
+def _forward_flops(case: Case) -> int:
+    peer = case.build().eval()
+    peer.kernel = "math"  # whose products are counted one by one
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        batch = [tensor.detach() for tensor in peer.draw(case.sizes, case.batches[0])]
+        peer.features(*batch) if case.phase == "inference" else peer.loss(*batch)
+    return int(counter.get_total_flops())
+
+
+def in_turns(
+    calls: Mapping[Key, Callable[[], None]], rounds: int, patience: float = math.inf
+) -> dict[Key, list[float]]:
+    """Seconds of each call in each round. After `patience` seconds no further round begins, but three are run."""
+    seconds: dict[Key, list[float]] = {name: [] for name in calls}
+    start = time.perf_counter()
+    for number in range(rounds):
+        if number >= LEAST_ROUNDS and time.perf_counter() - start > patience:
+            break
+        for name, call in calls.items():
+            seconds[name].append(timed(call))
+    return seconds
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, to an eighth; 0 where not even 1 does."""
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > max(1, low // 8):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def timed(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
+    return {"seconds": median, "low": low, "high": high}

@@ -1,0 +1,235 @@
+"""Measures suites group by group, and keeps what is measured: an interrupted benchmark goes on with the next group."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+from tqdm import tqdm
+
+import fairseq_linformer
+from fairseq_linformer.errors import UserError, one_line
+from fairseq_linformer.system.files import write_whole
+from fairseq_linformer.system.state import read_state
+
+from .measuring import (
+    Case,
+    Machine,
+    flops,
+    in_turns,
+    spread,
+    timed,
+)
+from .suites import SUITES, Group, Plan
+
+RESULTS_FILE = "results.json"
+# The code that figures belong to: what is measured, and what measures it.
+CODE = (Path(fairseq_linformer.__file__).parent, Path(__file__).parent)
+Row = dict[str, Any]
+
+
+class _Figures(TypedDict, total=False):
+    """What a row has, where it was measured; and why not, where it was not."""
+
+    rounds: int
+    seconds: float
+    low: float
+    high: float
+    tokens_per_second: float
+    first_tokens_per_second: float
+    roofline: float
+    MiB: float
+    largest_batch: int
+    memory_skipped: str
+    skipped: str
+    too_slow: bool
+
+
+class _Row(_Figures):
+    suite: str
+    group: str
+    cases: str
+    model: str
+    note: str
+    phase: str
+    n: int
+    k: int
+    rows: int | None
+
+
+class _Results(TypedDict):
+    settings: dict[str, Any]
+    rows: list[_Row]
+
+
+class TooSlow(RuntimeError):
+    """A case takes longer than the limit, or is expected to."""
+
+
+@dataclass
+class Benchmark:
+    """A plan on a machine, and its results so far.
+
+    Args:
+        rounds: times that each case runs, after once to warm up; 0 to measure memory alone.
+        limit: seconds that a case may take; what takes longer, or is expected to, is left out with that reason. A group
+            whose rounds have taken as long begins no further one, but three are run.
+        out: folder of results.json.
+
+    Raises:
+        ValueError: the folder has results of other settings, of another machine or of other code, or damaged ones.
+    """
+
+    plan: Plan
+    machine: Machine
+    rounds: int
+    limit: float
+    out: Path
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        own = {"rounds": self.rounds, "limit": self.limit, **self.plan.describe()}
+        self.settings = {"code": code_digest(), **self.machine.describe(), **own}
+        file = self.out / RESULTS_FILE
+        if file.is_file():
+            try:
+                earlier: Any = read_state(file, _Results)
+            except ValueError as error:
+                raise UserError(f"{error}: name another --out") from error
+            found, self.rows = earlier["settings"], earlier["rows"]
+            for name, value in self.settings.items():
+                if found.get(name) != value:
+                    said = one_line(found.get(name))
+                    raise UserError(f"{file} has {name}={said}, not {value}: name another --out")
+
+    def run(self, suites: list[str]) -> None:
+        """Measures what is not yet measured of these suites.
+
+        Raises:
+            ValueError: nothing can be measured of a suite, or what is measured had other cases in a group of that name.
+        """
+        groups = [(suite, group) for suite in suites for group in groups_of(suite, self.plan)]
+        groups = [(suite, group) for suite, group in groups if self.rounds or group.memory]
+        known = {(row["suite"], row["group"]): row["cases"] for row in self.rows}
+        for suite, group in groups:
+            if known.get((suite, group.name), group.digest()) != group.digest():
+                file = self.out / RESULTS_FILE
+                raise UserError(f"{file} has other rows in {suite}, {group.name}: name another --out")
+        bar = tqdm(groups, unit="group", disable=None)
+        for suite, group in bar:
+            bar.set_description(f"{suite}, {group.name}")
+            if (suite, group.name) not in known:
+                origin = {"suite": suite, "group": group.name, "cases": group.digest()}
+                self.rows += [{**origin, **row} for row in self._measure(suite, group)]
+                content = {"settings": self.settings, "rows": self.rows}
+                write_whole(self.out / RESULTS_FILE, json.dumps(content, indent=1) + "\n")
+
+    def _measure(self, suite: str, group: Group) -> list[Row]:
+        """The rows of a group; a case that cannot run has "skipped", a reason, in the place of figures."""
+        calls: dict[Case, Callable[[], None]] = {}
+        rows = {case: describe(case) for case in group.cases}
+        for case, row in rows.items():
+            try:
+                calls[case], row["first_tokens_per_second"] = self._prepare(suite, case)
+            except (ImportError, OSError, RuntimeError) as error:  # not installed, no memory, no such kernel, too slow
+                row["skipped"] = reason(error)
+                row["too_slow"] = isinstance(error, TooSlow)
+        if self.rounds:
+            seconds, rate = self._time(group, calls)
+            for case in calls:
+                row = rows[case]
+                row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
+                row["tokens_per_second"] = case.tokens / row["seconds"]
+                if rate:
+                    row["roofline"] = flops(case) / row["seconds"] / rate
+        if group.memory:
+            for case, call in calls.items():
+                rows[case] |= _figure("MiB", self.machine.peak_memory, call)
+        if group.largest_batch:
+            measured = list(calls)
+            calls.clear()  # so that the GPU's memory is free
+            for case in measured:
+                rows[case] |= _figure("largest_batch", self.machine.largest_batch, case, self.limit)
+        return list(rows.values())
+
+    def _time(self, group: Group, calls: Mapping[Case, Callable[[], None]]) -> tuple[dict[Case, list[float]], float]:
+        """Seconds of each call in each round, and for a roofline the rate of matrix products in the same rounds."""
+        if not group.roofline:
+            return in_turns(calls, self.rounds, self.limit), 0.0
+        product, operations = self.machine.matrix_product(group.cases[0].tokens, self.plan.sizes.embed_dim)
+        product()
+        seconds: dict[Any, list[float]] = in_turns({**calls, "product": product}, self.rounds, self.limit)
+        return seconds, operations / spread(seconds.pop("product"))["seconds"]
+
+    def _prepare(self, suite: str, case: Case) -> tuple[Callable[[], None], float]:
+        """The case's work, warm, and the tokens per second of its first call; TooSlow as soon as it is known to be."""
+        alike = [row for row in self.rows if row["suite"] == suite and _alike(row, case)]
+        for shorter in alike:
+            if shorter.get("too_slow"):
+                raise TooSlow(f"at n={shorter['n']} it {shorter['skipped']}")
+        expected = forecast([row for row in alike if "skipped" not in row], case)
+        if expected > self.limit:
+            raise TooSlow(f"would take about {expected:.0f} s, the limit is {self.limit:g} s")
+        work = self.machine.prepare(case)
+        if case.compiles:
+            work()
+        seconds = timed(work)
+        if seconds > self.limit:
+            raise TooSlow(f"took {seconds:.0f} s, the limit is {self.limit:g} s")
+        return work, case.tokens / seconds
+
+
+def code_digest() -> str:
+    """A hash of the package's code, and of the benchmark's: figures belong to it."""
+    digest = hashlib.sha256()
+    for folder in CODE:
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:
+    """What is measured of memory, or why it is not."""
+    try:
+        return {name: measure(*arguments)}
+    except (RuntimeError, OSError) as error:
+        return {"memory_skipped": reason(error)}
+
+
+def groups_of(suite: str, plan: Plan) -> list[Group]:
+    """The groups of a suite; ValueError where it has none."""
+    groups = list(SUITES[suite](plan))
+    if not groups:
+        raise UserError(f"the suite {suite} has nothing to measure at lengths up to {max(plan.lengths)}")
+    return groups
+
+
+def reason(error: Exception) -> str:
+    """An error in one line."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def describe(case: Case) -> Row:
+    """The case as the start of a row."""
+    rows = len(case.batches[0]) if len(case.batches) == 1 else None
+    k = case.sizes.projected_length
+    return {"model": case.model, "note": case.note, "phase": case.phase, "n": case.sizes.length, "k": k, "rows": rows}
+
+
+def forecast(rows: list[Row], case: Case) -> float:
+    """Seconds that a case is expected to take, by the growth between the last two lengths; 0 if unknown."""
+    if len(rows) < 2 or rows[-2]["n"] == rows[-1]["n"]:
+        return 0.0
+    first, last = rows[-2:]
+    rates = first["first_tokens_per_second"], last["first_tokens_per_second"]
+    exponent = math.log(rates[0] / rates[1]) / math.log(last["n"] / first["n"])
+    return float(case.tokens / rates[1] * (case.sizes.length / last["n"]) ** max(0.0, exponent))
+
+
+def _alike(row: Row, case: Case) -> bool:
+    """Whether they differ in length alone."""
+    return all(row[name] == getattr(case, name) for name in ("model", "note", "phase"))

@@ -1,0 +1,182 @@
+"""What the benchmark measures: suites of groups of cases, a group being what runs in turns."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fairseq.data.data_utils import load_indexed_dataset
+
+from fairseq_linformer.errors import UserError, check
+
+from .baselines import FIRST_TOKEN, KERNELS, Sizes
+from .measuring import PHASES, Case
+
+COMPARED = (
+    "linformer",
+    "fairseq-example",
+    "lucidrains-linformer",
+    "softmax",
+    "fairseq-roberta",
+    "hf-roberta",
+    "hf-nystromformer",
+    "hf-modernbert",
+)
+SETTINGS = {512: 128, 4096: 256, 16384: 256}  # n of layers and models, and k for it
+LONGEST = 4096  # of whole models: an n x n matrix of weights, which some of them build, still fits
+PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # of the paper's table 3
+REVIEWS = 32  # of IMDB whose lengths are taken
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that run in turns, and what is measured beside their time.
+
+    Args:
+        memory: the peak.
+        roofline: the share of the machine's rate of matrix products.
+        largest_batch: rows that fit in a GPU's memory.
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+    memory: bool = True
+    roofline: bool = False
+    largest_batch: bool = False
+
+    def digest(self) -> str:
+        """A hash of all that the cases are, lengths of rows included."""
+        return hashlib.sha256(repr(self.cases).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How large the benchmark is."""
+
+    sizes: Sizes  # but for n and k
+    tokens: int  # of a batch, which has at least one row
+    lengths: tuple[int, ...]  # n, the longest the last; of SETTINGS those that are among them
+    device: str
+    models: tuple[str, ...]  # of the suite of that name
+    reviews: Path | None  # IMDB as scripts/prepare_imdb.py writes it
+
+    def validate(self) -> None:
+        """Raises ValueError for what cannot be measured."""
+        check("tokens", self.tokens, self.tokens >= 1, "at least 1")
+        check("vocab-size", self.sizes.vocabulary, self.sizes.vocabulary > FIRST_TOKEN, f"above {FIRST_TOKEN}")
+        check("lengths", self.lengths[0], self.lengths[0] >= 256, "at least 256")
+
+    def describe(self) -> dict[str, Any]:
+        """What results must share to be of one benchmark."""
+        sizes = {name: getattr(self.sizes, name) for name in ("layers", "embed_dim", "heads", "vocabulary", "dropout")}
+        return {**sizes, "tokens": self.tokens, "lengths": list(self.lengths), "models": list(self.models)}
+
+    def settings(self, longest: int) -> dict[int, int]:
+        """n, and k for it, of single layers and models."""
+        found = {n: k for n, k in SETTINGS.items() if n <= longest and n in self.lengths}
+        allowed = ", ".join(str(n) for n in SETTINGS if n <= longest)
+        check("lengths", list(self.lengths), bool(found), f"one of {allowed}, or have it among others")
+        return found
+
+    def case(self, model: str, n: int, k: int, phase: str, sharing: str = "layerwise", rows: int | None = None) -> Case:
+        sizes = replace(self.sizes, length=n, projected_length=k, sharing=sharing)
+        return Case(model, sizes, phase, ((n,) * (rows or max(1, self.tokens // n)),))
+
+
+def attention(plan: Plan) -> Iterator[Group]:
+    """One layer's attention alone, one E = F, beside that of fairseq's examples/linformer."""
+    for n, k in plan.settings(max(SETTINGS)).items():
+        for phase in ("inference", "training"):
+            cases = [plan.case(model, n, k, phase, "key-value") for model in ("linformer", "fairseq-example")]
+            alone = tuple(replace(case, layer_alone=True) for case in cases)
+            yield Group(f"n={n}, k={k}, {phase}", alone, roofline=True)
+
+
+def models(plan: Plan) -> Iterator[Group]:
+    """Whole models of equal width and depth; Linformers with one E = F a layer.
+
+    Inference gives the features of all positions. In the other phases ours spare the last feed-forward network the
+    positions that are not masked, the less of the whole the more layers there are; the others do not. `softmax-flash`,
+    `softmax-efficient` and `softmax-math` are `softmax` by that kernel of PyTorch, without a mask for padding: on a GPU
+    `softmax` has one, as it has for users, and flash attention allows none.
+    """
+    for n, k in plan.settings(LONGEST).items():
+        for phase in PHASES:
+            cases = []
+            for model in plan.models:
+                case = plan.case(model, n, k, phase, "key-value")
+                cases.append(case)
+                if model == "linformer":
+                    compiled = replace(case.sizes, options=(("compile_layers", True),))
+                    cases.append(replace(case, sizes=compiled, note="compiled"))
+                # On the CPU dropout on the weights has a path of its own, beside PyTorch's kernels.
+                if model == "softmax" and (plan.device == "cuda" or phase in ("inference", "evaluation")):
+                    cases += [replace(case, model=f"softmax-{kernel}") for kernel in KERNELS]
+            memory = phase in ("inference", "training")
+            yield Group(f"n={n}, k={k}, {phase}", tuple(dict.fromkeys(cases)), memory, roofline=True)
+
+
+def table3(plan: Plan) -> Iterator[Group]:
+    """The paper's table 3 and figure 2: inference at a fixed number of tokens, one E = F for all layers."""
+    for n in plan.lengths:
+        cases = [plan.case("softmax", n, 128, "inference")]
+        for k in PROJECTED_LENGTHS:
+            if k < n:
+                cases.append(replace(plan.case("linformer", n, k, "inference"), note=f"k={k}"))
+        yield Group(f"n={n}", tuple(cases), largest_batch=plan.device == "cuda")
+
+
+def growth(plan: Plan) -> Iterator[Group]:
+    """One row of growing length, k = 256, one E = F for all layers."""
+    for phase in ("inference", "training"):
+        for n in plan.lengths:
+            if n >= 1024:
+                cases = tuple(plan.case(model, n, 256, phase, rows=1) for model in ("linformer", "softmax"))
+                yield Group(f"{phase}, n={n}", cases)
+
+
+def memory(plan: Plan) -> Iterator[Group]:
+    """Activation checkpointing, and on a GPU its offload to the host's memory."""
+    n, k = max(plan.settings(LONGEST).items())
+    kinds = [(), (("checkpoint_activations", True),)]
+    if plan.device == "cuda":
+        kinds.append((("checkpoint_activations", True), ("offload_activations", True)))
+    plain = plan.case("linformer", n, k, "training")
+    cases = [
+        replace(plain, sizes=replace(plain.sizes, options=options), note=" + ".join(name for name, _ in options))
+        for options in kinds
+    ]
+    yield Group(f"n={n}", tuple(cases))
+
+
+def long(plan: Plan) -> Iterator[Group]:
+    """The tiny model on one very long row: a step at n = 65,536, inference at 262,144 with means of windows."""
+    tiny = replace(plan, sizes=replace(plan.sizes, layers=4, embed_dim=256, heads=4))
+    yield Group("n=65536", (tiny.case("linformer", 65_536, 256, "step", rows=1),))
+    pooled = tiny.case("linformer", 262_144, 256, "inference", rows=1)
+    sizes = replace(pooled.sizes, options=(("projection", "mean-pool"),))
+    yield Group("n=262144", (replace(pooled, sizes=sizes, note="mean-pool"),))
+
+
+def lengths(plan: Plan) -> Iterator[Group]:
+    """As many tokens in rows as long as IMDB's reviews, in batches by length or as they come, and in whole rows."""
+    if plan.reviews is None:
+        raise UserError("the suite lengths needs --reviews, a folder that scripts/prepare_imdb.py wrote")
+    n, k = max(plan.settings(LONGEST).items())
+    reviews = load_indexed_dataset(str(plan.reviews / "input0" / "train"))
+    if reviews is None:
+        raise FileNotFoundError(f"{plan.reviews} holds no input0/train.idx: scripts/prepare_imdb.py writes it")
+    tokens = np.minimum(reviews.sizes[:REVIEWS], n).tolist()
+    whole = plan.case("linformer", n, k, "training", rows=max(1, round(sum(tokens) / n)))
+    cases = [replace(whole, note="whole rows")]
+    for note, rows in {"by length": sorted(tokens), "as they come": tokens}.items():
+        batches = tuple(tuple(rows[start : start + 4]) for start in range(0, len(rows), 4))
+        cases.append(replace(whole, batches=batches, note=note))
+    yield Group(f"n={n}", tuple(cases))
+
+
+SUITES: dict[str, Callable[[Plan], Iterator[Group]]] = {
+    suite.__name__: suite for suite in (attention, models, table3, growth, memory, long, lengths)
+}

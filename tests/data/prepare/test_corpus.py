@@ -1,0 +1,444 @@
+"""Text into a prepared folder: against fairseq-preprocess, and what happens when something goes wrong."""
+
+import gzip
+import io
+import json
+import lzma
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fairseq import options
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from fairseq_cli import preprocess
+
+from fairseq_linformer.data.prepare import encoding, reading
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
+from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
+from tests.conftest import running_in_group
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "prepare_corpus.py"
+BENCHMARK = SCRIPT.with_name("benchmark_corpus.py")
+DATASET = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
+
+RANDOM = np.random.default_rng(0)
+WORDS = [
+    "".join(RANDOM.choice(["ba", "the", "lim", "Or", "et", "ú", "mu", "is"], size=size)) for size in [2, 3, 4] * 99
+]
+
+
+def random_lines(count: int, seed: int) -> list[str]:
+    """Lines of words; about one in nine is blank."""
+    random = np.random.default_rng(seed)
+    return [" ".join(random.choice(WORDS, size=size)) for size in random.integers(0, 9, size=count)]
+
+
+# Leading blank lines and runs of them, carriage returns, unknown signs, white space of every kind, no last line feed.
+AWKWARD = "\n \n\nbathe lim\r\nis 漢字 et\x85mu \n\n \t\n\u00a0\nmu is\u2028et\n  the  lim\n\n" * 3 + "the end"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "spm.model"
+    train_sentencepiece(random_lines(2000, seed=3), path, vocab_size=100, threads=1)
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> tuple[Path, Path]:
+    """A train and a valid file."""
+    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
+    train.write_text("\n".join(random_lines(3000, seed=1)) + "\n" + AWKWARD, encoding="utf-8")
+    valid.write_text("\n".join(random_lines(100, seed=2)), encoding="utf-8")
+    return train, valid
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in DATASET}
+
+
+def items(prefix: Path) -> list[list[int]]:
+    dataset = MMapIndexedDataset(str(prefix))
+    return [dataset[row].tolist() for row in range(len(dataset))]
+
+
+def without_repeated_blanks(text: str) -> list[str]:
+    """The lines that are stored: no blank one at the start or after another."""
+    lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
+    return [line for before, line in zip(["", *lines[:-1]], lines, strict=True) if line or before]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_dataset_is_that_of_fairseq_preprocess(
+    tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Byte for byte, with many chunks, whose seams must not show."""
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=workers)
+    encode = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(model))).encode
+    for path in texts:
+        lines = without_repeated_blanks(path.read_bytes().decode())
+        (tmp_path / f"{path.stem}.pieces").write_text("".join(encode(line) + "\n" for line in lines), newline="\n")
+    arguments = ["--only-source", "--srcdict", f"{tmp_path}/out/dict.txt", "--destdir", f"{tmp_path}/theirs"]
+    arguments += ["--trainpref", f"{tmp_path}/train.pieces", "--validpref", f"{tmp_path}/valid.pieces"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(arguments))
+    ours, theirs = contents(tmp_path / "out"), tmp_path / "theirs"
+    assert {name: ours[name] for name in DATASET[:-1]} == {name: (theirs / name).read_bytes() for name in DATASET[:-1]}
+
+
+def test_every_way_of_giving_text_gives_the_same(
+    tmp_path: Path, texts: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain, with a byte-order mark, .gz, .xz, a folder, standard input; and training does not depend on workers."""
+    train, valid = texts
+    data = train.read_bytes()
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + data)
+    (tmp_path / "train.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "train.xz").write_bytes(lzma.compress(data))
+    (tmp_path / "folder" / "deeper").mkdir(parents=True)
+    (tmp_path / "folder" / "deeper" / "a.txt.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "folder" / "dict.txt").write_text("the 5\n")
+    (tmp_path / "folder" / "notes.md").write_text("no text")
+    prepare_corpus([train], [valid], tmp_path / "expected", vocab_size=100, workers=2)
+    for name in ("marked.txt", "train.gz", "train.xz", "folder", "-"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        source = Path("-") if name == "-" else tmp_path / name
+        prepare_corpus([source], [valid], tmp_path / f"out of {name}", vocab_size=100, workers=1)
+        assert contents(tmp_path / f"out of {name}") == contents(tmp_path / "expected"), name
+        assert sorted(os.listdir(tmp_path / f"out of {name}")) == sorted([*DATASET, "corpus.json"])
+
+
+def test_documents(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Blank lines end documents, once a run; the end of a file does too; a byte-order mark is no text."""
+    (tmp_path / "a.txt").write_text("\ufeff\n\nthe\nlim\n\n\n \nis\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("mu\n\n")
+    (tmp_path / "c.txt").write_text("et")
+    files = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
+    prepare_corpus(files, files[:1], tmp_path / "out", spm=model, workers=1)
+    tokenizer = load_tokenizer(tmp_path / "out")
+    lines = ["the", "lim", "", "is", "", "mu", "", "et"]
+    assert items(tmp_path / "out" / "train") == [[*ids.tolist(), 2] for ids in tokenizer.encode(lines)]
+    printed = capsys.readouterr().out
+    tokens = sum(map(len, items(tmp_path / "out" / "train")))
+    assert "text files: 3 to train on, 1 to validate on" in printed
+    assert f"train: 4 documents, 5 lines, {tokens} tokens, 0.000% unknown" in printed
+    assert "valid: 2 documents, 3 lines" in printed
+    assert json.loads((tmp_path / "out" / "corpus.json").read_text())["train"]["documents"] == 4
+
+
+def test_fairseq_trains_on_the_folder(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", vocab_size=100, workers=1)
+    config = MaskedLMConfig(data=str(tmp_path / "out"), tokens_per_sample=64, sample_break_mode="complete_doc", seed=1)
+    task = MaskedLMTask.setup_task(config)
+    task.load_dataset("train")
+    task.load_dataset("valid")
+    assert len(task.source_dictionary) % 8 == 0
+    source = task.dataset("train")[0]["net_input.src_tokens"]
+    assert source[0] == task.source_dictionary.bos() and len(source) <= 64
+    ids = np.concatenate([np.array(item) for item in items(tmp_path / "out" / "train")])
+    expected = np.bincount(ids, minlength=len(task.source_dictionary) - 1)
+    assert task.source_dictionary.count[4:-1] == expected[4:].tolist()
+
+
+def test_dictionary_beside_a_model_keeps_its_ids(tmp_path: Path, texts: tuple[Path, Path], model: Path) -> None:
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "first", spm=model, workers=1)
+    dictionary = tmp_path / "first" / "dict.txt"
+    dictionary.write_text("".join(sorted(dictionary.read_text().splitlines(keepends=True))))
+    spm = tmp_path / "first" / "sentencepiece.bpe.model"
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "second", spm=spm, workers=1)
+    assert (tmp_path / "second" / "dict.txt").read_text() == dictionary.read_text()
+    assert contents(tmp_path / "second")["train.bin"] != contents(tmp_path / "first")["train.bin"]
+
+
+def test_gpt2_with_more_than_65500_pieces(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    """Ids beyond two bytes survive the way back from the workers."""
+    pieces = [*(f"filler {number}" for number in range(70_000)), *bytes_to_unicode().values()]
+    (tmp_path / "encoder.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", gpt2_bpe=tmp_path, workers=2)
+    lines = without_repeated_blanks(texts[0].read_bytes().decode())
+    expected = [[*ids.tolist(), 2] for ids in load_tokenizer(tmp_path / "out").encode(lines)]
+    assert items(tmp_path / "out" / "train") == expected
+    assert max(map(max, expected)) > 70_000
+    assert MMapIndexedDataset(str(tmp_path / "out" / "train"))._index.dtype == np.uint32
+
+
+BAD_TEXTS: dict[str, tuple[bytes, str]] = {
+    "empty.txt": (b"", "empty.txt: holds no text"),
+    "blank.txt": (b"\n \n\t\n", "blank.txt: holds no text"),
+    "latin.txt": (b"fine\n" * 300 + b"caf\xe9\n", r"latin.txt: line 301 is not UTF-8 \(byte 0xe9\)"),
+    "cut.gz": (gzip.compress(os.urandom(9999).hex().encode())[:-3000], "cut.gz: truncated or corrupt"),
+    "cut.xz": (lzma.compress(os.urandom(9999).hex().encode())[:-3000], "cut.xz: truncated or corrupt"),
+    "plain.gz": (b"no archive", "plain.gz: truncated or corrupt"),
+    "plain.xz": (b"no archive", "plain.xz: truncated or corrupt"),
+    "flipped.gz": (gzip.compress(b"text " * 999, mtime=0)[:20] + b"\0" * 40, "flipped.gz: truncated or corrupt"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_text_that_cannot_be_used_is_named(
+    tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
+    content, message = BAD_TEXTS[name]
+    (tmp_path / name).write_bytes(content)
+    for train, valid in (([texts[0], tmp_path / name], [texts[1]]), ([texts[0]], [tmp_path / name])):
+        with pytest.raises(ValueError, match=message):
+            prepare_corpus(train, valid, tmp_path / "out", spm=model, workers=1)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_line_too_long_for_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(reading, "LINE_BYTES", 100)
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 90))
+    assert sum(len(chunk.lines) for chunk in reading.read_chunks([path])) == 21
+    path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 200))
+    with pytest.raises(ValueError, match=r"a\.txt\.xz: holds a line of more than 100 bytes"):
+        list(reading.read_chunks([path]))
+
+
+def test_names_that_are_no_text(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    with pytest.raises(FileNotFoundError, match="absent: no such text file or folder"):
+        prepare_corpus([tmp_path / "absent"], [texts[1]], tmp_path / "out")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"folder: no files below this folder end in \.txt, \.gz, \.xz"):
+        prepare_corpus([texts[0]], [tmp_path / "folder"], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_standard_input_is_called_so_in_errors(
+    tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text, message in ((b"", "holds no text"), (b"caf\xe9\n", "line 1 is not UTF-8")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        with pytest.raises(ValueError, match=f"^standard input: {message}"):
+            prepare_corpus([texts[0]], [Path("-")], tmp_path / "out", spm=model, workers=1)
+
+
+def test_pipes_are_refused(tmp_path: Path) -> None:
+    """The text is read twice, and a pipe would be empty the second time."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match=r"pipe\.txt: is a pipe or device and can be read only once: .* as - \("):
+        find_files([tmp_path / "pipe.txt"])
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.TAR.xz", "a.tar", "a.tgz"])
+def test_tar_archives_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=f"{name}: is a tar archive: unpack it"):
+        find_files([tmp_path / name])
+
+
+def test_folders_are_searched_in_capitals_and_through_links(tmp_path: Path) -> None:
+    """Each folder once, even where links make a circle."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "folder" / "B.TXT").write_text("of B\n")
+    (tmp_path / "linked" / "x.GZ").write_bytes(gzip.compress(b"of x\n"))
+    (tmp_path / "linked" / "up").symlink_to(tmp_path / "folder")
+    (tmp_path / "folder" / "down").symlink_to(tmp_path / "linked")
+    found = find_files([tmp_path / "folder"])
+    assert found == [tmp_path / "folder" / "B.TXT", tmp_path / "folder" / "down" / "x.GZ"]
+    assert [line for chunk in read_chunks(found) for line in chunk.lines] == ["of B", "", "of x"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, "workers 0: must be from 1 to 1024"),
+        ({"workers": 10**9}, "workers 1000000000: must be from 1 to 1024"),
+        ({"vocab_size": 99_999_999_999}, "vocab-size 99999999999: must be from 1 to 1,000,000"),
+        ({"spm": Path("a"), "gpt2_bpe": Path("b")}, "spm a and gpt2-bpe b: give one tokenizer"),
+        ({"spm": Path("a"), "vocab_size": 9}, "vocab-size 9: is for training a vocabulary, but that of a"),
+        ({"gpt2_bpe": Path("b"), "sample_characters": 9}, "sample-characters 9: is for training"),
+        ({"sample_characters": 0}, "sample-characters 0: must be at least 1"),
+        ({"sample_characters": 100}, "sample of 100 characters: must be at least 2000"),
+        ({"seed": -1}, "seed -1: must be at least 0"),
+        ({"vocab_size": 0}, "vocab-size 0: must be at least 1"),
+        ({"vocab_size": 99_999}, "vocabulary size 99999: too large, the text supports at most"),
+        ({"train": [Path("-")], "valid": [Path("-")]}, "standard input .* more than once"),
+    ],
+)
+def test_options_that_cannot_work(
+    tmp_path: Path, texts: tuple[Path, Path], arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepare_corpus(**{"train": [texts[0]], "valid": [texts[1]], "out": tmp_path / "out", **arguments})  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_nothing_of_the_users_is_overwritten(tmp_path: Path, texts: tuple[Path, Path], model: Path) -> None:
+    def prepare() -> None:
+        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=1)
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    with pytest.raises(ValueError, match="out exists and is not an empty folder: nothing was changed"):
+        prepare()
+    (tmp_path / "out" / "mine").rename(tmp_path / "mine")
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "mine").rename(tmp_path / "out.partial" / "mine")
+    with pytest.raises(ValueError, match=r"out\.partial is in the way"):
+        prepare()
+    assert (tmp_path / "out.partial" / "mine").read_text() == "mine"
+    (tmp_path / "out.partial" / "mine").unlink()
+    prepare()  # into the empty folder
+    assert not (tmp_path / "out.partial").exists() and (tmp_path / "out" / "train.idx").is_file()
+
+
+def test_default_number_of_workers_keeps_to_the_allowed_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
+    assert encoding.available_cores() == 3
+
+
+def test_benchmark_reports_errors_in_one_line() -> None:
+    command = [sys.executable, str(BENCHMARK), "absent.txt", "--workers", "0"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "error: workers 0: must be at least 1" and "Traceback" not in done.stderr
+    run = runpy.run_path(str(BENCHMARK))["run"]
+    with pytest.raises(ChildProcessError, match=r"python.* -c 'raise SystemExit\(3\)': ended with status 3"):
+        run("-c", "raise SystemExit(3)")
+
+
+@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
+def test_killed_worker_is_an_error_that_says_so(
+    tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "encode_items", lambda tokenizer, lines: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(ChildProcessError, match="one of the 2 worker processes died"):
+        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=2)
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
+def test_a_terminated_worker_is_no_result(
+    tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the scripts' handler of SIGTERM raises in a worker would else come back as that chunk's error."""
+    monkeypatch.setattr(encoding, "encode_items", lambda tokenizer, lines: os.kill(os.getpid(), signal.SIGTERM))
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    try:
+        with pytest.raises(ChildProcessError, match="one of the 2 worker processes died"):
+            prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=2)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, model: Path) -> None:
+    """Nor does it leave processes; and a second run at the same time is refused."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(random_lines(5000, seed=1) * 100))
+    command = [sys.executable, str(SCRIPT), "--train", str(text), "--valid", str(text), "--spm", str(model)]
+    command += ["--out", str(tmp_path / "out"), "--workers", "2"]
+    data = tmp_path / "out.partial" / "train.bin"
+    with subprocess.Popen(command, start_new_session=True) as process:
+        wait_until(lambda: data.exists() and data.stat().st_size > 0)
+        with pytest.raises(ValueError, match="another run is writing there"):
+            prepare_corpus([text], [text], tmp_path / "out", spm=model, workers=1)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    wait_until(lambda: not running_in_group(process.pid))
+    assert not (tmp_path / "out").exists() and data.exists()
+    (tmp_path / "out.partial" / "test.bin").touch()  # what a stale run left does not come into the new folder
+    text.write_text("the lim\n")
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert (
+        f"next: fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data={tmp_path}"
+        in printed
+    )
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([*DATASET, "corpus.json"])
+    assert not (tmp_path / "out.partial").exists()
+    again = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert again.returncode == 1
+    assert again.stderr.splitlines()[-1].startswith(f"error: {tmp_path / 'out'} exists")
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from fairseq_linformer.data.corpus import prepare_corpus
+train, valid, model, out = map(Path, sys.argv[1:])
+prepare_corpus([train], [valid], out, spm=model, workers=1)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path, texts: tuple[Path, Path], model: Path) -> None:
+    """From 2 to 12 MB and 75,000 to 375,000 lines, whose text or sizes as Python lists would take 20 MB more."""
+    lines = random_lines(5000, seed=1)
+    peaks = []
+    for factor in (15, 75):
+        text = tmp_path / f"{factor}.txt"
+        text.write_text("\n".join(lines * factor))
+        command = [sys.executable, "-c", MEMORY, *map(str, (text, texts[1], model, tmp_path / f"out{factor}"))]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPT.parents[1]).stdout
+        peaks.append(int(printed.split()[-1]) * (1 if sys.platform == "darwin" else 1024))
+    assert peaks[1] - peaks[0] < 12e6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sample_is_bounded_even_and_repeatable(seed: int) -> None:
+    """Lines of 10 and of 5000 characters: those with the smallest random keys, however the text is cut up."""
+    lines = [f"{number:05d}" + ("short" if number % 2 else "long-" * 999) for number in range(2000)]
+    pieces = [piece for line in lines for piece in (line[:2000], line[2000:4000], line[4000:]) if piece]
+    shuffled = np.argsort(np.random.default_rng(seed).random(len(pieces)))
+    fitting = np.cumsum([len(pieces[place]) for place in shuffled]) <= 200_000
+    expected = [pieces[place] for place in sorted(shuffled[fitting])]
+    for step in (7, 2000):
+        sample = LineSample(200_000, seed)
+        for start in range(0, len(lines), step):
+            sample.add(lines[start : start + step])
+        assert sample.lines() == expected
+
+
+def test_sample_smaller_than_the_text_trains(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", vocab_size=60, sample_characters=20_000, seed=5, workers=1)
+    assert len(load_tokenizer(tmp_path / "out").dictionary) == 63
+
+
+@pytest.mark.real_data
+def test_real_books(tmp_path: Path, real_data: Path) -> None:
+    """A held-out part of the books: nearly no unknown tokens, and the text comes back from its tokens."""
+    text = real_data / "books" / "valid.txt.xz"
+    prepare_corpus([text], [text], tmp_path / "out", vocab_size=2000, sample_characters=300_000)
+    tokenizer = load_tokenizer(tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "corpus.json").read_text())["train"]
+    assert report["unknown"] < 0.01 * report["tokens"]
+    lines = [line for chunk in read_chunks([text]) for line in chunk.lines][:300]
+    rows = items(tmp_path / "out" / "train")[:300]
+    for line, row in zip(lines, rows, strict=True):
+        if tokenizer.dictionary.unk() not in row and line.isascii():
+            assert tokenizer.dictionary.string(row, "sentencepiece").split() == line.split()
+
+
+def test_unknown_pieces_are_warned_of(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "known.txt").write_text("the lim\n" * 1000 + "漢\n")
+    (tmp_path / "unknown.txt").write_text("the lim 漢\n" * 10)
+    prepare_corpus([tmp_path / "known.txt"], [tmp_path / "unknown.txt"], tmp_path / "out", spm=model, workers=1)
+    printed = capsys.readouterr().out.splitlines()
+    assert (
+        [line for line in printed if "warning" in line]
+        == [line for line in printed if line.startswith("warning: valid: ") and "more than 0.1%" in line]
+        != []
+    )

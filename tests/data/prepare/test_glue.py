@@ -1,0 +1,228 @@
+"""The reader of GLUE's official files."""
+
+import runpy
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pooch
+import pytest
+
+from fairseq_linformer.data.classification import Example
+from fairseq_linformer.data.prepare.glue import (
+    DOWNLOADS,
+    ROW_BYTES,
+    TASKS,
+    glue_folder,
+    read_glue,
+)
+from tests.conftest import served, write_official, write_run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def make_sst_2(source: Path, train: bytes) -> Path:
+    (source / "SST-2").mkdir(parents=True)
+    (source / "SST-2" / "train.tsv").write_bytes(train)
+    (source / "SST-2" / "dev.tsv").write_bytes(b"sentence\tlabel\nfine \t1\n")
+    (source / "SST-2" / "test.tsv").write_bytes(b"index\tsentence\n0\tit 's 1 film\n")
+    return source
+
+
+def rows_of(source: Path, task: str) -> dict[str, list[Example]]:
+    return {split: list(read.examples) for split, read in read_glue(source, task).items()}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
+    write_official(tmp_path, task)
+    splits = rows_of(tmp_path, task)
+    assert set(splits) == set(TASKS[task].splits)
+    for split, rows in splits.items():
+        assert len(rows) == 3
+        assert [row.text for row in rows] == [f"{TASKS[task].texts[0]} {number}" for number in range(3)]
+        if len(TASKS[task].texts) == 2:
+            assert rows[2].second == f"{TASKS[task].texts[1]} 2"
+        if split.startswith("test"):
+            assert {row.label for row in rows} == {None}
+        elif task == "STS-B":
+            assert [row.label for row in rows] == ["5.000", "0", "2.5"]
+        else:
+            assert {row.label for row in rows} == set(TASKS[task].labels)
+
+
+def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path: Path) -> None:
+    write_official(tmp_path, "QQP")
+    with (tmp_path / "QQP" / "train.tsv").open("a", encoding="utf-8") as file:
+        file.write("7\ta question that a line feed\ncut in two\t1\n")
+    train = read_glue(tmp_path, "QQP")["train"]
+    assert len(list(train.examples)) == 3
+    assert (train.rows.read, train.rows.broken) == (3, 2)
+
+
+def test_scores_outside_their_range_are_named(tmp_path: Path) -> None:
+    write_official(tmp_path, "STS-B")
+    path = tmp_path / "STS-B" / "dev.tsv"
+    path.write_text(path.read_text(encoding="utf-8").replace("2.5", "5.1"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 4: score '5\.1', expected a number from 0 to 5"):
+        rows_of(tmp_path, "STS-B")
+
+
+def archived(source: Path, archive: Path) -> Path:
+    return Path(shutil.make_archive(str(archive.with_suffix("")), archive.suffix[1:], source))
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tar"])
+def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, suffix: str) -> None:
+    write_official(tmp_path / "glue", "RTE")
+    archive = archived(tmp_path / "glue", tmp_path / f"all.{suffix}")
+    with glue_folder(str(archive), ["RTE"]) as folder:
+        assert rows_of(folder, "RTE") == rows_of(tmp_path / "glue", "RTE")
+
+
+@pytest.mark.parametrize("member", ["../RTE/train.tsv", "/RTE/train.tsv", "RTE/../../RTE/dev.tsv"])
+def test_archives_that_would_leave_their_folder_are_refused(tmp_path: Path, member: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
+        zipped.writestr(member, "x")
+    with tarfile.open(tmp_path / "a.tar", "w") as tarred:
+        tarred.addfile(tarfile.TarInfo(member))
+    for name in ("a.zip", "a.tar"):
+        with pytest.raises(ValueError, match="would leave the folder"), glue_folder(str(tmp_path / name), ["RTE"]):
+            pass
+    assert not (tmp_path.parent / "RTE").exists()
+
+
+def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(b"PK no zip")
+    with pytest.raises(ValueError, match=r"a\.zip cannot be read as"), glue_folder(str(tmp_path / "a.zip"), ["RTE"]):
+        pass
+    with pytest.raises(FileNotFoundError, match="none: no such folder or archive"), glue_folder("none", ["RTE"]):
+        pass
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server with three of the official downloads, their checksums in place of the official ones."""
+    for task in ("RTE", "AX", "MRPC"):
+        write_official(tmp_path / "made" / task, task)
+    folder = tmp_path / "served"
+    (folder / "glue/data").mkdir(parents=True)
+    (folder / "senteval/senteval_data").mkdir(parents=True)
+    archived(tmp_path / "made" / "RTE", folder / "glue/data/RTE.zip")
+    shutil.copy(tmp_path / "made/AX/AX/AX.tsv", folder / "glue/data/AX.tsv")
+    rows = [f"{number % 2}\t{number}\t{number + 10}\tone {number}\ttwo {number}" for number in range(4)]
+    header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+    for name in ("train", "test"):
+        (folder / f"senteval/senteval_data/msr_paraphrase_{name}.txt").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "glue/data/mrpc_dev_ids.tsv").write_text("1\t11\n3\t13\n")
+    checksums = {
+        task: {name: pooch.file_hash(str(folder / name)) for name in DOWNLOADS[task]} for task in ("RTE", "AX", "MRPC")
+    }
+    monkeypatch.setattr("fairseq_linformer.data.prepare.glue.DOWNLOADS", checksums)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with served(folder) as address:
+        yield address
+
+
+def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
+    with glue_folder(mirror, ["RTE", "AX", "MRPC"]) as folder:
+        assert rows_of(folder, "RTE") == rows_of(tmp_path / "made" / "RTE", "RTE")
+        assert rows_of(folder, "AX") == rows_of(tmp_path / "made" / "AX", "AX")
+        mrpc = rows_of(folder, "MRPC")
+    assert [row.second for row in mrpc["train"]] == ["two 0", "two 2"]
+    assert mrpc["valid"] == [Example("one 1", "1", "two 1"), Example("one 3", "1", "two 3")]
+    assert [row.label for row in mrpc["test"]] == [None] * 4
+    shutil.rmtree(tmp_path / "served")
+    with glue_folder(mirror, ["RTE"]):
+        pass  # from the cache
+
+
+def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
+    (tmp_path / "served/glue/data/AX.tsv").write_text("index\n")
+    with pytest.raises(ValueError, match=r"AX\.tsv"), glue_folder(mirror, ["AX"]):
+        pass
+
+
+def test_rows_of_every_split(tmp_path: Path) -> None:
+    source = make_sst_2(tmp_path, b"sentence\tlabel\nclich\xc3\xa9s \t0\nwit\t1\n")
+    assert rows_of(source, "SST-2") == {
+        "train": [Example("clichés ", "0"), Example("wit", "1")],
+        "valid": [Example("fine ", "1")],
+        "test": [Example("it 's 1 film", None)],
+    }
+
+
+def test_quotes_and_carriage_returns_are_text(tmp_path: Path) -> None:
+    # A csv reader would join the first two rows at the quotes; a text file would end a line at the lone \r.
+    content = b'sentence\tlabel\n"it opens\t1\nand closes"\t0\none\rline\t1\nwindows\t0\r\nlast\t1'
+    assert rows_of(make_sst_2(tmp_path, content), "SST-2")["train"] == [
+        Example('"it opens', "1"),
+        Example('and closes"', "0"),
+        Example("one\rline", "1"),
+        Example("windows", "0"),
+        Example("last", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"sentence\tlabel\ngood\t1\nno label\n",
+            r"train\.tsv, line 3: 1 instead of 2 tab-separated fields \(sentence",
+        ),
+        (b"sentence\tlabel\na\tb\t1\n", "line 2: 3 instead of 2"),
+        (b"sentence\tlabel\na\t1\n\nb\t1\n", "line 3: 1 instead of 2"),
+        (b"label\tsentence\n1\ta\n", r"line 1: the header is \['label', 'sentence'\]"),
+        (b"sentence\tlabel\na\t2\n", "line 2: label '2', expected one of 0, 1"),
+        (b"sentence\tlabel\na\xff\t1\n", "line 2: not UTF-8"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rows_of(make_sst_2(tmp_path, content), "SST-2")
+
+
+def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="task 'SST' is unknown, known are: CoLA, SST-2, MRPC"):
+        read_glue(tmp_path, "SST")
+    make_sst_2(tmp_path, b"")
+    (tmp_path / "SST-2" / "dev.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"dev\.tsv is missing"):
+        read_glue(tmp_path, "SST-2")
+
+
+def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = tmp_path / "none"
+    elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
+    for tokenizer, said in (
+        (missing, f"^error: {missing} is no prepared folder"),
+        (elsewhere, f"^error: {elsewhere}/checkpoint_best.pt has no dict.txt .* {tmp_path}/elsewhere, does not exist"),
+    ):
+        arguments = ["--source", str(tmp_path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", ["prepare_glue.py", *arguments])
+        with pytest.raises(SystemExit, match=said):
+            runpy.run_path(str(ROOT / "scripts" / "prepare_glue.py"), run_name="__main__")
+
+
+@pytest.mark.real_data
+def test_the_official_files(real_data: Path) -> None:
+    for task in ("CoLA", "SST-2", "MRPC", "RTE", "STS-B"):
+        for split, read in read_glue(real_data / "glue", task).items():
+            lacking = 1 if (task, split) == ("MRPC", "train") else 0  # this copy of the file
+            assert len(list(read.examples)) == read.official_rows - lacking, (task, split)
+    splits = rows_of(real_data / "glue", "SST-2")
+    assert Counter(row.label for row in splits["valid"]) == {"1": 444, "0": 428}
+    assert splits["valid"][0] == Example("it 's a charming and often affecting journey . ", "1")
+    assert {row.label for row in splits["test"]} == {None}
+
+
+def test_a_file_without_line_ends_is_not_read_whole(tmp_path: Path) -> None:
+    source = make_sst_2(tmp_path, b"sentence\tlabel\nfine \t1\n" + b"x" * (ROW_BYTES + 1))
+    with pytest.raises(ValueError, match=r"train\.tsv, line 3: has more than 1,000,000 bytes"):
+        rows_of(source, "SST-2")

@@ -1,0 +1,79 @@
+"""The files of texts that users have, and what is said where they are not what they should be."""
+
+import codecs
+import io
+
+import pytest
+
+from fairseq_linformer.data.classification import Example
+from fairseq_linformer.data.prepare.rows import read_rows
+
+
+def texts_of(content: bytes, kind: str, *names: str) -> list[tuple[str, ...]]:
+    rows = list(read_rows(io.BytesIO(content), kind, "FILE", *names))
+    assert {row.label for row in rows} <= {None}
+    return [(row.text,) if row.second is None else (row.text, row.second) for row in rows]
+
+
+def test_lines_of_text() -> None:
+    content = '"quoted"\ttab\n\r\n one\rtwo \r\nclichés\u2028last'.encode()
+    assert texts_of(content, "txt") == [('"quoted"\ttab',), ("",), (" one\rtwo ",), ("clichés\u2028last",)]
+    assert texts_of(b"", "txt") == []
+
+
+def test_columns_of_a_table() -> None:
+    content = b'number\ttext\tother\n1\t"it opens\t\n2\tand closes"\tb\rc\r\n'
+    assert texts_of(content, "tsv") == [('"it opens',), ('and closes"',)]
+    assert texts_of(content, "tsv", "other", "text") == [("", '"it opens'), ("b\rc", 'and closes"')]
+
+
+def test_keys_of_json_lines() -> None:
+    content = b'{"text": "a\\nb", "n": [1]}\n{"n": null, "text": "\\ud83d\\ude00"}\r\n'
+    assert texts_of(content, "jsonl") == [("a\nb",), ("\U0001f600",)]
+    assert texts_of(b'{"a": "1", "b": "2"}', "jsonl", "a", "b") == [("1", "2")]
+
+
+@pytest.mark.parametrize(("kind", "content"), [("txt", b"x\n"), ("tsv", b"text\nx\n"), ("jsonl", b'{"text": "x"}\n')])
+def test_an_editors_mark_is_no_text(kind: str, content: bytes) -> None:
+    assert texts_of(codecs.BOM_UTF8 + content, kind) == [("x",)]
+
+
+def test_rows_are_read_as_they_are_consumed() -> None:
+    lines = iter([b"text\n", b"one\n", b"two\n"])
+    assert next(read_rows(lines, "tsv", "FILE")) == Example("one", None)
+    assert list(lines) == [b"two\n"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("txt", b"a\nb\xff\n", r"^FILE, line 2: not UTF-8 \('utf-8' codec can't decode byte 0xff in position 1"),
+        ("tsv", b"te\xffxt\n", "^FILE, line 1: not UTF-8"),
+        ("jsonl", b'{"text": "\xff"}', "^FILE, line 1: not UTF-8"),
+        ("tsv", b"a\tb\n1\t2\n", "^FILE, line 1: 'text' must name one column of the table: a, b$"),
+        ("tsv", b"text\tb\ttext\n", "^FILE, line 1: 'text' must name one column of the table: text, b, text$"),
+        ("tsv", b"text\tb\nx\ty\nx\n", "^FILE, line 3: 1 fields between tabs, but the header has 2$"),
+        ("tsv", b"text\tb\nx\ty\tz\n", "^FILE, line 2: 3 fields between tabs"),
+        ("tsv", b"text\tb\n\nx\ty\n", "^FILE, line 2: 1 fields between tabs"),
+        ("jsonl", b'{"text": "x"}\n\n', r"^FILE, line 2: not JSON \(Expecting value, at character 1\)$"),
+        ("jsonl", b'{"text": "x"', r"^FILE, line 1: not JSON \(Expecting ',' delimiter, at character 13\)$"),
+        ("jsonl", b"[" * 100_000, r"^FILE, line 1: not JSON that can be read \(its brackets are nested too deeply\)$"),
+        ("jsonl", b'{"text": "x", "n": ' + b"1" * 9_999 + b"}", r"^FILE, line 1: not JSON that can be read \(.*digits"),
+        ("jsonl", b'["x"]\n', r'^FILE, line 1: not a JSON object, but \["x"\]$'),
+        ("jsonl", b'{"a": 1, "b": 2}\n', "^FILE, line 1: no key 'text' among a, b$"),
+        ("jsonl", b"{}\n", "^FILE, line 1: no key 'text' among none$"),
+        ("jsonl", b'{"text": 5}\n', "^FILE, line 1: text is 5, it must be text$"),
+        ("jsonl", b'{"text": null}\n', "^FILE, line 1: text is None, it must be text$"),
+        ("jsonl", b'{"text": "\\ud83d"}\n', r"^FILE, line 1: text is '\\ud83d', it must be text$"),
+    ],
+)
+def test_a_bad_line_is_named(kind: str, content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        texts_of(content, kind)
+
+
+def test_a_second_text_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="line 1: 'b' must name one column of the table: text, a"):
+        texts_of(b"text\ta\n", "tsv", "text", "b")
+    with pytest.raises(ValueError, match="line 1: no key 'b' among text"):
+        texts_of(b'{"text": "x"}\n', "jsonl", "text", "b")

@@ -1,0 +1,122 @@
+"""The metrics against their definitions, and the paper's figures."""
+
+import math
+
+import pytest
+
+from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.config import ResolvedConfig
+from fairseq_linformer.finetune.metrics import (
+    NAMES,
+    PAPER,
+    TASK_METRICS,
+    paper_score,
+    score,
+)
+
+TARGETS = ["1", "0", "1", "1", "0", "0", "1", "0", "1"]
+PREDICTIONS = ["1", "1", "1", "0", "0", "0", "1", "0", "0"]
+
+
+def count(target, prediction):
+    return sum(pair == (target, prediction) for pair in zip(TARGETS, PREDICTIONS, strict=True))
+
+
+TRUE_1, TRUE_0, FALSE_1, FALSE_0 = count("1", "1"), count("0", "0"), count("0", "1"), count("1", "0")
+
+
+def correlation(a, b):
+    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
+    together = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    return together / math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
+
+
+def test_accuracy_and_f1():
+    f1 = 2 * TRUE_1 / (2 * TRUE_1 + FALSE_1 + FALSE_0)
+    expected = {"accuracy": 100 * (TRUE_1 + TRUE_0) / len(TARGETS), "f1": 100 * f1}
+    assert score("MRPC", TARGETS, PREDICTIONS) == pytest.approx(expected)
+
+
+def test_matthews():
+    root = math.sqrt((TRUE_1 + FALSE_1) * (TRUE_1 + FALSE_0) * (TRUE_0 + FALSE_1) * (TRUE_0 + FALSE_0))
+    expected = 100 * (TRUE_1 * TRUE_0 - FALSE_1 * FALSE_0) / root
+    assert score("CoLA", TARGETS, PREDICTIONS) == pytest.approx({"mcc": expected})
+
+
+def test_correlations():
+    targets, predictions = [5.0, 1.0, 3.0, 0.0, 4.0], [4.0, 2.0, 5.0, 1.0, 3.0]
+    ranks = [[sorted(values).index(value) for value in values] for values in (targets, predictions)]
+    expected = {"pearson": 100 * correlation(targets, predictions), "spearman": 100 * correlation(*ranks)}
+    assert score("STS-B", targets, predictions) == pytest.approx(expected)
+
+
+def test_a_correlation_with_a_constant_is_zero():
+    """Not nan, of which there is no mean over seeds."""
+    for alike in ([2.0, 2.0, 2.0], [2.0, 2.0000001, 2.0]):
+        assert score("STS-B", [1.0, 2.0, 3.0], alike) == {"pearson": 0.0, "spearman": 0.0}
+    assert score("CoLA", ["0", "1", "1"], ["1", "1", "1"]) == {"mcc": 0.0}
+
+
+@pytest.mark.filterwarnings("error")
+def test_metrics_that_are_not_defined_are_zero():
+    for targets, predictions in (
+        ([3.0], [2.0]),
+        ([3.0, 3.0], [1.0, 2.0]),
+        ([1.0, 3.0], [math.nan, 2.0]),
+        ([1.0, 3.0], [math.inf, 2.0]),
+    ):
+        assert score("STS-B", targets, predictions) == {"pearson": 0.0, "spearman": 0.0}
+    for alike in (["0"], ["0", "0"]):
+        assert score("CoLA", alike, alike) == {"mcc": 0.0}
+        assert score("MRPC", alike, alike) == {"accuracy": 100.0, "f1": 0.0}
+
+
+def test_a_correlation_does_not_depend_on_the_scale():
+    """Scores are saved times the task's scale, and logged without it."""
+    targets, predictions = [0.0, 1.0, 3.0], [1.0, 1.0006, 1.0012]
+    tenth = score("STS-B", [target / 10 for target in targets], [prediction / 10 for prediction in predictions])
+    assert tenth == pytest.approx(score("STS-B", targets, predictions)) and tenth["spearman"] == pytest.approx(100)
+
+
+def test_class_names_that_are_words():
+    assert score("RTE", ["entailment", "not_entailment"], ["entailment", "entailment"]) == {"accuracy": 50.0}
+
+
+def test_every_metric_has_a_name():
+    assert {name for names in TASK_METRICS.values() for name in names} == NAMES.keys()
+
+
+def model(**options):
+    given = {"max_positions": 512, "projected_length": [128] * 2, "sharing": "layerwise", "attention": "linformer"}
+    return ResolvedConfig(**{**given, **options})
+
+
+def test_what_the_paper_has():
+    assert paper_score("SST-2", "accuracy", model()) == "93.2"
+    assert paper_score("QQP", "accuracy", model(max_positions=1024, projected_length=[256])) == "90.5"
+    assert paper_score("IMDB", "accuracy", model(attention="softmax")) == "94.1"
+    assert paper_score("IMDB", "accuracy", model(projected_length=[64])) == "93.4 to 94.2", "all Linformers'"
+    assert paper_score("IMDB", "accuracy", model(projected_length=[128, 64])) == "93.4 to 94.2"
+    assert paper_score("QQP", "f1", model()) == paper_score("CoLA", "mcc", model()) == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"attention": name} for name in ATTENTIONS if name not in ("linformer", "softmax")),
+        {"attention": "softmax", "max_positions": 1024},
+        {"projection": "conv"},
+        {"projection": "mean-pool"},
+        {"projection": "random"},
+        {"freeze_projection": True},
+    ],
+    ids=str,
+)
+def test_the_papers_column_is_empty_beside_what_it_did_not_train(options):
+    assert paper_score("IMDB", "accuracy", model(**options)) == ""
+
+
+def test_averages_of_the_paper():
+    """Table 2 gives the average of each row, which a figure copied wrong would change."""
+    averages = [92.25, 91.75, 91.85, 91.83, 92.08, 92.03, 92.30, 91.90, 91.83, 92.18]
+    assert [sum(row) / 4 for row in PAPER.values()] == pytest.approx(averages, abs=0.0076)

@@ -1,0 +1,441 @@
+"""Predictor beside fairseq's hub, and scripts/predict.py as users type it, on runs of two updates."""
+
+import io
+import itertools
+import json
+import os
+import random
+import runpy
+import signal
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.data import data_utils
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.data.classification import Example, write_classification
+from fairseq_linformer.data.prepare.glue import MNLI_LABELS, TASKS
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.finetune import prediction
+from fairseq_linformer.finetune.prediction import Predictor
+from fairseq_linformer.finetune.results import best_checkpoints
+from tests.conftest import ROOT, run, sentences
+from tests.training.test_training import SIZES
+
+HEAD = "sentence_classification_head"
+SCRIPT = runpy.run_path(str(ROOT / "scripts/predict.py"))
+VALID = [line for line in sentences(40, seed=40).splitlines() if line]  # of the fixture `classification`
+
+
+def examples(number, *, labels=(None,), seconds=(None,), most=5) -> list[Example]:
+    """Texts of one to `most` words, not in the order of their lengths; five words are no more than the model reads."""
+    chance = random.Random(1)
+    words = sorted({word for line in VALID for word in line.split()})
+    texts = [" ".join(chance.choices(words, k=chance.randint(1, most))) for _ in range(number)]
+    return [Example(*row) for row in zip(texts, itertools.cycle(labels), itertools.cycle(seconds), strict=False)]
+
+
+def write_task(folder, tokenizer, splits, **options) -> Path:
+    write_classification(folder, splits, load_tokenizer(tokenizer), **options)
+    return folder
+
+
+def fine_tune(name, data, folder) -> Path:
+    """Two updates, from random parameters, by the command that users type; gives the run's folder."""
+    words = [f"task.data={data}", "model=tiny_512", "checkpoint.finetune_from_model=null", "common.cpu=true"]
+    words += [f"model.{option}={value}" for option, value in SIZES.items()]
+    words += ["optimization.max_update=2", "optimization.lr=[0.1]", "lr_scheduler.warmup_updates=1"]
+    hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", name]
+    run("fairseq-hydra-train", *hydra, *words, "dataset.num_workers=0", cwd=folder)
+    return folder / "runs" / name
+
+
+def changed(source, folder, drop=(), **task) -> Path:
+    """The folder of a copy of a run as if its task had other options, and a head that is as wide as they ask."""
+    state = torch.load(source / "checkpoint_best.pt", weights_only=True)
+    options = {**state["cfg"]["task"], **task}
+    state["cfg"]["task"] = {name: value for name, value in options.items() if name not in drop}
+    for name, value in state["model"].items():
+        if name.startswith(f"classification_heads.{HEAD}.out_proj.") and len(value) != options["num_classes"]:
+            random_numbers = torch.Generator().manual_seed(1)
+            state["model"][name] = torch.randn(options["num_classes"], *value.shape[1:], generator=random_numbers)
+    folder.mkdir(parents=True)
+    torch.save(state, folder / "checkpoint_best.pt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reviews(classification, tmp_path_factory) -> Path:
+    """The run of a model of single texts, with the classes 0 and 1."""
+    return fine_tune("sst_2", classification, tmp_path_factory.mktemp("reviews"))
+
+
+@pytest.fixture(scope="module")
+def scores(classification, tmp_path_factory) -> Path:
+    """The run of a regression of pairs from 0 to 5, prepared as prepare_glue.py prepares STS-B."""
+    folder = tmp_path_factory.mktemp("scores")
+    rows = examples(33, labels=[str(number / 10) for number in range(0, 51, 5)], seconds=["dog", "the cat"], most=3)
+    write_task(folder / "STS-B", classification, {"train": rows, "valid": rows[:11]}, labels=(), scale=5.0)
+    return fine_tune("sts_b", folder / "STS-B", folder)
+
+
+def predictor_of(folder, data=None) -> Predictor:
+    return Predictor(folder / "checkpoint_best.pt", data)
+
+
+def assert_close(found, expected):
+    assert [row.label for row in found] == [row.label for row in expected]
+    for row, other in zip(found, expected, strict=True):
+        assert row.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "tokens"), [(4096, 8192), (7, 60), (3, 1)])
+def test_probabilities_are_those_of_fairseqs_hub_row_by_row(reviews, monkeypatch, chunk, tokens):
+    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    monkeypatch.setattr(prediction, "BATCH_TOKENS", tokens)
+    rows = examples(25)
+    classifier = LinformerRobertaModel.from_pretrained(str(reviews)).eval()
+    expected = [classifier.predict(HEAD, classifier.encode(row.text)).exp().flatten().tolist() for row in rows]
+    assert max(row[0] for row in expected) - min(row[0] for row in expected) > 0.01, "the rows are told apart"
+    found = list(predictor_of(reviews).texts(rows))
+    assert [list(row.probabilities) for row in found] == [["0", "1"]] * 25
+    for row, probabilities in zip(found, expected, strict=True):
+        assert list(row.probabilities.values()) == pytest.approx(probabilities, abs=1e-5)
+        assert row.label == str(int(probabilities[1] > probabilities[0]))
+
+
+def test_it_computes_on_the_device_that_it_is_given(reviews, monkeypatch):
+    """Not on the first GPU, where there are several."""
+    monkeypatch.setattr(prediction.torch.cuda, "is_available", lambda: True)
+    predictor = Predictor(reviews / "checkpoint_best.pt", device="meta")
+    assert {parameter.device.type for parameter in predictor._model.parameters()} == {"meta"}
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):  # the batches are there too
+        list(predictor.texts(examples(1)))
+
+
+def test_batches_hold_rows_of_about_one_length(reviews, monkeypatch):
+    monkeypatch.setattr(prediction, "BATCH_TOKENS", 60)
+    batches, collate = [], data_utils.collate_tokens
+
+    def collate_and_note(rows, pad):
+        batches.append([len(row) for row in rows])
+        return collate(rows, pad)
+
+    monkeypatch.setattr(data_utils, "collate_tokens", collate_and_note)
+    list(predictor_of(reviews).texts(examples(25)))
+    lengths = [length for batch in batches for length in batch]
+    assert lengths == sorted(lengths, reverse=True) and len(lengths) == 25
+    assert all(len(batch) * batch[0] <= 60 for batch in batches) and len(batches) < 12
+
+
+def test_a_split_gives_what_its_texts_give(reviews):
+    predictor = predictor_of(reviews)
+    found, labels = predictor.split("valid")
+    assert_close(found, list(predictor.texts(Example(line, None) for line in VALID)))
+    assert labels == [str(int("dog" in line or "cat" in line)) for line in VALID]
+    assert predictor.split("test")[1] is None
+    with pytest.raises(FileNotFoundError, match=r"SST-2 holds no split valid1: there is no input0/valid1\.idx"):
+        predictor.split("valid1")
+
+
+def test_long_texts_are_shortened_as_in_training(reviews, tmp_path):
+    """The split's rows are made by the task that training uses, which takes the head where crops are random."""
+    found = {}
+    for method in ("head", "tail", "head-tail", "random-crop"):
+        predictor = predictor_of(changed(reviews, tmp_path / method, truncation=method, truncate_to=9))
+        found[method] = predictor.split("valid")[0]
+        assert_close(found[method], list(predictor.texts(Example(line, None) for line in VALID)))
+    assert found["random-crop"] == found["head"]
+    assert predictor.split("train") == predictor_of(tmp_path / "head").split("train")
+    kept = [found["head"], found["tail"], found["head-tail"], predictor_of(reviews).split("valid")[0]]
+    for one, other in itertools.combinations(kept, 2):
+        differences = [a.probabilities["0"] - b.probabilities["0"] for a, b in zip(one, other, strict=True)]
+        assert max(map(abs, differences)) > 1e-3
+
+
+def test_scores_and_labels_of_a_regression_have_their_own_scale(scores):
+    predictor = predictor_of(scores)
+    found, labels = predictor.split("valid")
+    assert labels == ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0", "3.5", "4.0", "4.5", "5.0"]
+    rows = examples(11, seconds=["dog", "the cat"], most=3)
+    classifier = LinformerRobertaModel.from_pretrained(str(scores)).eval()
+    for predictions in (found, list(predictor.texts(rows))):
+        for row, one in zip(rows, predictions, strict=True):
+            output = classifier.predict(HEAD, classifier.encode(row.text, row.second), return_logits=True).item()
+            assert float(one.label) == pytest.approx(5 * output, abs=1e-4) and one.probabilities == {}
+    assert len({one.label for one in found}) > 5 and predictor.labels == () and predictor.pairs
+
+
+def test_a_checkpoint_of_fairseqs_own_task(reviews, classification, tmp_path):
+    """It knows no truncation: a long text gives what its head gives, and nothing fails."""
+    own = changed(reviews, tmp_path / "run", drop=("truncation", "truncate_to"), _name="sentence_prediction")
+    rows = [*examples(5), Example("dog " * 40, None)]
+    assert_close(list(predictor_of(own).texts(rows)), list(predictor_of(reviews).texts(rows)))
+    data = write_task(tmp_path / "long", classification, {"test": rows}, labels=("0", "1"))
+    assert_close(*(predictor_of(folder, data).split("test")[0] for folder in (own, reviews)))
+    with (data / "label/dict.txt").open("a") as file:
+        file.write("madeupword0000 0\n")  # as fairseq-preprocess fills it up
+    assert predictor_of(own, data).labels == ("0", "1")
+    other = write_task(tmp_path / "other", classification, {"test": rows}, labels=MNLI_LABELS)
+    with pytest.raises(ValueError, match=r"has 2 outputs, but the data in .*/other has: contradiction, entail"):
+        predictor_of(own, other)
+
+
+def test_the_data_of_another_folder(reviews, scores, classification, tmp_path):
+    """Names the classes, and holds the splits; it must have the checkpoint's vocabulary and number of classes."""
+    rows = examples(6, labels=("bad", "good"))
+    named = write_task(tmp_path / "named", classification, {"train": rows, "test": rows})
+    found, labels = predictor_of(reviews, named).split("test")
+    assert labels == ["bad", "good"] * 3
+    for row, own in zip(found, predictor_of(reviews).texts(rows), strict=True):
+        assert row.label == {"0": "bad", "1": "good"}[own.label] and list(row.probabilities) == ["bad", "good"]
+        assert list(row.probabilities.values()) == pytest.approx(list(own.probabilities.values()), abs=1e-5)
+
+    three = write_task(tmp_path / "three", classification, {"test": rows}, labels=("bad", "fair", "good"))
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt with the data in .*/three: num_classes=2 is not"):
+        predictor_of(reviews, three)
+    for dictionary in (named / "dict.txt", named / "input0/dict.txt"):
+        dictionary.write_text(dictionary.read_text() + "new 1\n")
+    with pytest.raises(ValueError, match=r"with the data in .*/named has another dictionary than the checkpoint"):
+        predictor_of(reviews, named)
+    with pytest.raises(FileNotFoundError, match=f"there is no folder {tmp_path}/none"):
+        predictor_of(reviews, tmp_path / "none")
+
+
+def test_a_checkpoint_that_was_not_fine_tuned_is_refused(reviews, corpus, tmp_path):
+    state = torch.load(reviews / "checkpoint_best.pt", weights_only=True)
+    state["cfg"]["task"] = {"_name": "masked_lm", "data": str(corpus), "tokens_per_sample": 32}
+    state["model"] = {name: value for name, value in state["model"].items() if HEAD not in name}
+    torch.save(state, tmp_path / "checkpoint_best.pt")
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt was not fine-tuned: its task is masked_lm, not text_p"):
+        predictor_of(tmp_path)
+
+
+TEXTS = ["the old dog", 'the "young cat', "the\rbird", "fish swims today", "the small dog barks today"]
+
+
+def as_file(folder, kind, texts, seconds=None) -> Path:
+    path = folder / f"texts.{kind}"
+    columns = {"number": range(len(texts)), "text": texts, **({"second": seconds} if seconds else {})}
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    lines = {
+        "txt": texts,
+        "tsv": ["\t".join(columns), *("\t".join(map(str, row.values())) for row in rows)],
+        "jsonl": map(json.dumps, rows),
+    }[kind]
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return path
+
+
+def printed(capsys, folder, source, **options) -> list[str]:
+    SCRIPT["predict"](folder, str(source), **options)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_every_format_prints_the_same(reviews, tmp_path, capsys, monkeypatch):
+    expected = list(predictor_of(reviews).texts(Example(text, None) for text in TEXTS))
+    cells = [[row.label, *(f"{value:.4f}" for value in row.probabilities.values())] for row in expected]
+    table = ["label\t0\t1", *map("\t".join, cells)]
+    for kind in ("txt", "tsv", "jsonl"):
+        path = as_file(tmp_path, kind, TEXTS)
+        assert printed(capsys, reviews, path) == table
+        assert printed(capsys, reviews / "checkpoint_best.pt", path.rename(tmp_path / "other"), kind=kind) == table
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("\n".join(TEXTS).encode())))
+    assert printed(capsys, reviews, "-") == table
+    for line, row in zip(printed(capsys, reviews, as_file(tmp_path, "txt", TEXTS), to="jsonl"), expected, strict=True):
+        assert json.loads(line) == {"label": row.label, "probabilities": pytest.approx(row.probabilities, abs=1e-6)}
+
+
+def test_pairs_and_scores(scores, tmp_path, capsys):
+    seconds = TEXTS[::-1]
+    expected = predictor_of(scores).texts(map(Example, TEXTS, [None] * 5, seconds))
+    table = ["score", *(row.label for row in expected)]
+    path = as_file(tmp_path, "tsv", TEXTS, seconds)
+    assert printed(capsys, scores, path, second="second") == table
+    assert printed(capsys, scores, path, text="second", second="text")[1:] != table[1:]
+    rows = map(json.loads, printed(capsys, scores, path, second="second", to="jsonl"))
+    assert [row["score"] for row in rows] == [float(score) for score in table[1:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("texts.txt", b"dog\n\ncat\n", {}, r"texts\.txt, line 2: the text is empty: ''"),
+        ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv, line 3: the text is empty"),
+        ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl, line 2: the text is empty"),
+        ("texts.txt", b"dog\nd\xf6g\n", {}, r"texts\.txt, line 2: not UTF-8 \('utf-8' codec can't decode byte 0xf6"),
+        ("texts.txt", b"dog\n", {"text": "text"}, r"--text and --second name columns or keys, but .*/texts\.txt is re"),
+        ("texts.txt", b"dog\n", {"second": "b"}, "--text and --second name columns or keys"),
+        ("texts.tsv", b"text\tb\n1\t2\n", {"second": "b"}, "--second b: .*/sst_2 predicts single texts"),
+        ("texts.csv", b"dog\n", {}, r"texts\.csv ends in none of \.txt, \.tsv, \.jsonl: --from names its format"),
+        ("texts.tsv", b"number\tname\n1\tdog\n", {}, r"line 1: 'text' must name one column .*: number, name"),
+    ],
+)
+def test_what_is_wrong_with_the_texts_is_named(reviews, tmp_path, capsys, name, content, options, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        printed(capsys, reviews, tmp_path / name, **options)
+
+
+def test_what_is_missing_is_named(reviews, scores, tmp_path, capsys):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: 'none\.txt'"):
+        printed(capsys, reviews, "none.txt")
+    files = as_file(tmp_path, "txt", TEXTS), as_file(tmp_path, "tsv", TEXTS, TEXTS)
+    with pytest.raises(FileNotFoundError, match=f"there is no checkpoint {tmp_path}/checkpoint_best.pt"):
+        printed(capsys, tmp_path, files[0])
+    for path in files:
+        with pytest.raises(ValueError, match=r"sts_b predicts pairs: --second names the second text, of a \.tsv or"):
+            printed(capsys, scores, path)
+
+
+def test_what_comes_before_a_bad_row_is_printed(reviews, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(prediction, "CHUNK", 2)
+    path = as_file(tmp_path, "tsv", [*TEXTS[:3], " "])
+    with pytest.raises(ValueError, match=r"texts\.tsv, line 5: the text is empty"):
+        printed(capsys, reviews, path)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2
+
+
+def test_the_command_line(reviews, tmp_path):
+    path = as_file(tmp_path, "tsv", TEXTS)
+    command = ["scripts/predict.py", "--checkpoint", reviews, "--input", path]
+    assert len(run(*command, cwd=tmp_path).splitlines()) == 1 + len(TEXTS)
+    message = f"error: {path}, line 1: 'words' must name one column of the table: number, text\n"
+    assert run(*command, "--text", "words", cwd=tmp_path, status=1) == "label\t0\t1\n" + message
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, "text": True}
+    with subprocess.Popen([sys.executable, str(ROOT / command[0]), *map(str, command[1:])], **pipes) as process:
+        process.stdout.close()  # as head does
+        assert process.stderr.read() == ""
+    assert process.returncode == -signal.SIGPIPE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--checkpoint a",
+        "--input a.txt",
+        "--checkpoint a --input a.txt --submission b",
+        "--checkpoint a --input a.txt --runs b",
+        "--runs a --data b",
+        "--runs a --submission b",
+        "--runs a --data b --submission c --to jsonl",
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["predict.py", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        SCRIPT["parse_arguments"]()
+    assert "give --checkpoint and --input, with what goes with them, or --runs, --data and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--checkpoint a --input -",
+        "--checkpoint a --input - --data b --from tsv --text c --second d --to tsv",
+        "--runs a --data b --submission c",
+    ],
+)
+def test_options_that_go_together(words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["predict.py", *words.split()])
+    SCRIPT["parse_arguments"]()
+
+
+def write_results(folder, *runs) -> Path:
+    """The part of scripts/finetune.py's results that a submission reads."""
+    rows = [
+        {"task": task, "folder": str(place), "scores": {"valid": {"accuracy": accuracy}}, "error": ""}
+        for task, accuracy, place in runs
+    ]
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps({"runs": rows}))
+    return folder
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"runs": {}}', '{"runs": [{"task": "RTE", "error": ""}]}'])
+def test_damaged_results_are_named(tmp_path, content):
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(ValueError, match=r"results\.json(:| is damaged:) "):
+        best_checkpoints(tmp_path)
+
+
+@pytest.fixture
+def glue(scores, reviews, classification, tmp_path, monkeypatch) -> SimpleNamespace:
+    """Runs and prepared data of WNLI in its official size, of MNLI, AX and STS-B in small ones; SST-2 without data."""
+    data = tmp_path / "tasks"
+    for task, rows in {"WNLI": 146, "MNLI": 7, "AX": 5, "STS-B": 6}.items():
+        official = TASKS[task]
+        splits = {name: file for name, file in official.splits.items() if name.startswith("test")}
+        splits = {name: replace(file, rows=rows + (name == "test1")) for name, file in splits.items()}
+        monkeypatch.setitem(TASKS, task, replace(official, splits=splits))
+        tests = {name: examples(file.rows, seconds=["dog", "cat"]) for name, file in splits.items()}
+        write_task(data / task, classification, tests, labels=official.labels, scale=official.scale)
+    wnli = changed(scores, tmp_path / "wnli", data=str(data / "WNLI"), num_classes=2, regression_target=False)
+    mnli = changed(scores, tmp_path / "mnli", data=str(data / "MNLI"), num_classes=3, regression_target=False)
+    runs = [("WNLI", 50.0, tmp_path / "worse"), ("WNLI", 60.0, wnli), ("MNLI", 40.0, mnli), ("STS-B", 1.0, scores)]
+    return SimpleNamespace(runs=write_results(tmp_path / "runs", *runs, ("SST-2", 9.0, reviews)), data=data)
+
+
+def test_a_submission(glue, scores, tmp_path, capsys):
+    out = tmp_path / "submission"
+    SCRIPT["submit"](glue.runs, glue.data, out)
+    made_by = json.loads((out / "submission.json").read_text())
+    with zipfile.ZipFile(out / "submission.zip") as zipped:
+        assert sorted(zipped.namelist()) == ["AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "STS-B.tsv", "WNLI.tsv"]
+        tables = {name: zipped.read(name).decode().splitlines() for name in zipped.namelist()}
+    for name, run_name in {"AX": "mnli", "MNLI-m": "mnli", "MNLI-mm": "mnli", "WNLI": "wnli"}.items():
+        assert made_by[f"{name}.tsv"] == str(tmp_path / run_name / "checkpoint_best.pt")
+        split = "test1" if name == "MNLI-mm" else "test"
+        found, _ = predictor_of(tmp_path / run_name, glue.data / name.split("-m")[0]).split(split)
+        rows = [f"{number}\t{row.label}" for number, row in enumerate(found)]
+        assert tables[f"{name}.tsv"] == ["index\tprediction", *rows]
+    found = [float(row.label) for row in predictor_of(scores, glue.data / "STS-B").split("test")[0]]
+    rows = [f"{number}\t{min(5.0, max(0.0, score)):.3f}" for number, score in enumerate(found)]
+    assert tables["STS-B.tsv"] == ["index\tprediction", *rows] and len(tables["WNLI.tsv"]) == 147
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{out}/submission.zip: {', '.join(made_by)}"
+    assert f"SST-2.tsv: there is no {glue.data}/SST-2" in said and f"RTE.tsv: {glue.runs} has no run of RTE" in said
+
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    with pytest.raises(ValueError, match="submission exists and is not an empty folder: nothing was changed"):
+        SCRIPT["submit"](glue.runs, glue.data, out)
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+
+
+def test_a_submission_that_cannot_be_right_is_refused_before_anything_is_predicted(glue, tmp_path, monkeypatch):
+    monkeypatch.setitem(SCRIPT["submit"].__globals__, "Predictor", None)
+    monkeypatch.setitem(TASKS, "AX", replace(TASKS["AX"], splits={"test": replace(TASKS["AX"].splits["test"], rows=9)}))
+    with pytest.raises(ValueError, match=r"AX: its split test has 5 rows, the official test set of AX\.tsv has 9"):
+        SCRIPT["submit"](glue.runs, glue.data, tmp_path / "submission")
+    with pytest.raises(ValueError, match=r"no task of GLUE has both a run in .*/runs and its prepared data in .*/none"):
+        SCRIPT["submit"](glue.runs, tmp_path / "none", tmp_path / "submission")
+    with pytest.raises(FileNotFoundError, match=r"tasks holds no results\.json"):
+        SCRIPT["submit"](glue.data, glue.data, tmp_path / "submission")
+    assert not list(tmp_path.glob("submission*"))
+
+
+def test_a_submission_that_turns_out_wrong_leaves_nothing(glue, tmp_path, monkeypatch):
+    def write_nothing(folder, name, predictions):
+        (folder / name).touch()
+
+    monkeypatch.setitem(SCRIPT["submit"].__globals__, "write_submission_file", write_nothing)
+    with pytest.raises(ValueError, match="the header is '', it must be"):
+        SCRIPT["submit"](glue.runs, glue.data, tmp_path / "submission")
+    assert not list(tmp_path.glob("submission*"))
+
+
+def test_a_submission_by_the_command_line(glue, tmp_path):
+    runs = write_results(tmp_path / "one", ("WNLI", 60.0, tmp_path / "wnli"))
+    words = ["--runs", runs, "--data", glue.data, "--submission", "made"]
+    said = run("scripts/predict.py", *words, cwd=tmp_path)
+    assert "made/submission.zip: WNLI.tsv\n" in said
+    made = sorted(path.name for path in (tmp_path / "made").iterdir())
+    assert made == ["WNLI.tsv", "submission.json", "submission.zip"]

@@ -1,0 +1,399 @@
+"""scripts/finetune.py: from an official archive to the table, what is run again and what is refused."""
+
+import csv
+import hashlib
+import json
+import os
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+
+from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.data.prepare.glue import TASKS
+from fairseq_linformer.finetune import runner as finetuning
+from fairseq_linformer.finetune.results import (
+    Result,
+    Run,
+    Setting,
+    write_results,
+)
+from fairseq_linformer.finetune.runner import FineTuning, check_log, read_recipe
+from fairseq_linformer.system.files import lock
+from fairseq_linformer.training import launch as running
+from fairseq_linformer.training.provenance import digest_folder
+from tests.conftest import ROOT, run, sentences, write_sst_2
+from tests.test_configs import composed
+
+SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
+SIZES |= {"max_positions": 32, "projected_length": "[8,6]", "sharing": "key-value", "local_conv": 3}
+
+
+def write_sts_b(source: Path) -> None:
+    """Pairs that are alike score 5, others 1, in the columns of the official files."""
+    chance = random.Random(1)
+    (source / "STS-B").mkdir(parents=True)
+    lines = [line for line in sentences(200, seed=3).splitlines() if line]
+    for file in TASKS["STS-B"].splits.values():
+        rows = ["\t".join(file.columns)]
+        for number in range(48):
+            first, other = chance.sample(lines, 2)
+            alike = number % 2 == 0
+            fields = dict.fromkeys(file.columns, "x") | {"sentence1": first, "sentence2": first if alike else other}
+            fields |= {"score": "5.000" if alike else "1.000"} if "score" in file.columns else {}
+            rows.append("\t".join(fields.values()))
+        (source / "STS-B" / file.name).write_text("\n".join(rows) + "\n")
+
+
+@pytest.fixture(scope="module")
+def pretrained(corpus, tmp_path_factory) -> Path:
+    """A folder with a run of two updates in runs/, and two tasks in tasks/, prepared for it from an archive."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    hydra = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512", "optimization.max_update=2"]
+    small = [*(f"model.{name}={value}" for name, value in SIZES.items()), "task.tokens_per_sample=32"]
+    small += ["lr_scheduler.warmup_updates=1", "dataset.num_workers=0", "model.dropout=0.2"]
+    run("fairseq-hydra-train", *hydra, *small, f"task.data={corpus}", "checkpoint.save_dir=runs/tiny", cwd=folder)
+    write_sst_2(folder / "glue")
+    write_sts_b(folder / "glue")
+    archive = shutil.make_archive(str(folder / "glue"), "zip", folder / "glue")
+    words = ["--source", archive, "--tasks", "SST-2,STS-B", "--tokenizer", "runs/tiny", "--out", "tasks"]
+    run("scripts/prepare_glue.py", *words, cwd=folder)
+    return folder
+
+
+def command(*more) -> list:
+    options = ["--checkpoint", "runs/tiny", "--data", "tasks", "--epochs", 4, "--jobs", 2]
+    return ["scripts/finetune.py", *options, *more, "dataset.num_workers=0"]
+
+
+@pytest.fixture(scope="module")
+def finished(pretrained) -> Path:
+    """Both tasks over two seeds, by the command that users type."""
+    run(*command("--tasks", "sst_2,sts_b", "--seeds", "1,2", "--learning-rates", "0.01"), cwd=pretrained)
+    return pretrained / "runs" / "finetune"
+
+
+def read_tsv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream, delimiter="\t"))
+
+
+def test_the_table(finished):
+    lines = (finished / "results.md").read_text().splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        ["| SST-2", "accuracy"],
+        ["| STS-B", "Pearson"],
+        ["| STS-B", "Spearman"],
+    ]
+    assert "±" in lines[2] and lines[2].endswith("| 2 | 92.4 to 93.4 |")
+    results = json.loads((finished / "results.json").read_text())
+    runs = [(run["task"], run["seed"]) for run in results["runs"]]
+    assert sorted(runs) == [("SST-2", 1), ("SST-2", 2), ("STS-B", 1), ("STS-B", 2)]
+    assert results["model"]["projected_length"] == [8, 6]
+
+
+def test_figures_come_from_the_saved_predictions_and_are_fairseqs(finished):
+    for result in json.loads((finished / "results.json").read_text())["runs"]:
+        folder = finished / result["folder"]
+        rows = read_tsv(folder / "predictions-valid.tsv")
+        assert len(rows) == {"SST-2": 40, "STS-B": 48}[result["task"]]
+        scores = result["scores"]["valid"]
+        if result["task"] == "SST-2":
+            right = sum(row["label"] == row["prediction"] for row in rows)
+            assert scores["accuracy"] == 100 * right / len(rows)
+            assert all(abs(float(row["0"]) + float(row["1"]) - 1) < 1e-5 for row in rows)
+        else:
+            assert {row["label"] for row in rows} == {"5.0", "1.0"}, "multiplied back"
+        lines = (folder / "hydra/hydra_train.log").read_text().splitlines()
+        logged = [json.loads(line[line.index("{") :]) for line in lines if '"valid_loss"' in line]
+        best = read_checkpoint(folder / "checkpoint_best.pt")["optimizer_history"][-1]["num_updates"]
+        (row,) = (row for row in logged if row["valid_num_updates"] == str(best))
+        for name, value in scores.items():
+            assert float(row[f"valid_{name}"]) == pytest.approx(value, abs=0.1)
+
+
+def test_it_learns_what_can_be_learnt(finished):
+    """40 rows of two classes are told apart: a label that was shifted or a wrong head would leave the half."""
+    runs = json.loads((finished / "results.json").read_text())["runs"]
+    assert max(run["scores"]["valid"].get("accuracy", 0) for run in runs) > 75
+
+
+def test_what_is_done_is_not_run_again_and_another_setting_is_refused(finished, pretrained):
+    logs = {path: path.stat().st_mtime_ns for path in finished.rglob("train.log")}
+    before = {name: (finished / name).read_text() for name in ("results.md", "results.json")}
+    table = before["results.md"]
+    assert table in run(*command("--tasks", "sts_b", "--seeds", "1,2", "--learning-rates", "0.01"), cwd=pretrained), (
+        "the other task's rows stay"
+    )
+    options = ["--tasks", "SST-2,stsb", "--seeds", "1,2"]
+    assert table in run(*command(*options, "--learning-rates", "0.01"), cwd=pretrained)
+    printed = run(*command(*options, "--learning-rates", "0.02"), cwd=pretrained, status=1)
+    assert "SST-2/seed1 holds a run with other settings (lr_scheduler.lr was [0.01], is [0.02], opt" in printed
+    assert {path: path.stat().st_mtime_ns for path in logs} == logs
+    assert {name: (finished / name).read_text() for name in before} == before, "nothing is lost by it"
+
+
+def test_a_failing_run_is_named_and_the_others_go_on(pretrained, tmp_path):
+    shutil.copytree(pretrained / "tasks", tmp_path / "tasks")
+    shutil.copytree(pretrained / "runs" / "tiny", tmp_path / "runs" / "tiny")
+    (tmp_path / "tasks" / "STS-B" / "label" / "train.label").unlink()
+    options = ("--tasks", "sts_b,sst_2", "--seeds", "1", "--learning-rates", "0.01")
+    printed = run(*command(*options), cwd=tmp_path, status=1)
+    assert "STS-B, lr0.01-batch16, seed 1 failed: fairseq-hydra-train ended with status 1" in printed
+    assert "error: 1 of 2 runs failed; repeat the command to run them again" in printed
+    table = (tmp_path / "runs" / "finetune" / "results.md").read_text()
+    assert "| STS-B | Pearson | failed |  | 0 |" in table and "| SST-2 | accuracy | failed" not in table
+
+
+def test_runs_by_a_launcher_of_hydra(pretrained, tmp_path):
+    """Local jobs of submitit, which run as those of Slurm do: log and checkpoints are found where they wrote them."""
+    options = ("--tasks", "sst_2", "--seeds", "1", "--out", tmp_path, "--launcher", "submitit_local")
+    printed = run(*command(*options, "--learning-rates", "0.01"), "hydra.launcher.timeout_min=5", cwd=pretrained)
+    assert "| SST-2 | accuracy | " in printed
+    assert list(tmp_path.glob("SST-2/seed1/.submitit/*/*_log.out"))
+
+
+def test_a_fine_tuned_checkpoint_is_a_start_too(finished, pretrained, tmp_path):
+    """RoBERTa's recipe starts the small tasks from MNLI's checkpoint, whose number of classes is another."""
+    tuning = FineTuning(finished / "SST-2/seed1/checkpoint_best.pt", pretrained / "tasks", tmp_path, ["sts_b"], [1])
+    assert tuning.model.projected_length == [8, 6]
+
+
+def test_slurm_is_configured():
+    words = ["task.data=D", "checkpoint.finetune_from_model=C", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"]
+    launcher = composed("finetune", "rte", *words, with_hydra=True).hydra.launcher
+    assert launcher._target_.endswith("submitit_launcher.SlurmLauncher")
+    assert (launcher.partition, launcher.gpus_per_node, launcher.nodes, launcher.max_num_timeout) == ("gpu", 1, 1, 3)
+    assert launcher.submitit_folder.endswith("/.submitit/%j")
+    assert type(instantiate(launcher)).__name__ == "SlurmLauncher"
+
+
+def test_epochs_and_batch_sizes_change_the_updates(pretrained):
+    checkpoint, tasks = pretrained / "runs/tiny/checkpoint_best.pt", pretrained / "tasks"
+    options = {"batch_sizes": (16, 32), "overrides": ["a=b"]}
+    tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], **options)
+    small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
+    assert (small.updates, large.updates) == (3598, 1799), "the YAML's at its batch of 16, and as many epochs"
+    changes = [tuning._training(run_of).overrides for run_of in (small, large)]
+    assert "lr_scheduler.warmup_updates=214" in changes[0] and "lr_scheduler.warmup_updates=107" in changes[1]
+    assert small.folder == Path("/o/STS-B/lr2e-05-batch16/seed1") and changes[0][-1] == "a=b"
+    tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], epochs=25, **options)
+    small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
+    assert (small.updates, large.updates) == (75, 38), "of 48 rows"
+    changes = tuning._training(small).overrides
+    assert "lr_scheduler.warmup_updates=4" in changes and "optimization.max_epoch=0" in changes
+
+
+def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypatch):
+    figures = {1e-3: 60.0, 2e-3: 80.0, 3e-3: 90.0}
+
+    def train_and_score(run, training, data, launcher):
+        if run.setting.rate == 3e-3:
+            raise RuntimeError("out of memory")
+        return Result(run, {"valid": {"accuracy": figures[run.setting.rate] + run.seed}})
+
+    monkeypatch.setattr(finetuning, "train_and_score", train_and_score)
+    checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
+    tuning = FineTuning(checkpoint, pretrained / "tasks", tmp_path, ["sst_2"], [5, 6, 7], tuple(figures))
+    results, search = tuning.run()
+    assert [(result.run.setting.rate, result.error) for result in search] == [(1e-3, ""), (3e-3, "out of memory")]
+    assert [(result.run.seed, result.run.setting.rate) for result in results] == [(5, 2e-3), (6, 2e-3), (7, 2e-3)]
+    assert results[1].run.folder == tmp_path / "SST-2" / "lr0.002-batch32" / "seed6"
+
+
+def test_figures_that_are_not_fairseqs_are_an_error():
+    run_of = Run("SST-2", 1, Setting(1, 1), 1, Path("f"))
+    result = Result(run_of, {"valid": {"accuracy": 80.04}})
+    log = [{"valid_num_updates": 5, "valid_accuracy": 70.0}, {"valid_num_updates": 10, "valid_accuracy": 80.0}]
+    check_log(result, log, 10)
+    with pytest.raises(
+        ValueError, match=r"is 80\.04 by the saved predictions, but fairseq logged 70\.0 after 5 updates"
+    ):
+        check_log(result, log, 5)
+
+
+def tuning_of(folder, tasks, seeds) -> FineTuning:
+    """The command that made `finished`, in this process, for a copy of it."""
+    words = ["dataset.num_workers=0"]
+    return FineTuning(
+        folder / "runs/tiny", folder / "tasks", folder / "runs/finetune", tasks, seeds, [0.01], (), 4, words
+    )
+
+
+def tune(folder, tasks, seeds) -> list[tuple]:
+    """The runs that results.json has after that command: task, seed, whether it has scores, and why not."""
+    tuning = tuning_of(folder, tasks, seeds)
+    write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, *tuning.run())
+    runs = json.loads((tuning.out / "results.json").read_text())["runs"]
+    return [(run["task"], run["seed"], bool(run["scores"]), run["error"]) for run in runs]
+
+
+@pytest.fixture
+def moved(finished, pretrained, tmp_path, monkeypatch) -> Path:
+    """A copy of all that `finished` made, in which nothing may be trained."""
+    shutil.copytree(pretrained, tmp_path / "copy")
+    monkeypatch.setattr(running, "_run", None)
+    return tmp_path / "copy"
+
+
+DONE = [("SST-2", 1, True, ""), ("SST-2", 2, True, ""), ("STS-B", 1, True, ""), ("STS-B", 2, True, "")]
+
+
+def test_results_are_what_the_folders_of_runs_say(moved, monkeypatch):
+    """Whichever command trained them, and wherever they lie; results.json adds nothing to them and hides nothing."""
+    out = moved / "runs/finetune"
+    (out / "results.json").write_text("{}")
+    assert tune(moved, ["sst_2"], [2]) == DONE
+    for line in ("| SST-2 | accuracy | ", "| STS-B | Pearson | "):
+        assert any(row.startswith(line) and " | 2 | " in row for row in (out / "results.md").read_text().splitlines())
+    shutil.rmtree(out / "STS-B/seed2")
+    assert tune(moved, ["sst_2"], [1]) == DONE[:3]
+    (out / "STS-B/seed1/scores.json").unlink()
+    assert tune(moved, ["sst_2"], [1])[2] == ("STS-B", 1, False, "not complete: repeat its command")
+
+    def fail(*_):
+        raise OSError("out of memory")
+
+    monkeypatch.setattr(running, "_run", fail)  # a new seed is trained, and what there was stays
+    assert tune(moved, ["sst_2"], [3])[:3] == [*DONE[:2], ("SST-2", 3, False, "out of memory")]
+
+
+def test_a_result_says_what_made_it(finished, pretrained):
+    content = json.loads((finished / "results.json").read_text())
+    checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
+    digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert content["checkpoint"] == {"path": str(checkpoint), "sha256": digest}
+    for run_of in content["runs"]:
+        scores = json.loads((finished / run_of["folder"] / "scores.json").read_text())
+        assert scores["made_by"] == run_of["made_by"] and scores["made_by"]["checkpoint"] == digest
+        assert scores["made_by"]["data"] == digest_folder(pretrained / "tasks" / run_of["task"])
+        predictions = (finished / run_of["folder"] / "predictions-valid.tsv").read_bytes()
+        assert scores["predictions"] == {"predictions-valid.tsv": hashlib.sha256(predictions).hexdigest()}
+
+
+def test_data_replaced_meanwhile_is_refused(moved):
+    """By content: the file is as long, and older than the runs."""
+    labels = moved / "tasks/STS-B/label/train.label"
+    first, *others = labels.read_text().splitlines()
+    labels.write_text("\n".join([*others, first]) + "\n")
+    os.utime(labels, (1e9, 1e9))
+    with pytest.raises(ValueError, match=r"STS-B/seed1 holds a run with other settings \(the data has other content\)"):
+        tune(moved, ["sts_b"], [1])
+    assert tune(moved, ["sst_2"], [1]) == DONE, "what it said of the former data it still says"
+
+
+def test_a_checkpoint_replaced_meanwhile_is_refused_and_no_table_has_runs_of_both(moved):
+    checkpoint = moved / "runs/tiny/checkpoint_best.pt"
+    state = torch.load(checkpoint, weights_only=True)
+    torch.save({**state, "extra_state": {**state["extra_state"], "val_loss": 0.0}}, checkpoint)
+    os.utime(checkpoint, (1e9, 1e9))
+    with pytest.raises(ValueError, match=r"SST-2/seed1 .* \(the checkpoint that it starts from has other content\)"):
+        tune(moved, ["sst_2"], [1])
+    shutil.rmtree(moved / "runs/finetune/SST-2")
+    tuning = tuning_of(moved, ["sst_2"], [1])
+    failed = Result(tuning._run("SST-2", 1, Setting(0.01, 32)), error="out of memory")
+    table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, [failed], []).splitlines()
+    assert [line.split(" | ")[:3] for line in table[2:]] == [["| SST-2", "accuracy", "failed"]], "STS-B has another's"
+
+
+def test_scores_that_are_not_fairseqs_stay_refused(moved, monkeypatch):
+    """A repeated command checks again; without the defect it goes on, with new predictions and no new training."""
+    folder = moved / "runs/finetune/SST-2/seed1"
+    (folder / "scores.json").unlink()
+    real = finetuning.score
+    monkeypatch.setattr(finetuning, "score", lambda *words: {name: value - 3 for name, value in real(*words).items()})
+    for _ in range(2):
+        assert "by the saved predictions, but fairseq logged" in tune(moved, ["sst_2"], [1, 2])[0][3]
+        assert (folder / "predictions-valid.tsv").is_file() and not (folder / "scores.json").is_file()
+    monkeypatch.setattr(finetuning, "score", real)
+    assert tune(moved, ["sst_2"], [1, 2]) == DONE
+
+
+def test_predictions_that_were_changed_are_made_again(moved):
+    file = moved / "runs/finetune/SST-2/seed1/predictions-valid.tsv"
+    before = file.read_text()
+    file.write_text(before.replace("0\t", "1\t"))
+    assert tune(moved, ["sst_2"], [1]) == DONE
+    assert file.read_text() == before
+
+
+def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
+    made = {}
+
+    def predictor(checkpoint, data, device):
+        made[checkpoint.parent.name] = device
+        barrier.wait(timeout=30)  # both at once
+        raise OSError("enough")
+
+    barrier = threading.Barrier(2)
+    monkeypatch.setattr(finetuning, "Predictor", predictor)
+    monkeypatch.setattr(running.torch.cuda, "device_count", lambda: 2)
+    folder = moved / "runs/finetune/SST-2"
+    for seed in (1, 2):
+        (folder / f"seed{seed}/scores.json").unlink()
+    tuning_of(moved, ["sst_2"], [1, 2]).run(jobs=2)
+    assert sorted(made.values()) == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tasks", "sst_2,mrcp"], "error: task mrcp is unknown, known are: cola, sst_2, mrpc"),
+        (["--tasks", "rte"], "RTE is no prepared task: it holds no classification.json"),
+        (["--tasks", "sst_2", "--checkpoint", "runs/none.pt"], "error: there is no checkpoint runs/none.pt"),
+        (["--tasks", "sst_2", "--learning-rates", "1e-4,x"], "1e-4,x is not allowed: numbers above 0"),
+        (["--tasks", "sst_2", "--seeds", "1,1"], "1,1 is not allowed: numbers above -1, each once"),
+        (["--tasks", "sst_2", "--epochs", "1,5"], "1,5 is not allowed: one number"),
+        (["--tasks", "sst_2", "mrpc"], "error: mrpc is no override of Hydra's, NAME=VALUE"),
+        (["--tasks", "sst_2", "++common.seed=5"], "error: ++common.seed=5: common.seed is set by --seeds"),
+        (["--tasks", "sst_2", "optimization.rate=1"], "Could not override 'optimization.rate'"),
+        (["--tasks", "sst_2", "--data", "a:b"], "a:b: a data folder with a colon in its path is not allowed"),
+        (["--tasks", "sst_2", "--out", "a${b}"], "a${b}: a path with ${ in it is not allowed"),
+        (["--tasks", "sst_2", "hydra.launcher.partition=a"], "configures a launcher: --launcher names it"),
+    ],
+)
+def test_what_is_refused_before_any_work(pretrained, words, message):
+    status = 2 if "number" in message else 1  # of argparse
+    printed = run(*command("--out", "runs/refused", *words), cwd=pretrained, status=status)
+    assert message in printed.replace(f"{pretrained}/", "")
+    assert not (pretrained / "runs" / "refused").exists()
+
+
+def test_two_processes_do_not_write_results_in_one_folder(pretrained, tmp_path):
+    """The second replaced good results by its own failures, "another process"."""
+    (tmp_path / "results.json").write_text("{}")
+    with (tmp_path / ".lock").open("a") as stream:
+        lock(stream, "")
+        printed = run(*command("--out", tmp_path, "--tasks", "sst_2"), cwd=pretrained, status=1)
+    assert printed.splitlines()[-1] == f"error: {tmp_path}: another process is fine-tuning there"
+    assert (tmp_path / "results.json").read_text() == "{}"
+
+
+def test_a_task_with_another_vocabulary_is_refused(pretrained, tmp_path):
+    shutil.copytree(pretrained / "tasks", tmp_path / "tasks")
+    dictionary = tmp_path / "tasks" / "STS-B" / "dict.txt"
+    first, second, *others = dictionary.read_text().splitlines()
+    dictionary.write_text("\n".join([second, first, *others]) + "\n")  # as many pieces, other numbers
+    checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
+    for tasks in (["sts_b"], ["sst_2", "sts_b"]):
+        with pytest.raises(ValueError, match=r"STS-B has another dictionary than .*: prepare it again"):
+            FineTuning(checkpoint, tmp_path / "tasks", tmp_path / "out", tasks, [1])
+
+
+@pytest.mark.parametrize("rate", [0.1 + 0.2, 1.23456789e-5, 1e-7, 0.00012345678])
+def test_a_learning_rate_is_the_same_everywhere(pretrained, tmp_path, rate):
+    """In the folder's name, in what Hydra reads, and in what results.json and the last line print: every digit."""
+    tuning = FineTuning(pretrained / "runs/tiny", pretrained / "tasks", tmp_path, ["sst_2"], [1], [rate, 1.0])
+    run_of = tuning._run("SST-2", 1, tuning._settings("SST-2")[0])
+    trained = tuning._training(run_of).provenance.configuration["optimization.lr"]
+    assert trained == [rate] and run_of.folder.parent.name == f"lr{rate!r}-batch32"
+
+
+def test_every_task_has_a_recipe():
+    for task in finetuning.TASK_METRICS:
+        recipe = read_recipe(task)
+        assert recipe.task.num_classes >= 1 and recipe.optimization.max_update > recipe.lr_scheduler.warmup_updates > 0

@@ -1,0 +1,134 @@
+"""The folder that appears when it is whole: what happens at its ends, and when two runs meet."""
+
+import errno
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_linformer.data.classification import write_classification
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.system import files as staging
+from fairseq_linformer.system.files import check_data_path, check_path, staged_folder
+from tests.conftest import ROOT
+
+
+def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == out)
+    with (
+        pytest.raises(ValueError, match=r"out is a mount point, .* name a folder inside it"),
+        staged_folder(out, "mark"),
+    ):
+        pytest.fail("the work began")
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_result_that_cannot_be_renamed_is_kept(tmp_path: Path) -> None:
+    """The name has been taken meanwhile."""
+    with (
+        pytest.raises(OSError, match=r"out: .* the complete result lies in .*/out\.partial: move it"),
+        staged_folder(tmp_path / "out", "mark") as (folder, mark),
+    ):
+        (folder / "data").write_text("result")
+        mark.write("whole")
+        (tmp_path / "out" / "other").mkdir(parents=True)
+    partial = tmp_path / "out.partial"
+    assert ((partial / "data").read_text(), (partial / "mark").read_text()) == ("result", "whole")
+
+
+def test_an_error_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="disk"), staged_folder(tmp_path / "out", "mark") as (folder, _):
+        (folder / "data").write_text("half")
+        raise RuntimeError("disk")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("followed_by_a_third", [False, True])
+def test_a_run_that_finishes_while_another_waits_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed_by_a_third: bool
+) -> None:
+    """The second run opened the mark that the first then renamed with its folder."""
+    partial, out = tmp_path / "out.partial", tmp_path / "out"
+    partial.mkdir()
+    (partial / "mark").write_text("of the first run")
+
+    def first_run_finishes(*_: object) -> None:
+        partial.rename(out)
+        if followed_by_a_third:
+            partial.mkdir()
+            (partial / "mark").write_text("of the third run")
+
+    monkeypatch.setattr(staging, "lock", first_run_finishes)
+    with (
+        pytest.raises(ValueError, match=r"out\.partial: another run has just finished there"),
+        staged_folder(out, "mark"),
+    ):
+        pytest.fail("the work began")
+    assert (out / "mark").read_text() == "of the first run"
+    assert not followed_by_a_third or (partial / "mark").read_text() == "of the third run"
+
+
+@pytest.mark.parametrize("name", ["/a:b/c", "a:", "a${b}", "a${", "\\${"])
+def test_names_that_no_data_folder_of_fairseqs_can_have(name: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed: fairseq ") as error:
+        check_data_path(Path(name))
+    assert str(error.value).startswith(name)
+    if ":" in name:
+        check_path(name)
+
+
+def test_odd_names_that_it_can_have() -> None:
+    check_data_path(Path("/a b/$c{d}/{$}/é'\"\\,=/%20"))
+
+
+NONE, SPLIT = Path("none"), Path("a:b")
+
+
+@pytest.mark.parametrize(
+    ("script", "function", "options"),
+    [
+        ("prepare_glue", "main", {"source": "none", "tasks": "RTE", "tokenizer": NONE, "out": SPLIT}),
+        ("prepare_imdb", "main", {"source": "none", "tokenizer": NONE, "out": SPLIT}),
+        ("compare", "compare", {"data": SPLIT, "out": NONE, "variants": {}, "seeds": [], "updates": 1, "jobs": 1}),
+        ("compare_attention", "compare", {"data": SPLIT, "out": NONE, "attentions": [], "updates": 1, "rounds": 1}),
+        (
+            "quickstart",
+            "quickstart",
+            {"corpus": [NONE], "out": SPLIT, "vocab_size": 9, "updates": 1, "fine_tuning_updates": 1, "seeds": [1]},
+        ),
+    ],
+)
+def test_such_a_name_is_refused_where_it_is_typed(
+    script: str, function: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is read, downloaded or trained."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"a:b: a data folder with a colon in its path is not allowed"):
+        runpy.run_path(str(ROOT / f"scripts/{script}.py"))[function](**options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nor_does_the_package_write_there(tmp_path: Path) -> None:
+    for write in (lambda: prepare_corpus([NONE], [NONE], SPLIT), lambda: write_classification(SPLIT, {}, None)):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="a:b: a data folder with a colon"):
+            write()
+
+
+def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(path: Path, *unused: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(os, "mkdir", read_only)
+    said = rf"^{tmp_path}/out: no folder can be made there \(Read-only file system: {tmp_path}/out\.partial\)$"
+    with pytest.raises(OSError, match=said), staged_folder(tmp_path / "out", "mark"):
+        pass
+
+
+def test_a_path_of_several_lines_is_refused_in_one() -> None:
+    for path, said in (("a\n${b", "^a \\${b: a path with"), ("a\nb:c", "^a b:c: a data folder with a colon")):
+        with pytest.raises(ValueError, match=said):
+            check_data_path(Path(path))

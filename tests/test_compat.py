@@ -1,0 +1,135 @@
+"""Drop-in for fairseq's examples/linformer: its flags, its checkpoints, and runs that go on from them."""
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import fairseq
+import pytest
+import torch
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.compat import rename_parameters
+from fairseq_linformer.resolve import resolve_config
+from tests.conftest import ROOT, as_flags, run
+
+EXAMPLE = Path(fairseq.__file__).parent / "examples" / "linformer" / "linformer_src"
+LENGTH = 32
+SHARINGS = {  # their flags, our word
+    "headwise": ["--compressed", 4],
+    "key-value": ["--compressed", 8, "--shared-kv-compressed", 1],
+    "layerwise": ["--compressed", 4, "--shared-layer-kv-compressed", 1],
+    "layerwise, shared twice": ["--compressed", 4, "--shared-kv-compressed", 1, "--shared-layer-kv-compressed", 1],
+    "frozen": ["--compressed", 4, "--freeze-compress", 1],
+}
+
+# Prints their logits for one row of tokens, as JSON; in a process of its own, because both register linformer_roberta.
+THEIR_LOGITS = """
+import argparse, json, sys, torch
+from fairseq import checkpoint_utils, utils
+user_dir, checkpoint, rows = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+utils.import_user_module(argparse.Namespace(user_dir=user_dir))
+torch.serialization.add_safe_globals([argparse.Namespace])
+(model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint])
+model.eval()
+with torch.no_grad():
+    print("LOGITS", json.dumps([model(torch.tensor([row]))[0][0].tolist() for row in rows]))
+"""
+
+
+def flags(data, user_dir, save_dir, updates, *more):
+    """A command line of the example's users; dropout is off, so that two runs can be compared."""
+    options = {"arch": "linformer_roberta_base", "task": "masked_lm", "criterion": "masked_lm", "optimizer": "adam"}
+    options |= {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 32, "encoder_attention_heads": 3}
+    options |= {"tokens_per_sample": LENGTH, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0, "seed": 3}
+    options |= {"dropout": 0.0, "attention_dropout": 0.0, "lr": 0.01, "lr_scheduler": "fixed", "max_update": updates}
+    options |= {"adam_betas": "(0.9,0.98)", "clip_norm": 0.0, "save_dir": save_dir, "log_format": "json"}
+    options |= {"save_interval_updates": 4, "data_buffer_size": 0}
+    switches = ["--cpu", "--disable-validation", "--no-epoch-checkpoints", "--log-interval", 1]
+    return ["fairseq-train", data, "--user-dir", user_dir, *as_flags(options), *switches, *more]
+
+
+@pytest.fixture(scope="module", params=SHARINGS)
+def theirs(request, corpus, tmp_path_factory):
+    """A run of eight updates with their code: its sharing, its checkpoint of the fourth update, and its losses."""
+    folder = tmp_path_factory.mktemp("theirs")
+    output = run(*flags(corpus, EXAMPLE, "run", 8, *SHARINGS[request.param]), cwd=folder)
+    return request.param, folder / "run" / "checkpoint_1_4.pt", losses(output)
+
+
+def losses(output: str) -> dict[int, float]:
+    """Training loss by update."""
+    rows = [json.loads(line[line.index('{"epoch"') :]) for line in output.splitlines() if '"num_updates"' in line]
+    return {int(row["num_updates"]): float(row["loss"]) for row in rows if "loss" in row}
+
+
+def test_a_checkpoint_of_theirs_gives_the_same_logits(theirs, corpus):
+    _, checkpoint, _ = theirs
+    roberta = LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus))
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(4, 25, (length,), generator=generator).tolist() for length in (LENGTH, 13, 1)]
+    command = [sys.executable, "-c", THEIR_LOGITS, str(EXAMPLE), str(checkpoint), json.dumps(rows)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    expected = json.loads(next(line for line in printed.splitlines() if line.startswith("LOGITS"))[len("LOGITS") :])
+    for row, logits in zip(rows, expected, strict=True):
+        ours = roberta.eval().model(torch.tensor([row]))[0][0]
+        torch.testing.assert_close(ours, torch.tensor(logits), atol=1e-5, rtol=0)
+
+
+def test_training_goes_on_from_their_checkpoint(theirs, corpus, tmp_path):
+    """To the parameters that their code reached, by Adam's moments; layerwise needs --reset-optimizer, and says so."""
+    sharing, checkpoint, expected = theirs
+    command = flags(corpus, ROOT / "fairseq_linformer", "ours", 8, "--restore-file", checkpoint, *SHARINGS[sharing])
+    if sharing.startswith("layerwise"):
+        assert "pass --reset-optimizer" in run(*command, cwd=tmp_path, status=1)
+        ours = losses(run(*command, "--reset-optimizer", cwd=tmp_path))
+        assert ours[1] < expected[1], "the first batch again, with weights that know it"
+    else:
+        ours = losses(run(*command, cwd=tmp_path))
+        assert ours == pytest.approx({update: expected[update] for update in (5, 6, 7, 8)}, abs=2e-3)
+        reached, theirs_reached = (
+            torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
+            for folder in (tmp_path / "ours", checkpoint.parent)
+        )
+        rename_parameters(theirs_reached)
+        assert reached.keys() == theirs_reached.keys()
+        for name, value in theirs_reached.items():
+            torch.testing.assert_close(reached[name], value, atol=1e-5, rtol=0, msg=name)
+
+
+def resolved(**options):
+    return resolve_config(Namespace(arch="linformer_roberta_base", **options), 512)
+
+
+@pytest.mark.parametrize(
+    ("given", "length", "sharing", "frozen"),
+    [
+        ({}, 128, "headwise", False),
+        ({"compressed": 8}, 64, "headwise", False),
+        ({"shared_kv_compressed": 1}, 128, "key-value", False),
+        ({"shared_layer_kv_compressed": 1}, 128, "layerwise", False),
+        ({"shared_kv_compressed": 0, "shared_layer_kv_compressed": 0, "freeze_compress": 1}, 128, "headwise", True),
+        ({"compressed": 4, "projected_length": 128, "sharing": "layerwise"}, 128, "layerwise", False),
+    ],
+)
+def test_their_flags_mean_what_they_meant(given, length, sharing, frozen):
+    config = resolved(**given)
+    assert config.projected_length == [length] * 12
+    assert (config.sharing, config.freeze_projection) == (sharing, frozen)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"compressed": 4, "projected_length": 64}, "projected_length=64 contradicts .* projected_length=128"),
+        ({"shared_kv_compressed": 1, "sharing": "none"}, "sharing=none contradicts .* sharing=key-value"),
+        ({"freeze_compress": 0, "freeze_projection": True}, "freeze_projection=True contradicts"),
+        ({"compressed": 0}, "compressed=0 is not allowed: it must be from 1 to max_positions=512"),
+        ({"shared_layer_kv_compressed": 2}, "shared_layer_kv_compressed=2 is not allowed: it must be 0 or 1"),
+    ],
+)
+def test_contradictions_and_bad_values_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        resolved(**given)

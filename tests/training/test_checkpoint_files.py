@@ -1,0 +1,152 @@
+"""Checkpoints as files: whole on the disk or not there, and never read where they are not what was written."""
+
+import contextlib
+import random
+import resource
+import signal
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu, torch_persistent_save
+from fairseq.file_io import PathManager
+
+from fairseq_linformer.training.checkpoint_files import (
+    DamagedCheckpointError,
+    check_whole,
+    mend_last_checkpoint,
+    read_progress,
+)
+
+
+def state(updates, **more):
+    history = {"num_updates": updates, "optimizer_name": "Adam", "lr_scheduler_state": {}}
+    extra = {"train_iterator": {"epoch": 3}, "best": 4.5, "previous_training_time": 60.0}
+    weights = {"weight": torch.arange(float(updates), updates + 2000)}
+    return {"model": weights, "args": None, "cfg": {}, "optimizer_history": [history], "extra_state": extra, **more}
+
+
+@contextlib.contextmanager
+def no_space():
+    """No file can grow beyond 2,000 bytes: what a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_copy_that_fails_leaves_what_was_there(tmp_path):
+    """fairseq copies its best checkpoint to the last one in place; a kill or a full disk left half a file."""
+    best, last = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint_last.pt"
+    torch_persistent_save(state(2), str(best))
+    torch_persistent_save(state(1), str(last))
+    with no_space(), pytest.raises(OSError, match="too large"):
+        PathManager.copy(str(best), str(last), overwrite=True)
+    assert read_progress(last).updates == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint_best.pt", "checkpoint_last.pt"]
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_named_and_leaves_the_last_one(tmp_path):
+    """torch makes a RuntimeError of it, and fairseq would write into the same file again."""
+    last = tmp_path / "checkpoint_last.pt"
+    torch_persistent_save(state(1), str(last))
+    with no_space(), pytest.raises(OSError, match="too large") as raised:
+        torch_persistent_save(state(2), str(last))
+    assert raised.value.filename == f"{last}.tmp"
+    assert read_progress(last).updates == 1 and list(tmp_path.iterdir()) == [last]
+
+
+def test_a_piece_that_is_missing_from_the_middle_is_damage(tmp_path):
+    """zipfile then looks for the file's beginning before it, which the system calls an invalid argument."""
+    for name, updates in (("checkpoint_best.pt", 4), ("checkpoint_last.pt", 8)):
+        torch_persistent_save(state(updates), str(tmp_path / name))
+    last = tmp_path / "checkpoint_last.pt"
+    whole = last.read_bytes()
+    last.write_bytes(whole[:5000] + whole[6000:])
+    mend_last_checkpoint(tmp_path)
+    assert read_progress(last).updates == 4
+
+
+@pytest.mark.parametrize("task_state", [3, [1], {"vocabulary": 3}, {"vocabulary": {"dictionary": 3}}])
+def test_a_vocabulary_that_is_none_is_refused(tmp_path, task_state):
+    torch_persistent_save(state(1, task_state=task_state), str(tmp_path / "a.pt"))
+    with pytest.raises(ValueError, match=r"a\.pt is no checkpoint of fairseq's"):
+        read_progress(tmp_path / "a.pt")
+
+
+def test_a_copy_is_whole(tmp_path):
+    best, last = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint_last.pt"
+    torch_persistent_save(state(2), str(best))
+    assert PathManager.copy(str(best), str(last), overwrite=True)
+    assert last.read_bytes() == best.read_bytes()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_no_damage_is_read_as_other_weights(tmp_path):
+    """torch does not compare the checksums that it writes: of 2,720 mutations it read 343 with other weights."""
+    whole, damaged = tmp_path / "whole.pt", tmp_path / "damaged.pt"
+    torch_persistent_save(state(1), str(whole))
+    content, chance = whole.read_bytes(), random.Random(1)
+    expected = torch.load(whole, weights_only=True)["model"]["weight"]
+    refused = 0
+    for _ in range(300):
+        mutated = bytearray(content)
+        mutated[chance.randrange(len(mutated))] ^= chance.randrange(1, 256)
+        damaged.write_bytes(mutated)
+        try:
+            read = load_checkpoint_to_cpu(str(damaged))["model"]["weight"]
+        except DamagedCheckpointError:
+            refused += 1
+        else:
+            assert torch.equal(read, expected)  # a byte that means nothing: padding, dates
+    assert refused > 250
+
+
+def test_a_checkpoint_of_an_older_torch_is_read(tmp_path):
+    torch.save(state(5), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert read_progress(tmp_path / "old.pt").updates == 5
+    assert load_checkpoint_to_cpu(str(tmp_path / "old.pt"))["model"]["weight"][0] == 5
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"some text", bytes(1000)])
+def test_what_is_no_checkpoint_is_refused(tmp_path, content):
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match=r"a\.pt is no whole checkpoint"):
+        check_whole(tmp_path / "a.pt")
+
+
+def test_progress_is_what_a_checkpoint_says(tmp_path):
+    path = tmp_path / "checkpoint_last.pt"
+    torch_persistent_save(state(7, task_state={"vocabulary": {"dictionary": "abc"}}), str(path))
+    progress = read_progress(path)
+    assert (progress.updates, progress.next_epoch, progress.seconds, progress.best) == (7, 3, 60.0, 4.5)
+    assert progress.vocabulary == {"dictionary": "abc"}
+    for extra in ({"previous_training_time": 10**400}, {"best": torch.ones(2)}, None):
+        content = [1, 2] if extra is None else state(1, extra_state=extra)
+        torch.save(content, path)
+        with pytest.raises(ValueError, match="is no checkpoint of fairseq's"):
+            read_progress(path)
+
+
+def test_the_newest_whole_checkpoint_takes_the_place_of_a_damaged_last_one(tmp_path):
+    for name, updates in (("checkpoint_best.pt", 4), ("checkpoint_1_6.pt", 6), ("checkpoint_last.pt", 8)):
+        torch_persistent_save(state(updates), str(tmp_path / name))
+    (tmp_path / "checkpoint_1_7.pt").write_bytes(b"PK\x03\x04")
+    (tmp_path / "checkpoint_best.pt.tmp").write_bytes(b"what a killed run was writing")
+    mend_last_checkpoint(tmp_path)
+    assert read_progress(tmp_path / "checkpoint_last.pt").updates == 8
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"")
+    mend_last_checkpoint(tmp_path)
+    assert read_progress(tmp_path / "checkpoint_last.pt").updates == 6
+    assert (tmp_path / "checkpoint_last.pt.damaged").read_bytes() == b""
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_without_a_whole_checkpoint_the_damage_is_said_and_nothing_is_changed(tmp_path):
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"half")
+    with pytest.raises(DamagedCheckpointError, match="has no other: remove it to start again"):
+        mend_last_checkpoint(tmp_path)
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == b"half"

@@ -1,0 +1,298 @@
+"""Running fairseq-hydra-train: what is run again, what not, and what ends with it. A script stands in for fairseq."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from fairseq_linformer.errors import one_line
+from fairseq_linformer.training import launch as running
+from fairseq_linformer.training.launch import (
+    LOG_FILE,
+    RUN_FILE,
+    job_device,
+    override,
+    side_by_side,
+    train,
+)
+from fairseq_linformer.training.provenance import compose_configuration
+from tests.conftest import ROOT, running_in_group
+
+PYTHON = sys.executable
+OPTIONS = {"common.seed": 1, "dataset.batch_size": 1, "optimization.lr": [], "optimization.max_update": 1}
+
+# Logs two updates where Hydra does, counts its calls, and does what its arguments ask for.
+TRAINER = """\
+#!{python}
+import os, pathlib, subprocess, sys, tempfile, time
+pathlib.Path({calls!r}).open("a").write(os.environ["TMPDIR"] + " " + str(os.getpid()) + "\\n")
+tempfile.mkdtemp()
+folder = next(word.partition("=")[2] for word in sys.argv if word.startswith("checkpoint.save_dir="))
+log = pathlib.Path(folder, "hydra", "hydra_train.log").open("a", buffering=1)
+print('train | {{"epoch": 1, "loss": "2.5", "num_updates": "1"}}', file=log)
+print('train | {{"epoch": 1, "loss": "2.', file=log)
+if "common.wandb_project=fail" in sys.argv:
+    sys.exit("out of memory")
+if "common.wandb_project=wait" in sys.argv:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # as a worker of a DataLoader
+    time.sleep(60)
+if "common.wandb_project=replace" in sys.argv:
+    data = next(word.partition("=")[2] for word in sys.argv if word.startswith("task.data="))
+    pathlib.Path(data, "input0", "train.bin").write_bytes(b"54321")
+print('valid | {{"epoch": 1, "valid_loss": "2.0", "valid_num_updates": "2"}}', file=log)
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """Puts the stand-in beside Python, and is the file that it counts its calls in."""
+    path = tmp_path / "calls"
+    program = tmp_path / "bin" / "fairseq-hydra-train"
+    program.parent.mkdir()
+    program.write_text(TRAINER.format(python=sys.executable, calls=str(path)))
+    program.chmod(0o755)
+    monkeypatch.setattr(running.sys, "executable", str(program.with_name("python")))
+    return path
+
+
+@pytest.fixture
+def data(tmp_path) -> str:
+    """The override that names a folder of data."""
+    (tmp_path / "data" / "input0").mkdir(parents=True)
+    (tmp_path / "data" / "input0" / "train.bin").write_bytes(b"12345")
+    return override("task.data", tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    "value", ["/home/josé, (1)=x", "it's", "back\\slash", "both\\'", "ends\\", "''", "a b", "plain"]
+)
+def test_any_value_is_quoted_for_hydra(value):
+    parsed = OverridesParser.create().parse_override(override("task.data", value))
+    assert parsed.value() == value
+
+
+# What has a meaning for Hydra, OmegaConf or YAML, what only looks odd, and words that are no text there.
+PIECES = ["\t", " ", "\u00a0", *"${}\\'\",=:;#()[]<>|&!?*~@%^`+-./aZ0é犬🐕"]
+PIECES += ["null", "true", "1e5", "???", "\\'", "\\\\", "${", "\\${", "${a}", "$ {", "\u2028", "\x0b", "'\"", "../"]
+
+
+def test_any_path_means_what_was_typed_in_training_and_in_the_checkpoint():
+    """Composed by Hydra, resolved by fairseq-hydra-train, resolved into a checkpoint, and read from it."""
+    chance = random.Random(1)
+    paths = ["/" + "".join(chance.choices(PIECES, k=chance.randint(1, 12))) for _ in range(1500)]
+    allowed = [path for path in paths if "${" not in path]
+    assert 300 < len(allowed) < 1200
+    words = [override(f"+paths.number{number}", path) for number, path in enumerate(allowed)]
+    composed = compose_configuration("pretrain/tiny_512", ["task.data=/d", *words])
+    saved = OmegaConf.to_container(OmegaConf.create(composed), resolve=True, enum_to_str=True)
+    assert list(OmegaConf.create(saved).paths.values()) == allowed
+    for path in set(paths) - set(allowed):
+        with pytest.raises(ValueError, match=r"a path with \$\{ in it is not allowed") as error:
+            override("task.data", path)
+        assert str(error.value).startswith(f"{one_line(path)}: ")
+
+
+def test_a_complete_run_is_not_run_again(calls, data, tmp_path):
+    rows = [train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2) for _ in range(2)]
+    assert len(calls.read_text().splitlines()) == 1
+    assert (
+        rows[0]
+        == rows[1]
+        == [
+            {"epoch": 1.0, "loss": 2.5, "num_updates": 1.0},
+            {"epoch": 1.0, "valid_loss": 2.0, "valid_num_updates": 2.0},
+        ]
+    )
+
+
+def test_a_folder_keeps_to_its_settings(calls, data, tmp_path):
+    """Otherwise the figures of one run would be shown as those of another."""
+    train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2)
+    for lr, updates in ((2, 2), (1, 3)):
+        with pytest.raises(ValueError, match=r"run holds a run with other settings .*optimization\."):
+            train("pretrain/tiny_512", [data, f"optimization.lr=[{lr}]"], tmp_path / "run", updates)
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_a_folder_keeps_to_the_content_of_what_it_was_made_of(calls, data, tmp_path, monkeypatch):
+    """Under the same names, and whatever the times say; what only moved is the same."""
+    start = tmp_path / "start.pt"
+    start.write_bytes(b"weights")
+    words = [data, override("checkpoint.finetune_from_model", start)]
+    train("pretrain/tiny_512", words, tmp_path / "run", 2)
+    bin_file = tmp_path / "data" / "input0" / "train.bin"
+    for file, content, message in (
+        (bin_file, b"54321", "the data has other content"),
+        (start, b"WEIGHTS", "the checkpoint that it starts from has other content"),
+    ):
+        before = file.read_bytes(), file.stat()
+        file.write_bytes(content)
+        os.utime(file, (1, 1))  # older than the run
+        with pytest.raises(ValueError, match=rf"run holds a run with other settings \({message}\): remove it"):
+            train("pretrain/tiny_512", words, tmp_path / "run", 2)
+        file.write_bytes(before[0])
+    shutil.copytree(running.CONFIGS, tmp_path / "configs", symlinks=True)
+    monkeypatch.setattr("fairseq_linformer.training.provenance.CONFIGS", tmp_path / "configs")
+    train("pretrain/tiny_512", words, tmp_path / "run", 2)
+    recipe = tmp_path / "configs/pretrain/recipe/tiny.yaml"
+    recipe.write_text(recipe.read_text().replace("clip_norm: 1.0", "clip_norm: 0.5"))
+    with pytest.raises(ValueError, match=r"other settings \(optimization\.clip_norm was 1\.0, is 0\.5\): remove it"):
+        train("pretrain/tiny_512", words, tmp_path / "run", 2)
+    monkeypatch.undo()
+    (tmp_path / "data").rename(tmp_path / "moved")
+    assert train("pretrain/tiny_512", [override("task.data", tmp_path / "moved"), words[1]], tmp_path / "run", 2)
+
+
+def test_data_replaced_while_it_trains_ends_in_no_complete_run(calls, data, tmp_path):
+    words = [data, "common.wandb_project=replace"]
+    with pytest.raises(ValueError, match="since the run began, the data has other content: put the former one back"):
+        train("pretrain/tiny_512", words, tmp_path / "run", 2)
+    assert not json.loads((tmp_path / "run" / RUN_FILE).read_text())["complete"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"settings": ["a=b"], "complete": true}',
+            "holds a run, but no run.json that says what it is made of: remove it",
+        ),
+        ('{"settings"', r"run\.json: not JSON .*: remove its folder"),
+        ("[]", r"run\.json is damaged: .*: remove its folder"),
+        ('{"config": 1, "complete": true}', r"run\.json is damaged: .*: remove its folder"),
+        ("[" * 100000, r"run\.json: not JSON .*: remove its folder"),
+        (
+            '{"configuration": {}, "complete": true}',
+            r"run\.json is damaged: /configuration has no .*: remove its folder",
+        ),
+        (json.dumps({"configuration": OPTIONS, "complete": True}), r"run\.json is damaged: .*lr is empty: remove its"),
+    ],
+)
+def test_a_run_that_does_not_say_what_it_is_made_of_is_refused(calls, data, tmp_path, content, message):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / RUN_FILE).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        train("pretrain/tiny_512", [data], tmp_path / "run", 2)
+    assert (tmp_path / "run" / RUN_FILE).read_text() == content and not calls.is_file()
+
+
+def test_checkpoints_of_nobody_knows_what_are_refused(calls, data, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint_last.pt").touch()
+    with pytest.raises(ValueError, match=r"run holds a run, but no run\.json that says what it is made of"):
+        train("pretrain/tiny_512", [data], tmp_path / "run", 2)
+    assert not calls.is_file()
+
+
+def test_what_hydra_does_not_compose_is_one_line_before_any_work(calls, data, tmp_path):
+    with pytest.raises(ValueError, match=r"Could not override 'optimization\.rate'\.$"):
+        train("pretrain/tiny_512", [data, "optimization.rate=1"], tmp_path / "run", 2)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder /none"):
+        train("pretrain/tiny_512", ["task.data=/none"], tmp_path / "run", 2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_failed_says_why_and_is_run_again(calls, data, tmp_path):
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"ended with status 1; its last lines:\n(.*\n)*out of memory"):
+            train("pretrain/tiny_512", [data, "common.wandb_project=fail"], tmp_path / "run", 2)
+    assert len(calls.read_text().splitlines()) == 2
+    assert not json.loads((tmp_path / "run" / RUN_FILE).read_text())["complete"]
+
+
+def test_a_failed_call_does_not_stop_the_others():
+    def fail():
+        raise OSError("no space")
+
+    first, second, third = side_by_side([lambda: 1, fail, lambda: 3], jobs=2)
+    assert (first, str(second), third) == (1, "no space", 3)
+
+
+def test_an_interruption_ends_what_runs_side_by_side(calls, data, tmp_path):
+    """Ctrl-C in one of them, and what another has started does not train on unseen."""
+
+    def interrupt():
+        log = tmp_path / "run" / LOG_FILE
+        deadline = time.monotonic() + 60
+        while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    def wait():
+        train("pretrain/tiny_512", [data, "common.wandb_project=wait"], tmp_path / "run", 2)
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([interrupt, wait], jobs=2)
+    assert not running._running
+
+
+def test_a_typing_error_does_not_occupy_the_folder(calls, data, tmp_path):
+    with pytest.raises(OSError, match="out of memory"):
+        train("pretrain/tiny_512", [data, "common.wandb_project=fail"], tmp_path / "run", 2)
+    train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2)
+    assert len(calls.read_text().splitlines()) == 2
+
+
+def test_each_job_has_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(running.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    barrier = threading.Barrier(3)
+
+    def device():
+        barrier.wait(timeout=30)  # all three at once
+        return running._job.environment["CUDA_VISIBLE_DEVICES"], job_device()
+
+    found = sorted(side_by_side([device] * 3, jobs=3))
+    assert found == [("4", "cuda:0"), ("4", "cuda:0"), ("6", "cuda:1")], "as this process numbers what it sees"
+    assert job_device() == ("cuda" if torch.cuda.is_available() else "cpu"), "outside of them"
+
+
+def test_temporary_files_of_a_run_are_gone_with_it(calls, data, tmp_path):
+    train("pretrain/tiny_512", [data], tmp_path / "run", 2)
+    assert not Path(calls.read_text().split()[0]).exists()
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_training(
+    calls, data, tmp_path, ended_by
+):
+    script = """
+        import sys
+        from pathlib import Path
+        from fairseq_linformer import running
+        from fairseq_linformer.errors import one_line_errors
+        running.sys.executable = sys.argv[1]
+        with one_line_errors():
+            running.train("pretrain/tiny_512", [sys.argv[3], "common.wandb_project=wait"], Path(sys.argv[2]), 2)
+    """
+    command = [PYTHON, "-c", textwrap.dedent(script), str(tmp_path / "bin" / "python"), str(tmp_path / "run"), data]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
+        log = tmp_path / "run" / LOG_FILE
+        deadline = time.monotonic() + 60
+        while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with pytest.raises(ValueError, match="another process is training there"):
+            train("pretrain/tiny_512", [data, "common.wandb_project=wait"], tmp_path / "run", 2)
+        process.send_signal(ended_by)
+        process.wait(timeout=30)
+    if ended_by == signal.SIGKILL:  # the training lives on, and so does its lock
+        with pytest.raises(ValueError, match="another process is training there"):
+            train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2)
+        os.killpg(int(calls.read_text().split()[1]), signal.SIGKILL)
+        return
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not running_in_group(int(calls.read_text().split()[1]))
+    train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2)  # at once

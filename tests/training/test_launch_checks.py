@@ -1,0 +1,230 @@
+"""Several ranks: options that cannot work, and two processes beside the mean over their batches in one process."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import LegacyDistributedDataParallel
+from fairseq.options import get_training_parser, parse_args_and_arch
+from omegaconf import OmegaConf, open_dict
+from torch import distributed, multiprocessing
+from torch.nn.parallel import DistributedDataParallel
+
+from fairseq_linformer.training import launch_checks as module
+from fairseq_linformer.training.launch_checks import check_launch
+from tests.conftest import as_flags
+from tests.test_model import OFFLOADED, RECOMPUTED, small, tokens
+
+RANKS = 2
+# What is trained (an option of the model, or the classification head alone, as fine-tuning does), and by which wrapper.
+TRAININGS = {
+    "pretraining": ({"sharing": "layerwise"}, None, "pytorch_ddp"),
+    "pretraining, recomputed": ({"sharing": "layerwise", **RECOMPUTED}, None, "pytorch_ddp"),
+    "pretraining, offloaded": ({"sharing": "layerwise", **OFFLOADED}, None, "pytorch_ddp"),
+    "fine-tuning, recomputed": ({"sharing": "layerwise", **RECOMPUTED}, "head", "find_unused"),
+    "layerdrop, recomputed": ({"encoder_layerdrop": 0.5, **RECOMPUTED}, None, "find_unused"),
+    "layerdrop, legacy": ({"encoder_layerdrop": 0.5, "sharing": "layerwise"}, None, "legacy_ddp"),
+}
+
+
+def model_and_step(options, head, rank):
+    """A model, and a function that makes a backward pass with a seed and a batch of that rank through a wrapper."""
+    model = small(dropout=0.1, attention_dropout=0.1, encoder_layers=3, **options)
+    if head is not None:
+        model.register_classification_head(head, num_classes=3)
+
+    def step(wrapped):
+        torch.manual_seed(7 + rank)
+        logits = wrapped(tokens(RANKS)[rank : rank + 1], features_only=head is not None, classification_head_name=head)
+        logits[0].logsumexp(-1).mean().backward()
+
+    return model, step
+
+
+def gradients(model):
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+
+
+def train(rank, folder):
+    """What a rank does: every training, two backward passes of it; gradients, or the error, are left in the folder."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+    results = {}
+    for name, (options, head, wrapper) in TRAININGS.items():
+        model, step = model_and_step(options, head, rank)
+        if wrapper == "legacy_ddp":
+            wrapped = LegacyDistributedDataParallel(model, distributed.group.WORLD)
+        else:
+            wrapped = DistributedDataParallel(model, find_unused_parameters=wrapper == "find_unused")
+        try:
+            for _ in range(2):
+                model.zero_grad()
+                step(wrapped)
+                if wrapper == "legacy_ddp":
+                    wrapped.all_reduce_grads()
+            results[name] = gradients(model)
+        except RuntimeError as error:
+            results[name] = str(error)
+    torch.save(results, f"{folder}/{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The results of the ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(train, (folder,), nprocs=RANKS)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_gradients_of_two_ranks_are_the_mean_over_their_batches(trained, name):
+    """With dropout, and beside a model that keeps its activations: recomputation draws the masks of the first time."""
+    options, head, _ = TRAININGS[name]
+    kept = {option: value for option, value in options.items() if option not in OFFLOADED}
+    alone = []
+    for rank in range(RANKS):
+        model, step = model_and_step(kept, head, rank)
+        step(model)
+        alone.append(gradients(model))
+    for results in trained:
+        assert not isinstance(results[name], str), results[name]
+        for parameter, gradient in results[name].items():
+            mean = sum(own[parameter] for own in alone) / RANKS
+            torch.testing.assert_close(gradient, mean, atol=1e-6, rtol=1e-5, msg=parameter)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two GPUs, no launcher, and fairscale where the test says so."""
+    for name in ("WORLD_SIZE", *module.LAUNCHER):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    installed = []
+    monkeypatch.setattr(module, "find_spec", lambda name: name if name in installed else None)
+    return installed
+
+
+def whole(processes=2, task="dynamic_masked_lm", model=None, **options):
+    """fairseq's configuration of a training; ``options`` are of distributed_training, and cpu, bf16, … of common."""
+    cfg = OmegaConf.structured(FairseqConfig)
+    cfg.distributed_training.distributed_world_size = processes
+    for name, value in options.items():
+        cfg["distributed_training" if name in cfg.distributed_training else "common"][name] = value
+    with open_dict(cfg):
+        cfg.model, cfg.task = model or {"encoder_layerdrop": 0.0}, {"_name": task}
+    return cfg
+
+
+NAMES = "pytorch_ddp, c10d, legacy_ddp, no_c10d"
+NOT_INSTALLED = "where the package fairscale is not installed"
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"ddp_backend": "fully_sharded"}, f"ddp_backend=fully_sharded is not allowed: it must be one of {NAMES}"),
+        ({"ddp_backend": "slowmo"}, f"ddp_backend=slowmo is not allowed: it must be one of {NAMES} {NOT_INSTALLED}"),
+        ({"zero_sharding": "os"}, f"zero_sharding=os is not allowed: it must be none {NOT_INSTALLED}"),
+        ({"cpu_offload": True}, "cpu_offload=True is not allowed: it must be false without ddp_backend=fully_sharded"),
+        (
+            {"use_sharded_state": True},
+            "use_sharded_state=True is not allowed: it must be false: checkpoints in several",
+        ),
+        ({"pipeline_model_parallel": True}, "pipeline_model_parallel=True is not allowed: it must be false"),
+        ({"model_parallel_size": 2}, "common.model_parallel_size=2 is not allowed: it must be 1"),
+        ({"cpu": True}, "ddp_backend=pytorch_ddp is not allowed: it must be one of legacy_ddp, no_c10d on a CPU"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_by_name(machine, options, refused):
+    with pytest.raises(ValueError, match=refused):
+        check_launch(whole(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (
+            {"processes": 1},
+            f"ddp_backend=fully_sharded is not allowed: it must be one of {', '.join(module.DDP)} for a",
+        ),
+        ({"cpu": True}, "ddp_backend=fully_sharded is not allowed: it must be one of legacy_ddp, no_c10d on a CPU"),
+        ({"bf16": True}, "common.bf16=True is not allowed: it must be false with ddp_backend=fully_sharded"),
+        ({"zero_sharding": "os"}, "zero_sharding=os is not allowed: it must be none with ddp_backend=fully_sharded"),
+        ({"use_sharded_state": True}, "use_sharded_state=True is not allowed: it must be false"),
+        ({"processes": 1, "ddp_backend": "c10d", "zero_sharding": "os"}, "sharding=os .* must be none for a single"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_with_fairscale_either(machine, options, refused):
+    machine.append("fairscale")
+    with pytest.raises(ValueError, match=refused):
+        check_launch(whole(**{"ddp_backend": "fully_sharded", **options}))
+
+
+def test_what_can_work_is_not_refused(machine):
+    check_launch(whole())
+    check_launch(whole(1, cpu=True))
+    check_launch(whole(cpu=True, ddp_backend="legacy_ddp"))
+    machine.append("fairscale")
+    check_launch(whole(ddp_backend="fully_sharded", cpu_offload=True))
+    check_launch(whole(ddp_backend="slowmo"))
+    check_launch(whole(cpu=True, ddp_backend="legacy_ddp", zero_sharding="os"))
+
+
+@pytest.mark.parametrize(
+    ("training", "reason"),
+    [
+        ({"model": {"encoder_layerdrop": 0.1}}, "model.encoder_layerdrop=0.1, where skipped layers have no gradient"),
+        ({"task": "text_prediction"}, "task=text_prediction, where the LM head has no gradient"),
+    ],
+    ids=str,
+)
+def test_parameters_without_gradient_must_be_looked_for(machine, training, reason):
+    """Only where PyTorch waits for them."""
+    with pytest.raises(ValueError, match=f"find_unused_parameters=False is not allowed: it must be true with {reason}"):
+        check_launch(whole(**training))
+    check_launch(whole(**training, find_unused_parameters=True))
+    check_launch(whole(**training, ddp_backend="legacy_ddp"))
+    check_launch(whole(1, **training))
+
+
+def test_flags_are_refused_too(machine):
+    """Of them fairseq makes a configuration whose model is a Namespace."""
+    flags = {"task": "dynamic_masked_lm", "criterion": "masked_lm", "arch": "linformer_roberta_tiny"}
+    flags |= {"distributed_world_size": 2, "encoder_layerdrop": 0.1}
+    parsed = parse_args_and_arch(get_training_parser(), ["data", *map(str, as_flags(flags))])
+    with pytest.raises(ValueError, match=r"must be true with model.encoder_layerdrop=0\.1"):
+        check_launch(convert_namespace_to_omegaconf(parsed))
+
+
+def test_processes_of_a_launcher_do_not_train_alone(machine, monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}.items():
+        check_launch(whole(1))
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="distributed_world_size=1 is not allowed: it must be WORLD_SIZE=2, the proc"):
+        check_launch(whole(1))
+    check_launch(whole(2))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    check_launch(whole(1))
+
+
+def test_a_group_knows_the_whole_configuration_and_one_that_stands_alone_is_not_checked(machine):
+    cfg = whole(cpu_offload=True)
+    with pytest.raises(ValueError, match="cpu_offload=True"):
+        check_launch(cfg.task)
+    check_launch(OmegaConf.create({"_name": "dynamic_masked_lm"}))
+    check_launch(Namespace(cpu_offload=True))
+
+
+def test_half_precision_without_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"^common.fp16=True is not allowed: .*common.fp16=false"):
+        check_launch(OmegaConf.merge(whole(1), {"common": {"fp16": True}}))
+    # What fairseq does without CUDA is not refused.
+    for common in ({"bf16": True}, {"fp16": True, "memory_efficient_fp16": True}):
+        check_launch(OmegaConf.merge(whole(1), {"common": common}))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    check_launch(OmegaConf.merge(whole(1), {"common": {"fp16": True}}))

@@ -1,0 +1,123 @@
+"""What a run makes of its configuration and its folder before it trains. The command lines: test_training.py."""
+
+from dataclasses import replace
+
+import pytest
+from fairseq.checkpoint_utils import torch_persistent_save
+from omegaconf import OmegaConf
+
+from fairseq_linformer.attention import get_attention
+from fairseq_linformer.config import LinformerRobertaConfig, architecture_options
+from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.training.run import Run, adopt
+from tests.test_configs import composed
+from tests.training.test_checkpoint_files import state
+
+
+def config(folder, **changes):
+    options = {
+        "checkpoint": {
+            "save_dir": str(folder),
+            "restore_file": "checkpoint_last.pt",
+            "finetune_from_model": None,
+            "reset_optimizer": False,
+            "write_checkpoints_asynchronously": False,
+            "best_checkpoint_metric": "loss",
+        },
+        "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0},
+        "common": {"log_interval": 100},
+        "task": {"data": "data", "save_interval_minutes": 15},
+    }
+    return OmegaConf.merge(options, OmegaConf.from_dotlist([f"{name}={value}" for name, value in changes.items()]))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a run of five updates, which is in its third epoch after a minute."""
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        torch_persistent_save(state(5), str(tmp_path / name))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_update": 5}, {"max_update": 4}, {"max_update": 0, "max_epoch": 2}, {"stop_time_hours": 0.016}]
+)
+def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
+    with pytest.raises(SystemExit) as ended:
+        Run(config(folder, **{f"optimization.{name}": value for name, value in limit.items()}), {}, "next {run}")
+    assert ended.value.code == 0
+    assert "complete: 5 updates" in (said := capsys.readouterr().out)
+    assert f"checkpoint_best.pt, perplexity {2**4.5:.2f}\nnext: next {folder}" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimization.max_update": 0, "optimization.max_epoch": 3},
+        {"optimization.stop_time_hours": 1},
+        {"optimization.max_update": 5, "checkpoint.reset_optimizer": True},  # counts from 0 again
+    ],
+)
+def test_a_run_that_has_not_goes_on(folder, changes):
+    Run(config(folder, **changes), {}, "")
+
+
+def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path):
+    pretrained = {"checkpoint.finetune_from_model": folder / "checkpoint_best.pt", "optimization.max_update": 5}
+    Run(config(tmp_path / "other", **pretrained), {}, "")
+
+
+@pytest.mark.parametrize(("updates", "interval"), [(10, 1), (1000, 50), (100000, 100), (0, 100)])
+def test_a_short_run_logs_often_enough(tmp_path, updates, interval):
+    cfg = config(tmp_path, **{"optimization.max_update": updates})
+    Run(cfg, {}, "")
+    assert cfg.common.log_interval == interval
+
+
+def test_what_would_write_checkpoints_beside_our_files_is_refused(tmp_path):
+    said = r"checkpoint\.write_checkpoints_asynchronously=True is not allowed: it must be false"
+    with pytest.raises(ValueError, match=said):
+        Run(config(tmp_path, **{"checkpoint.write_checkpoints_asynchronously": True}), {}, "")
+
+
+def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("fairseq_linformer.training.run.time.monotonic", lambda: now[0])
+    run = Run(config(tmp_path), {}, "")
+    for update, seconds in enumerate((60.0, 62.0, 64.0)):  # the first has compiled and warmed up
+        now[0] = seconds
+        run.begin_update(update)
+        run.end_update(save_is_due=False)
+    assert (run._updates_left(), run._time_left()) == (7, "0:00:14")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"projected_length": "256..64", "sharing": "key-value"},
+        {"projection": "conv", "projected_length": 64, "sharing": "key-value", "encoder_normalize_before": True},
+        {"projection": "random", "freeze_projection": False, "projection_init": "normal", "encoder_layers": 6},
+        {"attention": "softmax", "local_conv": 5, "activation_fn": "relu", "layernorm_embedding": False},
+    ],
+)
+def test_fine_tuning_builds_the_checkpoints_model(options):
+    given = {**vars(LinformerRobertaConfig()), "_name": "linformer_roberta_small", "dropout": 0.0, **options}
+    trained = resolve_config(OmegaConf.create(given), 1024)
+    model = composed("finetune", "rte", "task.data=D", "checkpoint.finetune_from_model=C").model
+    adopt(model, architecture_options(trained))
+    built = resolve_config(model, 1024)
+    assert built == replace(trained, dropout=0.1), "dropout is the recipe's"
+
+
+def test_no_weights_no_dropout(monkeypatch):
+    config = resolve_config(LinformerRobertaConfig(), 64)
+    assert "attention_dropout" not in architecture_options(config)
+    monkeypatch.setattr(get_attention("linformer"), "HAS_WEIGHTS", False)
+    assert architecture_options(config)["attention_dropout"] == 0, "the recipe's would be refused"
+
+
+def test_what_was_typed_stays():
+    model = composed("finetune", "rte", "task.data=D", "model.projected_length=7", "model.local_conv=5").model
+    adopt(model, {"projected_length": 8, "local_conv": 9, "encoder_layers": 3})
+    assert (model.projected_length, model.local_conv, model.encoder_layers) == (7, 5, 3)

@@ -1,0 +1,291 @@
+"""The real command lines: fairseq-train, fairseq-hydra-train, fairseq-validate, Python; resume; bad checkpoints."""
+
+import math
+import re
+import shutil
+
+import pytest
+import torch
+from fairseq.data import data_utils
+from fairseq.tasks import setup_task
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.system.files import lock
+from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_perplexity
+from tests.conftest import ROOT, as_flags, run
+
+SIZES = {
+    "encoder_layers": 2,
+    "encoder_embed_dim": 32,
+    "encoder_ffn_embed_dim": 64,
+    "encoder_attention_heads": 2,
+    "projected_length": 8,
+    "local_conv": 3,
+    "max_positions": 32,
+}
+HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
+
+
+def with_flags(data, save_dir, updates, *more):
+    """fairseq-train with the settings that ``with_hydra`` takes from configs/pretrain/tiny_512.yaml."""
+    options = {**SIZES, "sharing": "layerwise", "dropout": 0.1, "attention_dropout": 0.1, "weight_decay": 0.01}
+    options |= {"lr": 0.002, "warmup_updates": 2, "total_num_update": 6, "max_update": updates, "seed": 1}
+    options |= {"tokens_per_sample": 32, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0}
+    options |= {
+        "task": "dynamic_masked_lm",
+        "criterion": "masked_lm",
+        "optimizer": "adam",
+        "lr_scheduler": "polynomial_decay",
+    }
+    options |= {"adam_betas": "(0.9,0.98)", "adam_eps": 1e-6, "clip_norm": 0.0, "save_interval_updates": 3}
+    options |= {"data_buffer_size": 0}
+    arch = ["--arch", "linformer_roberta_tiny", "--encoder-normalize-before", "--required-batch-size-multiple", 1]
+    return [
+        "fairseq-train",
+        data,
+        "--user-dir",
+        ROOT / "fairseq_linformer",
+        *arch,
+        *as_flags(options),
+        "--cpu",
+        "--save-dir",
+        save_dir,
+        *more,
+    ]
+
+
+def with_hydra(data, save_dir, updates, *more):
+    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+    schedule = [f"optimization.max_update={updates}", "optimization.lr=[0.002]", "optimization.clip_norm=0.0"]
+    schedule += ["lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=6"]
+    rest = ["model.dropout=0.1", "model.attention_dropout=0.1", "dataset.batch_size=4", "dataset.num_workers=0"]
+    paths = [f"task.data={data}", f"checkpoint.save_dir={save_dir}", "checkpoint.save_interval_updates=3"]
+    return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
+
+
+def last_line(output):
+    return output.rstrip().splitlines()[-1]
+
+
+def parameters(folder, name="checkpoint_last.pt"):
+    return torch.load(folder / name, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """A run of six updates by each command line, in a folder where relative paths mean what is typed."""
+    folder = tmp_path_factory.mktemp("runs")
+    shutil.copytree(corpus, folder / "data")
+    run(*with_flags("data", "flags", 6), cwd=folder)
+    run(*with_hydra("data", "hydra", 6), cwd=folder)
+    return folder
+
+
+def assert_same_training(a, b):
+    assert a["model"].keys() == b["model"].keys()
+    assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
+    moments = (state["last_optimizer_state"]["state"] for state in (a, b))
+    for one, other in zip(*(list(m.values()) for m in moments), strict=True):
+        assert torch.equal(one["exp_avg_sq"], other["exp_avg_sq"])
+
+
+def test_flags_and_hydra_train_the_same_model(trained):
+    assert_same_training(parameters(trained / "flags"), parameters(trained / "hydra"))
+
+
+@pytest.mark.parametrize("command", [with_flags, with_hydra])
+def test_resumed_run_equals_one_that_never_stopped(trained, command, tmp_path):
+    """To the last bit of every weight and of Adam's second moments, with dropout on, stopped within an epoch."""
+    for updates in (3, 6):
+        output = run(*command(trained / "data", "stopped", updates), cwd=tmp_path)
+    assert "Loaded checkpoint stopped/checkpoint_last.pt (epoch 1 @ 3 updates)" in output
+    straight = trained / ("flags" if command is with_flags else "hydra")
+    assert_same_training(parameters(tmp_path / "stopped"), parameters(straight))
+
+
+def test_validate_and_python_agree(trained):
+    checkpoint = ("--path", "hydra/checkpoint_last.pt", "--user-dir", ROOT / "fairseq_linformer")
+    settings = ("--task", "masked_lm", "--criterion", "masked_lm", "--batch-size", 4, "--cpu")
+    settings += ("--required-batch-size-multiple", 1)  # at its default, 8, fairseq-validate leaves rows out
+    output = run("fairseq-validate", "data", *checkpoint, *settings, cwd=trained)
+    reported = float(re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", output)[-1])
+
+    roberta = LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(trained / "data"))
+    perplexity = masked_lm_perplexity(roberta.model, roberta.task, rows=4)
+    assert 2**reported == pytest.approx(perplexity, rel=1e-3)
+
+
+def test_unigram_perplexity_is_that_of_smoothed_frequencies(corpus):
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(corpus), tokens_per_sample=32))
+    train, valid = (
+        [token for item in data_utils.load_indexed_dataset(str(corpus / split)) for token in item.tolist()]
+        for split in ("train", "valid")
+    )
+    size = len(task.source_dictionary)
+    losses = [-math.log((train.count(token) + 1) / (len(train) + size)) for token in valid]
+    assert unigram_perplexity(task) == pytest.approx(math.exp(sum(losses) / len(losses)))
+
+
+def test_hub_interface(trained, monkeypatch):
+    """Without naming data or subword model: both are found where the checkpoint was trained."""
+    monkeypatch.chdir(trained)
+    roberta = LinformerRobertaModel.from_pretrained("hydra", "checkpoint_last.pt")
+    roberta.eval()
+    tokens = roberta.encode("the old dog barks today")
+    assert tokens[0] == 0 and tokens[-1] == 2 and 3 not in tokens
+    assert roberta.decode(tokens) == "the old dog barks today"
+    assert roberta.extract_features(tokens).shape == (1, len(tokens), 32)
+    filled = roberta.fill_mask("the old <mask> barks today", topk=3)
+    assert len(filled) == 3 and all(0 < probability < 1 for _, probability, _ in filled)
+    roberta.register_classification_head("topic", num_classes=4)
+    assert roberta.predict("topic", tokens).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ValueError, match=r"tokens exceeds maximum length: 33 > 32"):
+        roberta.extract_features(torch.full((33,), 5))
+
+
+def test_python_says_what_is_missing(trained, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*nothing\.pt"):
+        LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "nothing.pt")
+    shutil.copy(trained / "data/dict.txt", tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path} holds no sentencepiece.bpe.model"):
+        LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(tmp_path))
+
+
+FINETUNE = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "sst_2"]
+
+
+def test_fine_tuning_without_a_checkpoint_stops(classification, tmp_path):
+    """It must not train from scratch in silence, whichever of fairseq's two options names the checkpoint."""
+    command = [*FINETUNE, f"task.data={classification}", "model=tiny_512", "common.cpu=true"]
+    output = run(*command, cwd=tmp_path, status=1)
+    assert last_line(output).endswith("null trains from scratch): there is no such checkpoint")
+    elsewhere = ["checkpoint.finetune_from_model=null", "checkpoint.restore_file=gone.pt"]
+    output = run(*command, *elsewhere, cwd=tmp_path, status=1)
+    assert last_line(output) == "error: checkpoint.restore_file=gone.pt: there is no such checkpoint"
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_path):
+    """Learns the task with the checkpoint's model, resumes after an interruption, and predicts by the labels' names."""
+    schedule = ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=5", "lr_scheduler.total_num_update=60"]
+    paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
+    command = [*FINETUNE, *schedule, *paths, "common.cpu=true", "dataset.num_workers=0"]
+    run(*command, "optimization.max_update=20", cwd=tmp_path)
+    output = run(*command, "optimization.max_update=60", cwd=tmp_path)
+    assert "Loaded checkpoint runs/sst_2/checkpoint_last.pt" in output
+    assert float(re.findall(r"valid on .*? accuracy ([\d.]+)", output)[-1]) > 90
+
+    roberta = LinformerRobertaModel.from_pretrained(str(tmp_path / "runs/sst_2"))
+    roberta.eval()
+    for sentence, label in (("the old dog runs today", "1"), ("the young bird sings today", "0")):
+        number = roberta.predict("sentence_classification_head", roberta.encode(sentence)).argmax().item()
+        labels = roberta.task.label_dictionary
+        assert labels[number + labels.nspecial] == label
+
+
+class Intruder:
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+def test_loading_a_checkpoint_runs_no_code_from_it(trained, tmp_path):
+    mark = tmp_path / "intruded"
+    state = {**parameters(trained / "hydra"), "extra_state": Intruder(mark)}
+    torch.save(state, tmp_path / "checkpoint_last.pt")
+    with pytest.raises(ValueError, match=r"is not loaded: .* could run code"):
+        LinformerRobertaModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(trained / "data"))
+    output = run(*with_hydra(trained / "data", tmp_path, 7), cwd=tmp_path, status=1)
+    assert last_line(output).startswith(f"error: {tmp_path}/checkpoint_last.pt is not loaded: ")
+    assert not mark.exists()
+
+
+def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_path):
+    output = run(*with_flags(trained / "data", "never", 6, "--projected-length", 33), cwd=tmp_path, status=1)
+    assert last_line(output) == "error: projected_length=33 is not allowed: it must be from 1 to max_positions=32"
+    output = run(*with_hydra(trained / "data", "never", 6, "model.sharing=all"), cwd=tmp_path, status=1)
+    allowed = "[none, headwise, key-value, layerwise]"
+    assert last_line(output) == f"error: model.sharing: Invalid value 'all', expected one of {allowed}"
+    output = run(*with_hydra(trained / "data", "never", 6, "model.projectedlength=3"), cwd=tmp_path, status=1)
+    unknown = "model.projectedlength: there is no such option; did you mean model.projected_length?"
+    assert last_line(output) == f"error: {unknown}"
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_a_complete_run_says_so_and_changes_nothing(trained, tmp_path):
+    shutil.copytree(trained / "hydra", tmp_path / "run")
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")}
+    output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path)
+    assert "complete: 6 updates\nbest checkpoint: run/checkpoint_best.pt, perplexity" in output
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")} == before
+
+
+def test_a_model_built_from_a_checkpoints_configuration_is_no_training(trained):
+    """Such a run is complete: its folder would be locked, and the program ended."""
+    cfg = read_checkpoint(trained / "hydra/checkpoint_last.pt")["cfg"]
+    cfg.task.data, cfg.checkpoint.save_dir = str(trained / "data"), str(trained / "hydra")
+    task = setup_task(cfg.task)
+    assert task.build_model(cfg.model) is not None and task.run is None
+    roberta = LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(trained / "data"))
+    assert roberta.task.build_model(roberta.cfg.model) is not None and roberta.task.run is None
+
+
+def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_is_used(trained, tmp_path):
+    """As a kill in mid-copy left it: without the repair fairseq ends in EOFError for ever."""
+    shutil.copytree(trained / "flags", tmp_path / "run")
+    last = tmp_path / "run/checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[:1000])
+    output = run(*with_flags(trained / "data", "run", 7), cwd=tmp_path)
+    assert "run/checkpoint_last.pt is no whole checkpoint" in output
+    assert "checkpoint_last.pt.damaged now, and the run goes on from checkpoint_best.pt, update 6" in output
+    assert parameters(tmp_path / "run")["optimizer_history"][-1]["num_updates"] == 7
+
+
+def test_a_folder_where_another_process_trains_is_refused(trained, tmp_path):
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run/.lock").open("a") as stream:
+        lock(stream, "")
+        output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path, status=1)
+    assert last_line(output) == "error: run: another process is training there"
+    assert not list((tmp_path / "run").glob("*.pt"))
+
+
+def test_a_run_is_saved_by_time_and_not_validated_then(trained, tmp_path):
+    """What is best must not depend on the clock; nor must the options that the checkpoint says it was trained with."""
+    settings = ["task.save_interval_minutes=0.0001", "checkpoint.save_interval_updates=100"]
+    command = with_hydra(trained / "data", "run", 3, "checkpoint.no_last_checkpoints=true", *settings)
+    output = run(*command, cwd=tmp_path)
+    assert "(epoch 1 @ 1 updates, score None)" in output and output.count("valid on 'valid' subset") == 1
+    (timed,) = (tmp_path / "run").glob("checkpoint_1_*.pt")  # keep_interval_updates=1
+    cfg = parameters(tmp_path / "run", timed.name)["cfg"]
+    assert (cfg["checkpoint"]["save_interval_updates"], cfg["dataset"]["disable_validation"]) == (100, False)
+
+
+def test_a_training_that_diverges_says_so(trained, tmp_path):
+    settings = ["optimization.lr=[1e9]", "lr_scheduler.warmup_updates=0"]
+    output = run(*with_hydra(trained / "data", "run", 6, *settings), cwd=tmp_path, status=1)
+    said = r"error: the training diverged: after update \d the loss is .* lower optimization\.lr"
+    assert re.match(said, last_line(output)) and len(output.splitlines()) < 40
+
+
+def test_another_vocabulary_of_equal_size_is_refused_wherever_a_checkpoint_is_read(trained, tmp_path):
+    """As of another corpus: masks would be filled from the wrong vocabulary, in silence."""
+    shutil.copytree(trained / "data", tmp_path / "data")
+    symbols = (tmp_path / "data/dict.txt").read_text().splitlines()
+    (tmp_path / "data/dict.txt").write_text("\n".join(reversed(symbols)) + "\n")
+    with pytest.raises(ValueError, match="data has another dictionary than the checkpoint was trained with"):
+        LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(tmp_path / "data"))
+    shutil.copyfile(trained / "data/dict.txt", tmp_path / "data/dict.txt")
+    model = tmp_path / "data/sentencepiece.bpe.model"
+    model.write_bytes(model.read_bytes() + b" ")
+    checkpoint = ("--path", trained / "hydra/checkpoint_last.pt", "--user-dir", ROOT / "fairseq_linformer")
+    settings = ("--task", "masked_lm", "--criterion", "masked_lm", "--batch-size", 4, "--cpu")
+    output = run("fairseq-validate", tmp_path / "data", *checkpoint, *settings, cwd=tmp_path, status=1)
+    assert "data has another subword model than the checkpoint was trained with" in last_line(output)
+    shutil.copytree(trained / "hydra", tmp_path / "run")
+    output = run(*with_hydra(tmp_path / "data", "run", 7), cwd=tmp_path, status=1)
+    assert "data has another subword model than run/checkpoint_last.pt was trained with" in last_line(output)
