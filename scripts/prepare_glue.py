@@ -22,8 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.data.classification import SUMMARY_FILE, write_classification
-from fairseq_linformer.data.prepare.glue import TASKS, glue_folder, read_glue
+from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
+from fairseq_linformer.data.prepare.labelled import write_labelled
+from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS
 from fairseq_linformer.data.tokenizer import (
     DICTIONARY_FILE,
     Tokenizer,
@@ -39,7 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--source", metavar="DIR|ARCHIVE|URL", required=True, help="where the official files are")
-    add("--tasks", metavar="A,B,…", default=",".join(TASKS), help=f"default: {','.join(TASKS)}")
+    add("--tasks", metavar="A,B,…", default=",".join(SOURCES), help=f"default: {','.join(SOURCES)}")
     from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
     add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make a folder a task in")
@@ -63,9 +64,9 @@ def main(source: str, tasks: str, tokenizer: Path, out: Path) -> None:
                 continue
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}
-            summary = write_classification(out / task, rows, loaded, TASKS[task].labels, scale=TASKS[task].scale)
+            summary = write_labelled(out / task, TASKS[task], rows, loaded)
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    trained = ",".join(config_name(task) for task in names if task != "AX")  # which is for MNLI's models
+    trained = ",".join(config_name(task) for task in names if TASKS[task].trained_as is None)
     print(f"next: python scripts/finetune.py --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
 
 

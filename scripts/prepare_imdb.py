@@ -21,8 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from fairseq_linformer.data.classification import write_classification
 from fairseq_linformer.data.prepare.imdb import ADDRESS, imdb_folder, read_imdb
+from fairseq_linformer.data.prepare.labelled import write_labelled
+from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.system.files import check_data_path
@@ -45,7 +46,7 @@ def main(source: str, tokenizer: Path, out: Path) -> None:
     with imdb_folder(source) as folder:
         splits = read_imdb(folder)
         rows = {split: read.examples for split, read in splits.items()}
-        summary = write_classification(out, rows, loaded)
+        summary = write_labelled(out, TASKS["IMDB"], rows, loaded)
     print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
     print("next:", fine_tuning_command("imdb", out))
 

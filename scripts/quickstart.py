@@ -33,7 +33,6 @@ import torch
 from fairseq.models.roberta import RobertaHubInterface
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.data.classification import Example, write_classification
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.docstrings import (
     collect_docstrings,
@@ -42,7 +41,9 @@ from fairseq_linformer.data.prepare.docstrings import (
     split_by_module,
     write_text,
 )
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.prepare.reading import find_files, read_chunks
+from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError, one_line_errors
 from fairseq_linformer.system.files import check_data_path, staged_folder
@@ -144,7 +145,7 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
     splits = read_examples(folder / "text" / "examples.json")
     data = folder / "data-classification"
     if not data.is_dir():
-        write_classification(data, splits, load_tokenizer(folder / "data"))
+        write_labelled(data, own_task("docstrings", "single-label"), splits, load_tokenizer(folder / "data"))
     labels = Counter(example.label for example in splits["valid"])
     logs: dict[str, list[list[dict]]] = {"pretrained": [], "random weights": []}
     for seed in seeds:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_linformer.data.prepare.glue import TASKS
+from fairseq_linformer.data.prepare.glue import SOURCES
+from fairseq_linformer.data.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -120,13 +121,13 @@ def write_sst_2(source: Path) -> None:
 def write_official(source: Path, task: str, rows: int = 3) -> None:
     """The files of a task in the exact shape of the official ones, each field naming its column and row."""
     (source / task).mkdir(parents=True)
-    for file in TASKS[task].splits.values():
+    for file in SOURCES[task].files.values():
         lines = ["\t".join(file.columns)] if file.header else []
         for row in range(rows):
             fields = {column: f"{column} {row}" for column in file.columns}
-            if TASKS[task].label in fields:
-                labels = TASKS[task].labels or ("5.000", "0", "2.5")
-                fields[TASKS[task].label] = labels[row % len(labels)]
+            if SOURCES[task].label in fields:
+                labels = TASKS[task].classes or ("5.000", "0", "2.5")
+                fields[SOURCES[task].label] = labels[row % len(labels)]
             lines.append("\t".join(fields.values()))
         mark = "\ufeff" if task == "MRPC" and file.name != "test.tsv" else ""
         (source / task / file.name).write_text(mark + "\n".join(lines) + "\n", encoding="utf-8")

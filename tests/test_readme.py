@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_linformer.checkpoint import read_checkpoint
-from fairseq_linformer.data.prepare.glue import TASKS
+from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.resolve import resolve_config
 from tests.conftest import ROOT, as_flags, run, sentences, write_official
 
@@ -40,7 +40,7 @@ def workplace(tmp_path_factory):
         (folder / name).symlink_to(ROOT / name)
     (folder / "train.txt").write_text(sentences(400, seed=1))
     (folder / "valid.txt").write_text(sentences(40, seed=2))
-    for task in TASKS:
+    for task in SOURCES:
         write_official(folder / "official", task)
     shutil.make_archive(str(folder / "glue"), "zip", folder / "official")
     (folder / "reviews.txt").write_text("the old dog barks\nthe bird sings\n")

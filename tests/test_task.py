@@ -11,7 +11,8 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
-from fairseq_linformer.data.classification import Example, write_classification
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import Tokenizer
 from fairseq_linformer.data.truncation import METHODS, truncate
 from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask, TextPredictionConfig
@@ -47,7 +48,7 @@ def write(folder: Path, *, pairs: bool, scores: bool = False) -> Path:
         split: [Example(text(), str(row % 2), text() if pairs else None) for row in range(rows)]
         for split, rows in (("train", 80), ("valid", 30), ("test", 30))
     }
-    write_classification(folder, splits, Numbers(), labels=() if scores else None)
+    write_labelled(folder, own_task("own", "regression" if scores else "single-label"), splits, Numbers())
     return folder
 
 

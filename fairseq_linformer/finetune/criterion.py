@@ -18,7 +18,7 @@ from fairseq.logging.meters import MetersDict
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from ..data.classification import label_names
+from ..data.tasks import label_names
 from ..errors import check
 from .metrics import CORRELATIONS, METRICS
 

@@ -15,13 +15,8 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from torch import Tensor
 from tqdm import tqdm
 
-from ..data.classification import (
-    SUMMARY_FILE,
-    Example,
-    encode_columns,
-    label_names,
-    read_summary,
-)
+from ..data.prepare.labelled import Example, encode_columns
+from ..data.tasks import SUMMARY_FILE, label_names, read_summary
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import truncate
 from ..errors import UserError
@@ -67,7 +62,7 @@ class Predictor:
             known = ", ".join(self.labels) or "a score"
             raise UserError(f"{checkpoint} has {cfg.num_classes} outputs, but the data in {folder} has: {known}")
         self.pairs = (folder / "input1").is_dir()
-        self.scale = read_summary(folder).scale if (folder / SUMMARY_FILE).is_file() else 1.0
+        self.scale = read_summary(folder).task.scale if (folder / SUMMARY_FILE).is_file() else 1.0
         if getattr(cfg, "truncation", None) == "random-crop":
             cfg.truncation = "head"  # as the task does outside train: no prediction depends on chance
         self._tokenizer = load_tokenizer(folder)

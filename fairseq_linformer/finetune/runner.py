@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 
 from ..checkpoint import checkpoint_file, data_folder, read_checkpoint
 from ..config import ResolvedConfig
-from ..data.classification import read_summary
+from ..data.tasks import read_summary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError
 from ..model import LinformerRobertaModel

@@ -5,17 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.classification import read_summary
-from ..data.prepare.glue import HIGHEST_SCORE, TASKS
+from ..data.prepare.glue import SOURCES
+from ..data.tasks import TASKS, Task, read_summary
 from ..errors import UserError
 
 HEADER = "index\tprediction"
 
 # File: the task and the split that it predicts.
 FILES: Mapping[str, tuple[str, str]] = {
-    **{f"{task}.tsv": (task, "test") for task in TASKS if task != "MNLI"},
-    "MNLI-m.tsv": ("MNLI", "test"),
-    "MNLI-mm.tsv": ("MNLI", "test1"),
+    file: (task.name, split) for task in TASKS.values() for split, file in task.leaderboard.items()
 }
 
 
@@ -23,23 +21,27 @@ def check_test_set(data: Path, name: str) -> None:
     """ValueError where a prepared task has not the labels and the test set that a file of the submission needs."""
     task, split = FILES[name]
     summary = read_summary(data)
-    if sorted(summary.labels) != sorted(TASKS[task].labels):
-        found, official = (", ".join(labels) or "scores" for labels in (summary.labels, TASKS[task].labels))
+    if sorted(summary.task.classes) != sorted(TASKS[task].classes):
+        found, official = (", ".join(names) or "scores" for names in (summary.task.classes, TASKS[task].classes))
         raise UserError(f"{data}: its labels are {found}, the official ones of {task} are {official}")
-    rows, official_rows = (
-        summary.splits[split].examples if split in summary.splits else 0,
-        TASKS[task].splits[split].rows,
-    )
+    rows = summary.splits[split].examples if split in summary.splits else 0
+    official_rows = _official_rows(name)
     if rows != official_rows:
         raise UserError(
             f"{data}: its split {split} has {rows} rows, the official test set of {name} has {official_rows}"
         )
 
 
+def _official_rows(name: str) -> int:
+    task, split = FILES[name]
+    return SOURCES[task].files[split].rows
+
+
 def write_submission_file(folder: Path, name: str, predictions: Sequence[str]) -> None:
     """Writes a file of the submission: the number of each row, from 0 on, and the class or the score."""
-    if not TASKS[FILES[name][0]].labels:  # a regression may leave the range of the scores
-        predictions = [f"{np.clip(float(score), 0.0, HIGHEST_SCORE):.3f}" for score in predictions]
+    task = TASKS[FILES[name][0]]
+    if task.kind == "regression":  # which may leave the range of the scores
+        predictions = [f"{np.clip(float(score), 0.0, task.scale):.3f}" for score in predictions]
     rows = [HEADER, *(f"{number}\t{prediction}" for number, prediction in enumerate(predictions))]
     (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
@@ -58,7 +60,7 @@ def check_submission(folder: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    task, split = FILES[path.name]
+    task = TASKS[FILES[path.name][0]]
     try:
         text = path.read_bytes().decode()  # with the ends of lines as they are
     except UnicodeDecodeError as error:
@@ -66,20 +68,20 @@ def _check_file(path: Path) -> None:
     header, *rows = text.removesuffix("\n").split("\n")
     if header != HEADER:
         raise UserError(f"{path}: the header is {header!r}, it must be {HEADER!r}")
-    official = TASKS[task].splits[split].rows
+    official = _official_rows(path.name)
     if len(rows) != official:
         raise UserError(f"{path}: {len(rows)} rows, it must have {official}, those of the official test set")
     for number, row in enumerate(rows):
         start, _, prediction = row.partition("\t")
-        if start != str(number) or not _is_prediction(prediction, TASKS[task].labels):
-            allowed = f"one of {', '.join(TASKS[task].labels)}" if TASKS[task].labels else f"0 to {HIGHEST_SCORE:g}"
+        if start != str(number) or not _is_prediction(prediction, task):
+            allowed = f"one of {', '.join(task.classes)}" if task.classes else f"0 to {task.scale:g}"
             raise UserError(f"{path}, line {number + 2}: {row!r}, it must be {number}, a tab, and {allowed}")
 
 
-def _is_prediction(word: str, labels: Sequence[str]) -> bool:
-    if labels:
-        return word in labels
+def _is_prediction(word: str, task: Task) -> bool:
+    if task.classes:
+        return word in task.classes
     try:
-        return 0.0 <= float(word) <= HIGHEST_SCORE
+        return 0.0 <= float(word) <= task.scale
     except ValueError:
         return False

@@ -14,7 +14,8 @@ from fairseq.data import Dictionary
 from fairseq.logging import metrics
 from torch import nn
 
-from fairseq_linformer.data.classification import Example, write_classification
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune.criterion import REPORTS, TextPredictionCriterion
 from tests.conftest import ROOT, run
@@ -37,7 +38,9 @@ def pairs(corpus, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("scores") / "STS-B"
     words = ("dog", "cat", "bird", "fish")
     rows = [Example(f"the {words[row % 4]} today", str(row % 5), f"the {words[row % 3]}") for row in range(9)]
-    write_classification(folder, {"train": rows, "valid": rows}, load_tokenizer(corpus), labels=(), scale=5.0)
+    write_labelled(
+        folder, own_task("own", "regression", scale=5.0), {"train": rows, "valid": rows}, load_tokenizer(corpus)
+    )
     return folder
 
 

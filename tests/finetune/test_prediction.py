@@ -19,8 +19,9 @@ import torch
 from fairseq.data import data_utils
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.data.classification import Example, write_classification
-from fairseq_linformer.data.prepare.glue import MNLI_LABELS, TASKS
+from fairseq_linformer.data.prepare.glue import SOURCES
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import TASKS, own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import prediction
 from fairseq_linformer.finetune.prediction import Predictor
@@ -41,8 +42,9 @@ def examples(number, *, labels=(None,), seconds=(None,), most=5) -> list[Example
     return [Example(*row) for row in zip(texts, itertools.cycle(labels), itertools.cycle(seconds), strict=False)]
 
 
-def write_task(folder, tokenizer, splits, **options) -> Path:
-    write_classification(folder, splits, load_tokenizer(tokenizer), **options)
+def write_task(folder, tokenizer, splits, labels=None, scale=1.0) -> Path:
+    task = own_task("own", "regression" if labels == () else "single-label", labels or (), scale)
+    write_labelled(folder, task, splits, load_tokenizer(tokenizer))
     return folder
 
 
@@ -182,7 +184,7 @@ def test_a_checkpoint_of_fairseqs_own_task(reviews, classification, tmp_path):
     with (data / "label/dict.txt").open("a") as file:
         file.write("madeupword0000 0\n")  # as fairseq-preprocess fills it up
     assert predictor_of(own, data).labels == ("0", "1")
-    other = write_task(tmp_path / "other", classification, {"test": rows}, labels=MNLI_LABELS)
+    other = write_task(tmp_path / "other", classification, {"test": rows}, labels=TASKS["MNLI"].classes)
     with pytest.raises(ValueError, match=r"has 2 outputs, but the data in .*/other has: contradiction, entail"):
         predictor_of(own, other)
 
@@ -373,11 +375,11 @@ def glue(scores, reviews, classification, tmp_path, monkeypatch) -> SimpleNamesp
     data = tmp_path / "tasks"
     for task, rows in {"WNLI": 146, "MNLI": 7, "AX": 5, "STS-B": 6}.items():
         official = TASKS[task]
-        splits = {name: file for name, file in official.splits.items() if name.startswith("test")}
+        splits = {name: file for name, file in SOURCES[task].files.items() if name.startswith("test")}
         splits = {name: replace(file, rows=rows + (name == "test1")) for name, file in splits.items()}
-        monkeypatch.setitem(TASKS, task, replace(official, splits=splits))
+        monkeypatch.setitem(SOURCES, task, replace(SOURCES[task], files=splits))
         tests = {name: examples(file.rows, seconds=["dog", "cat"]) for name, file in splits.items()}
-        write_task(data / task, classification, tests, labels=official.labels, scale=official.scale)
+        write_task(data / task, classification, tests, labels=official.classes, scale=official.scale)
     wnli = changed(scores, tmp_path / "wnli", data=str(data / "WNLI"), num_classes=2, regression_target=False)
     mnli = changed(scores, tmp_path / "mnli", data=str(data / "MNLI"), num_classes=3, regression_target=False)
     runs = [("WNLI", 50.0, tmp_path / "worse"), ("WNLI", 60.0, wnli), ("MNLI", 40.0, mnli), ("STS-B", 1.0, scores)]
@@ -412,7 +414,8 @@ def test_a_submission(glue, scores, tmp_path, capsys):
 
 def test_a_submission_that_cannot_be_right_is_refused_before_anything_is_predicted(glue, tmp_path, monkeypatch):
     monkeypatch.setitem(SCRIPT["submit"].__globals__, "Predictor", None)
-    monkeypatch.setitem(TASKS, "AX", replace(TASKS["AX"], splits={"test": replace(TASKS["AX"].splits["test"], rows=9)}))
+    files = {"test": replace(SOURCES["AX"].files["test"], rows=9)}
+    monkeypatch.setitem(SOURCES, "AX", replace(SOURCES["AX"], files=files))
     with pytest.raises(ValueError, match=r"AX: its split test has 5 rows, the official test set of AX\.tsv has 9"):
         SCRIPT["submit"](glue.runs, glue.data, tmp_path / "submission")
     with pytest.raises(ValueError, match=r"no task of GLUE has both a run in .*/runs and its prepared data in .*/none"):

@@ -14,7 +14,7 @@ import torch
 from hydra.utils import instantiate
 
 from fairseq_linformer.checkpoint import read_checkpoint
-from fairseq_linformer.data.prepare.glue import TASKS
+from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.finetune import runner as finetuning
 from fairseq_linformer.finetune.results import (
     Result,
@@ -38,7 +38,7 @@ def write_sts_b(source: Path) -> None:
     chance = random.Random(1)
     (source / "STS-B").mkdir(parents=True)
     lines = [line for line in sentences(200, seed=3).splitlines() if line]
-    for file in TASKS["STS-B"].splits.values():
+    for file in SOURCES["STS-B"].files.values():
         rows = ["\t".join(file.columns)]
         for number in range(48):
             first, other = chance.sample(lines, 2)
@@ -343,7 +343,7 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
     ("words", "message"),
     [
         (["--tasks", "sst_2,mrcp"], "error: task mrcp is unknown, known are: cola, sst_2, mrpc"),
-        (["--tasks", "rte"], "RTE is no prepared task: it holds no classification.json"),
+        (["--tasks", "rte"], "RTE is no prepared task: it holds no task.json"),
         (["--tasks", "sst_2", "--checkpoint", "runs/none.pt"], "error: there is no checkpoint runs/none.pt"),
         (["--tasks", "sst_2", "--learning-rates", "1e-4,x"], "1e-4,x is not allowed: numbers above 0"),
         (["--tasks", "sst_2", "--seeds", "1,1"], "1,1 is not allowed: numbers above -1, each once"),

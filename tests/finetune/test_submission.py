@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.data.classification import Example, write_classification
-from fairseq_linformer.data.prepare.glue import MNLI_LABELS, TASKS
+from fairseq_linformer.data.prepare.glue import SOURCES
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import TASKS, own_task
 from fairseq_linformer.finetune.submission import (
     FILES,
     check_submission,
@@ -18,7 +19,7 @@ from tests.test_task import Numbers
 ENTAILMENT = ("entailment", "not_entailment")
 ROWS = {"CoLA": 1063, "SST-2": 1821, "MRPC": 1725, "STS-B": 1379, "QQP": 390965, "MNLI-m": 9796, "MNLI-mm": 9847}
 ROWS |= {"QNLI": 5463, "RTE": 3000, "WNLI": 146, "AX": 1104}
-ALLOWED = {"QNLI": ENTAILMENT, "RTE": ENTAILMENT, **dict.fromkeys(("MNLI-m", "MNLI-mm", "AX"), MNLI_LABELS)}
+ALLOWED = {"QNLI": ENTAILMENT, "RTE": ENTAILMENT, **dict.fromkeys(("MNLI-m", "MNLI-mm", "AX"), TASKS["MNLI"].classes)}
 
 
 @pytest.mark.parametrize(("name", "rows"), [(name, rows) for name, rows in ROWS.items() if rows < 2000])
@@ -34,9 +35,9 @@ def test_a_file_that_is_written_is_right(tmp_path: Path, name: str, rows: int) -
 
 
 def test_the_files_are_those_of_the_leaderboard() -> None:
-    assert {name.removesuffix(".tsv"): TASKS[task].splits[split].rows for name, (task, split) in FILES.items()} == ROWS
+    assert {name.removesuffix(".tsv"): SOURCES[task].files[split].rows for name, (task, split) in FILES.items()} == ROWS
     assert FILES["MNLI-mm.tsv"] == ("MNLI", "test1") and FILES["AX.tsv"] == ("AX", "test")
-    assert all(TASKS[task].labels == ALLOWED[name] for name, task in (("QNLI",) * 2, ("RTE",) * 2, ("AX",) * 2))
+    assert all(TASKS[task].classes == ALLOWED[name] for name, task in (("QNLI",) * 2, ("RTE",) * 2, ("AX",) * 2))
 
 
 def test_scores_stay_in_their_range(tmp_path: Path) -> None:
@@ -109,7 +110,12 @@ def test_a_test_set_that_is_not_the_official_one_is_named(tmp_path: Path) -> Non
         ("words", "test", ENTAILMENT, 146),
         ("scores", "test", (), 146),
     ):
-        write_classification(tmp_path / name, {split: rows[:count]}, Numbers(), labels=labels)
+        write_labelled(
+            tmp_path / name,
+            own_task("own", "single-label" if labels else "regression", labels),
+            {split: rows[:count]},
+            Numbers(),
+        )
     check_test_set(tmp_path / "right", "WNLI.tsv")
     for name, message in {
         "short": r"short: its split test has 145 rows, the official test set of WNLI\.tsv has 146",
@@ -119,5 +125,5 @@ def test_a_test_set_that_is_not_the_official_one_is_named(tmp_path: Path) -> Non
     }.items():
         with pytest.raises(ValueError, match=message):
             check_test_set(tmp_path / name, "WNLI.tsv")
-    with pytest.raises(FileNotFoundError, match=r"is no prepared task: it holds no classification\.json"):
+    with pytest.raises(FileNotFoundError, match=r"is no prepared task: it holds no task\.json"):
         check_test_set(tmp_path, "WNLI.tsv")

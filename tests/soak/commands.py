@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fairseq_linformer.data.prepare.glue import TASKS
+from fairseq_linformer.data.prepare.glue import SOURCES
 from tests.conftest import sentences, write_sst_2
 from tests.training.test_training import SIZES, with_flags, with_hydra
 
@@ -42,7 +42,7 @@ def write_inputs(folder: Path) -> None:
 def _write_wnli(source: Path) -> None:
     """The one task with so few rows of test, as many as the leaderboard wants, that a submission of it is quick."""
     (source / "WNLI").mkdir(parents=True)
-    for file in TASKS["WNLI"].splits.values():
+    for file in SOURCES["WNLI"].files.values():
         lines = [line for line in sentences(file.rows if "test" in file.name else 96, seed=5).splitlines() if line]
         rows = ["\t".join(file.columns)]
         for number, line in enumerate(lines):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from fairseq.data import Dictionary
 
-from fairseq_linformer.data.classification import Example
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.prepare.glue import TASKS, glue_folder, read_glue
+from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
+from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.prepare.reading import read_chunks
 from fairseq_linformer.data.prepare.rows import read_rows
 from fairseq_linformer.data.tokenizer import (
@@ -66,14 +66,14 @@ class GlueTables:
 
     def __init__(self, folder: Path) -> None:
         self.source = folder / "glue"
-        for task in TASKS:
+        for task in SOURCES:
             if not (self.source / task).exists():
                 write_official(self.source, task)
 
     def attempt(self, chance: random.Random) -> str | None:
-        task = chance.choice([*TASKS])
-        split = chance.choice([*TASKS[task].splits])
-        path = self.source / task / TASKS[task].splits[split].name
+        task = chance.choice([*SOURCES])
+        split = chance.choice([*SOURCES[task].files])
+        path = self.source / task / SOURCES[task].files[split].name
         whole = path.read_bytes()
         try:
             path.write_bytes(content := mutate(whole, chance))
@@ -84,7 +84,8 @@ class GlueTables:
 
 
 def _naive_rows(content: bytes, task: str, split: str) -> list[tuple[str | None, ...]]:
-    file, about = TASKS[task].splits[split], TASKS[task]
+    about = SOURCES[task]
+    file = about.files[split]
     lines = content.decode().removeprefix("\ufeff").removesuffix("\n").split("\n")
     rows = []
     for line in lines[int(file.header) :]:

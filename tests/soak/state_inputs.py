@@ -12,8 +12,8 @@ from benchmarking.measuring import Machine
 from benchmarking.runner import Benchmark
 from benchmarking.suites import Plan
 
-from fairseq_linformer.data.classification import read_summary
-from fairseq_linformer.data.prepare.glue import TASKS
+from fairseq_linformer.data.prepare.glue import SOURCES
+from fairseq_linformer.data.prepare.labelled import read_summary
 from fairseq_linformer.finetune.results import (
     RESULTS_FILE,
     SCORES_FILE,
@@ -43,7 +43,7 @@ class StateFiles:
         splits = {"train": counts, "valid": counts}
         self.summary = {"labels": ["0", "1"], "splits": splits, "long_length": 512, "scale": 5.0}
         self.results = {"runs": [_run(task, seed) for task in ("MRPC", "RTE") for seed in (1, 2)]}
-        rows = range(TASKS["WNLI"].splits["test"].rows)
+        rows = range(SOURCES["WNLI"].files["test"].rows)
         self.submission = "index\tprediction\n" + "".join(f"{number}\t{number % 2}\n" for number in rows)
         self.model = resolve_config(Namespace(encoder_layers=1), 16)
         self.run = folder / "runs" / "RTE" / "seed1"
@@ -63,9 +63,9 @@ class StateFiles:
         return chance.choice(kinds)(chance)
 
     def _summary(self, chance: random.Random) -> str | None:
-        content = _write(self.folder / "classification.json", self.summary, chance)
+        content = _write(self.folder / "task.json", self.summary, chance)
         found = read_summary(self.folder)
-        same = [*found.labels] == content["labels"] and found.scale == content["scale"]
+        same = [*found.task.classes] == content["task"]["classes"] and found.task.scale == content["task"]["scale"]
         for split, counts in found.splits.items():
             said = content["splits"][split]
             same &= all(getattr(counts, name) == said[name] for name in ("examples", "tokens", "long"))
@@ -87,7 +87,7 @@ class StateFiles:
         (self.folder / "WNLI.tsv").write_bytes(content)
         check_submission(self.folder)
         header, *rows = content.decode().removesuffix("\n").split("\n")
-        right = header == "index\tprediction" and len(rows) == TASKS["WNLI"].splits["test"].rows
+        right = header == "index\tprediction" and len(rows) == SOURCES["WNLI"].files["test"].rows
         right &= all(row in (f"{number}\t0", f"{number}\t1") for number, row in enumerate(rows))
         return None if right else "a submission that is not right was let through"
 

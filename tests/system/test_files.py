@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_linformer.data.classification import write_classification
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.data.prepare.labelled import write_labelled
+from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.system import files as staging
 from fairseq_linformer.system.files import check_data_path, check_path, staged_folder
 from tests.conftest import ROOT
@@ -113,7 +114,9 @@ def test_such_a_name_is_refused_where_it_is_typed(
 
 
 def test_nor_does_the_package_write_there(tmp_path: Path) -> None:
-    for write in (lambda: prepare_corpus([NONE], [NONE], SPLIT), lambda: write_classification(SPLIT, {}, None)):  # type: ignore[arg-type]
+    task = own_task("own", "single-label")
+    writes = (lambda: prepare_corpus([NONE], [NONE], SPLIT), lambda: write_labelled(SPLIT, task, {}, None))  # type: ignore[arg-type]
+    for write in writes:
         with pytest.raises(ValueError, match="a:b: a data folder with a colon"):
             write()
 

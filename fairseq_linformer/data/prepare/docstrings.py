@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ...errors import UserError
-from ..classification import Example
+from .labelled import Example
 
 STANDARD_LIBRARY = "standard library"
 # Tests, other roots inside this one, and copies of other packages.

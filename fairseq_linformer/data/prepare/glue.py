@@ -1,19 +1,19 @@
 """The nine tasks of GLUE and its diagnostic set AX, from the files of the official downloads (gluebenchmark.com).
 
-A task is an entry of `TASKS`: its files, their columns, its labels. The files are lines of tab-separated fields and
-nothing more: quotes are text. Labels keep their official values, which a submission to the benchmark needs; STS-B's
-scores, 0 to 5, are to be written divided by 5 (`GlueTask.scale`), which is what RoBERTa's recipe trains on.
+``data.tasks`` has their files, columns and classes. The files are lines of tab-separated fields and nothing more:
+quotes are text. Labels keep their official values, which a submission to the benchmark needs; STS-B's scores, 0 to 5,
+are written divided by 5 (``Task.scale``), which is what RoBERTa's recipe trains on.
 """
 
 import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ...errors import UserError
-from ..classification import Example
+from ..tasks import TASKS, Source, SourceFile, Task
+from .labelled import Example
 from .sources import (
     Rows,
     SourceSplit,
@@ -23,120 +23,8 @@ from .sources import (
     unpack,
 )
 
-HIGHEST_SCORE = 5.0  # of STS-B
+SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
 ROW_BYTES = 1_000_000  # far above the longest official row: a file without line ends would be read into memory whole
-
-
-@dataclass(frozen=True)
-class TsvFile:
-    """A file: its name, all of its columns, how many rows the official one has, and whether it names its columns."""
-
-    name: str
-    columns: tuple[str, ...]
-    rows: int
-    header: bool = True
-
-
-@dataclass(frozen=True)
-class GlueTask:
-    """A task's files by fairseq's names of splits, and what stands in them.
-
-    `texts` are the columns of the text or the two texts, `label` the column of the label, in the files that have it.
-    `labels` are the names of the classes, none where the label is a score. `skips_broken`: rows with another number of
-    fields are left out and counted, where the official file is known to have some.
-    """
-
-    splits: Mapping[str, TsvFile]
-    texts: tuple[str, ...]
-    label: str
-    labels: tuple[str, ...]
-    skips_broken: bool = False
-
-    @property
-    def scale(self) -> float:
-        """The highest score."""
-        return 1.0 if self.labels else HIGHEST_SCORE
-
-
-def _splits(columns: str, test_columns: str, train: int, dev: int, test: int) -> dict[str, TsvFile]:
-    """The files of a task that has one of each; columns in one string, separated by commas."""
-    return {
-        "train": TsvFile("train.tsv", tuple(columns.split(",")), train),
-        "valid": TsvFile("dev.tsv", tuple(columns.split(",")), dev),
-        "test": TsvFile("test.tsv", tuple(test_columns.split(",")), test),
-    }
-
-
-PAIR = ("sentence1", "sentence2")
-STS_B = "index,genre,filename,year,old_index,source1,source2,sentence1,sentence2"
-MNLI = (
-    "index,promptID,pairID,genre,sentence1_binary_parse,sentence2_binary_parse,sentence1_parse,sentence2_parse,"
-    "sentence1,sentence2"
-)
-MNLI_TRAIN = tuple(f"{MNLI},label1,gold_label".split(","))
-MNLI_DEV = tuple(f"{MNLI},label1,label2,label3,label4,label5,gold_label".split(","))
-MNLI_TEST = tuple(MNLI.split(","))
-MNLI_LABELS = ("contradiction", "entailment", "neutral")
-COLA = ("source", "label", "star", "sentence")
-
-TASKS: Mapping[str, GlueTask] = {
-    "CoLA": GlueTask(
-        {
-            "train": TsvFile("train.tsv", COLA, 8551, header=False),
-            "valid": TsvFile("dev.tsv", COLA, 1043, header=False),
-            "test": TsvFile("test.tsv", ("index", "sentence"), 1063),
-        },
-        ("sentence",),
-        "label",
-        ("0", "1"),
-    ),
-    "SST-2": GlueTask(
-        _splits("sentence,label", "index,sentence", 67349, 872, 1821), ("sentence",), "label", ("0", "1")
-    ),
-    "MRPC": GlueTask(
-        _splits("Quality,#1 ID,#2 ID,#1 String,#2 String", "index,#1 ID,#2 ID,#1 String,#2 String", 3668, 408, 1725),
-        ("#1 String", "#2 String"),
-        "Quality",
-        ("0", "1"),
-    ),
-    "QQP": GlueTask(
-        _splits("id,qid1,qid2,question1,question2,is_duplicate", "id,question1,question2", 363846, 40430, 390965),
-        ("question1", "question2"),
-        "is_duplicate",
-        ("0", "1"),
-        skips_broken=True,
-    ),
-    "STS-B": GlueTask(_splits(f"{STS_B},score", STS_B, 5749, 1500, 1379), PAIR, "score", ()),
-    "MNLI": GlueTask(
-        {
-            "train": TsvFile("train.tsv", MNLI_TRAIN, 392702),
-            "valid": TsvFile("dev_matched.tsv", MNLI_DEV, 9815),
-            "valid1": TsvFile("dev_mismatched.tsv", MNLI_DEV, 9832),
-            "test": TsvFile("test_matched.tsv", MNLI_TEST, 9796),
-            "test1": TsvFile("test_mismatched.tsv", MNLI_TEST, 9847),
-        },
-        PAIR,
-        "gold_label",
-        MNLI_LABELS,
-    ),
-    "QNLI": GlueTask(
-        _splits("index,question,sentence,label", "index,question,sentence", 104743, 5463, 5463),
-        ("question", "sentence"),
-        "label",
-        ("entailment", "not_entailment"),
-    ),
-    "RTE": GlueTask(
-        _splits("index,sentence1,sentence2,label", "index,sentence1,sentence2", 2490, 277, 3000),
-        PAIR,
-        "label",
-        ("entailment", "not_entailment"),
-    ),
-    "WNLI": GlueTask(
-        _splits("index,sentence1,sentence2,label", "index,sentence1,sentence2", 635, 71, 146), PAIR, "label", ("0", "1")
-    ),
-    # For a model that was trained on MNLI: a test set alone, with MNLI's classes.
-    "AX": GlueTask({"test": TsvFile("AX.tsv", ("index", *PAIR), 1104)}, PAIR, "gold_label", MNLI_LABELS),
-}
 
 
 def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
@@ -146,24 +34,25 @@ def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
     ValueError: an unknown task; later, a row that is not what the task's files hold, named by file and line.
     FileNotFoundError: a file is missing.
     """
-    if task not in TASKS:
-        raise UserError(f"task {task!r} is unknown, known are: {', '.join(TASKS)}")
+    if task not in SOURCES:
+        raise UserError(f"task {task!r} is unknown, known are: {', '.join(SOURCES)}")
     folder = next((place / task for place in (source, *sorted(source.glob("*/"))) if (place / task).is_dir()), None)
     if folder is None:
         raise FileNotFoundError(f"{source} holds no folder {task}")
-    for file in TASKS[task].splits.values():
+    for file in SOURCES[task].files.values():
         if not (folder / file.name).is_file():
             raise FileNotFoundError(f"{folder / file.name} is missing")
     splits = {}
-    for split, file in TASKS[task].splits.items():
+    for split, file in SOURCES[task].files.items():
         rows = Rows()
         splits[split] = SourceSplit(_read(folder / file.name, file, TASKS[task], rows), file.rows, rows=rows)
     return splits
 
 
-def _read(path: Path, file: TsvFile, task: GlueTask, rows: Rows) -> Iterator[Example]:
-    places = [file.columns.index(column) for column in task.texts]
-    label_place = file.columns.index(task.label) if task.label in file.columns else None
+def _read(path: Path, file: SourceFile, task: Task, rows: Rows) -> Iterator[Example]:
+    source = SOURCES[task.name]
+    places = [file.columns.index(column) for column in source.texts]
+    label_place = file.columns.index(source.label) if source.label in file.columns else None
     with path.open("rb") as lines:  # bytes end lines at \n alone: a carriage return inside a text is text
         for number, line in enumerate(iter(lambda: lines.readline(ROW_BYTES + 1), b""), 1):
             where = f"{path}, line {number}"
@@ -174,7 +63,7 @@ def _read(path: Path, file: TsvFile, task: GlueTask, rows: Rows) -> Iterator[Exa
             except UnicodeDecodeError as error:
                 raise UserError(f"{where}: not UTF-8 ({error})") from error
             if len(fields) != len(file.columns):
-                if task.skips_broken and number > 1:
+                if source.skips_broken and number > 1:
                     rows.broken += 1
                     continue
                 expected = f"{len(file.columns)} tab-separated fields ({', '.join(file.columns)})"
@@ -189,18 +78,18 @@ def _read(path: Path, file: TsvFile, task: GlueTask, rows: Rows) -> Iterator[Exa
             yield Example(texts[0], label, texts[1] if len(texts) > 1 else None)
 
 
-def _label(value: str, task: GlueTask, where: str) -> str:
+def _label(value: str, task: Task, where: str) -> str:
     """The class or the score as it stands there."""
-    if task.labels:
-        if value not in task.labels:
-            raise UserError(f"{where}: label {value!r}, expected one of {', '.join(task.labels)}")
+    if task.classes:
+        if value not in task.classes:
+            raise UserError(f"{where}: label {value!r}, expected one of {', '.join(task.classes)}")
         return value
     try:
         score = float(value)
     except ValueError:
         score = -1.0
-    if not 0.0 <= score <= HIGHEST_SCORE:
-        raise UserError(f"{where}: score {value!r}, expected a number from 0 to {HIGHEST_SCORE:g}")
+    if not 0.0 <= score <= task.scale:
+        raise UserError(f"{where}: score {value!r}, expected a number from 0 to {task.scale:g}")
     return value
 
 
@@ -232,9 +121,9 @@ def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
 
     Raises FileNotFoundError, ValueError or OSError as ``as_folder`` and ``download`` do.
     """
-    unknown = [task for task in tasks if task not in TASKS]
+    unknown = [task for task in tasks if task not in SOURCES]
     if unknown:
-        raise UserError(f"task {unknown[0]!r} is unknown, known are: {', '.join(TASKS)}")
+        raise UserError(f"task {unknown[0]!r} is unknown, known are: {', '.join(SOURCES)}")
     if not is_address(source):
         with as_folder(Path(source), _is_task_file) as folder:
             yield folder
@@ -256,7 +145,9 @@ def _is_task_file(name: str) -> bool:
     """Whether a member of an archive is a file of a task, in the task's folder."""
     parts = PurePosixPath(name).parts
     return (
-        len(parts) >= 2 and parts[-2] in TASKS and parts[-1] in {file.name for file in TASKS[parts[-2]].splits.values()}
+        len(parts) >= 2
+        and parts[-2] in SOURCES
+        and parts[-1] in {file.name for file in SOURCES[parts[-2]].files.values()}
     )
 
 
@@ -269,5 +160,5 @@ def _write_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:
         (folder / name).write_text("\n".join([header, *chosen]) + "\n", encoding="utf-8")
     _, *rows = test.read_text(encoding="utf-8").rstrip("\n").split("\n")
     numbered = ["\t".join([str(number), *row.split("\t")[1:]]) for number, row in enumerate(rows)]
-    header = "\t".join(TASKS["MRPC"].splits["test"].columns)
+    header = "\t".join(SOURCES["MRPC"].files["test"].columns)
     (folder / "test.tsv").write_text("\n".join([header, *numbered]) + "\n", encoding="utf-8")

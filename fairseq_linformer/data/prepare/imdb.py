@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import UserError
-from ..classification import Example
+from .labelled import Example
 from .sources import (
     Rows,
     SourceSplit,

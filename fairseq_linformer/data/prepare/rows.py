@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...errors import UserError
 from ...system.state import parse_json
-from ..classification import Example
+from .labelled import Example
 
 FORMATS = ("txt", "tsv", "jsonl")
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import pooch
 
 from ...errors import UserError
-from ..classification import Example
+from .labelled import Example
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
 

@@ -12,14 +12,15 @@ from pathlib import Path
 import pooch
 import pytest
 
-from fairseq_linformer.data.classification import Example
 from fairseq_linformer.data.prepare.glue import (
     DOWNLOADS,
     ROW_BYTES,
-    TASKS,
+    SOURCES,
     glue_folder,
     read_glue,
 )
+from fairseq_linformer.data.prepare.labelled import Example
+from fairseq_linformer.data.tasks import TASKS
 from tests.conftest import served, write_official, write_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,22 +38,22 @@ def rows_of(source: Path, task: str) -> dict[str, list[Example]]:
     return {split: list(read.examples) for split, read in read_glue(source, task).items()}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", SOURCES)
 def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
     write_official(tmp_path, task)
     splits = rows_of(tmp_path, task)
-    assert set(splits) == set(TASKS[task].splits)
+    assert set(splits) == set(SOURCES[task].files)
     for split, rows in splits.items():
         assert len(rows) == 3
-        assert [row.text for row in rows] == [f"{TASKS[task].texts[0]} {number}" for number in range(3)]
-        if len(TASKS[task].texts) == 2:
-            assert rows[2].second == f"{TASKS[task].texts[1]} 2"
+        assert [row.text for row in rows] == [f"{SOURCES[task].texts[0]} {number}" for number in range(3)]
+        if len(SOURCES[task].texts) == 2:
+            assert rows[2].second == f"{SOURCES[task].texts[1]} 2"
         if split.startswith("test"):
             assert {row.label for row in rows} == {None}
         elif task == "STS-B":
             assert [row.label for row in rows] == ["5.000", "0", "2.5"]
         else:
-            assert {row.label for row in rows} == set(TASKS[task].labels)
+            assert {row.label for row in rows} == set(TASKS[task].classes)
 
 
 def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path: Path) -> None:

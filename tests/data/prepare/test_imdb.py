@@ -19,7 +19,6 @@ from pathlib import Path
 import pooch
 import pytest
 
-from fairseq_linformer.data.classification import Example
 from fairseq_linformer.data.prepare import sources
 from fairseq_linformer.data.prepare.imdb import (
     ARCHIVE,
@@ -27,6 +26,7 @@ from fairseq_linformer.data.prepare.imdb import (
     imdb_folder,
     read_imdb,
 )
+from fairseq_linformer.data.prepare.labelled import Example
 from tests.conftest import ROOT, served, write_run
 
 REVIEWS = {

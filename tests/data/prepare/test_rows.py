@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from fairseq_linformer.data.classification import Example
+from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.prepare.rows import read_rows
 
 

@@ -1,4 +1,4 @@
-"""What write_classification writes is what fairseq's own SentencePredictionTask reads."""
+"""What write_labelled writes is what fairseq's own SentencePredictionTask reads."""
 
 import io
 import json
@@ -11,12 +11,15 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
-from fairseq_linformer.data import classification
-from fairseq_linformer.data.classification import Example, read_summary, write_classification
+from fairseq_linformer.data.prepare import labelled
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import own_task, read_summary
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
 
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
 VALID = [Example("bad", "negative"), Example("a film", "positive")]
+
+CLASSES, SCORES = (own_task("own", kind) for kind in ("single-label", "regression"))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def test_fairseq_loads_single_texts(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    write_classification(tmp_path / "out", {"train": TRAIN, "valid": VALID}, tokenizer)
+    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
     task = load_task(tmp_path / "out", "train", "valid")
     for split, rows in {"train": TRAIN, "valid": VALID}.items():
         encoded = tokenizer.encode([row.text for row in rows])
@@ -71,32 +74,34 @@ def test_fairseq_loads_single_texts(tmp_path: Path, tokenizer: Tokenizer) -> Non
 def test_fairseq_loads_scores(tmp_path: Path, tokenizer: Tokenizer) -> None:
     rows = [Example("a film", "0.5", "film"), Example("good", "1.0", "a good film"), Example("bad", "0.0", "")]
     splits = {"train": rows, "valid": rows[1:], "test": [Example("good", None, "bad")]}
-    summary = write_classification(tmp_path / "out", splits, tokenizer, labels=())
-    assert summary.labels == ()
+    summary = write_labelled(tmp_path / "out", SCORES, splits, tokenizer)
+    assert summary.task.classes == ()
     task = load_task(tmp_path / "out", "train", "valid", "test", num_classes=1, regression_target=True)
     assert [row["target"] for row in task.dataset("train")] == [[0.5], [1.0], [0.0]]
     assert [row["target"] for row in task.dataset("valid")] == [[1.0], [0.0]]
     assert "target" not in task.dataset("test")[0]
-    assert read_summary(tmp_path / "out") == summary and summary.scale == 1.0
-    fifths = write_classification(tmp_path / "fifths", {**splits}, tokenizer, labels=(), scale=5.0)
-    assert read_summary(tmp_path / "fifths") == fifths and fifths.scale == 5.0
+    assert read_summary(tmp_path / "out") == summary and summary.task.scale == 1.0
+    fifths = write_labelled(tmp_path / "fifths", own_task("own", "regression", scale=5.0), {**splits}, tokenizer)
+    assert read_summary(tmp_path / "fifths") == fifths and fifths.task.scale == 5.0
     assert (tmp_path / "fifths" / "label" / "train.label").read_text() == "0.1\n0.2\n0.0\n"
     with pytest.raises(ValueError, match="split train, row 2: score 'high' is no number"):
-        write_classification(tmp_path / "no", {"train": [rows[0], Example("a", "high", "b")]}, tokenizer, labels=())
+        write_labelled(tmp_path / "no", SCORES, {"train": [rows[0], Example("a", "high", "b")]}, tokenizer)
 
 
 def test_a_test_set_alone_with_the_classes_of_another_task(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """AX: predictions of a model that was trained on MNLI are numbered as MNLI's classes."""
     names = ("contradiction", "entailment", "neutral")
-    write_classification(tmp_path / "out", {"test": [Example("a", None, "b")]}, tokenizer, labels=names)
+    write_labelled(
+        tmp_path / "out", own_task("own", "single-label", names), {"test": [Example("a", None, "b")]}, tokenizer
+    )
     task = load_task(tmp_path / "out", "test", num_classes=3)
     assert tuple(task.label_dictionary.symbols[4:7]) == names
 
 
 def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path: Path, tokenizer: Tokenizer) -> None:
     rows = [Example("a", name) for name in ("zebra", "zebra", "standard library", "apple", "zebra")]
-    summary = write_classification(tmp_path / "out", {"train": rows}, tokenizer)
-    assert summary.labels == ("apple", "standard library", "zebra")
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
+    assert summary.task.classes == ("apple", "standard library", "zebra")
     task = load_task(tmp_path / "out", "train", num_classes=3)
     assert [int(row["target"]) for row in task.dataset("train")] == [2, 2, 1, 0, 2]
     assert (tmp_path / "out/label/dict.txt").read_text() == "apple 1\nstandard library 1\nzebra 3\n"
@@ -104,7 +109,7 @@ def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path: Path, tokeni
 
 def test_fairseq_loads_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
     rows = [Example("a film", "no", "bad film"), Example("good", "yes", "that is good")]
-    summary = write_classification(tmp_path / "out", {"train": rows}, tokenizer)
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
     task = load_task(tmp_path / "out", "train")
     first, second = (tokenizer.encode([text])[0].tolist() for text in ("good", "that is good"))
     assert tokens(task, "train", 1) == [0, *first, 2, 2, *second, 2]
@@ -114,26 +119,31 @@ def test_fairseq_loads_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
 def test_counts_are_of_what_the_model_sees(tmp_path: Path, tokenizer: Tokenizer) -> None:
     splits = {"train": TRAIN, "valid": VALID}
     lengths = [len(ids) + 2 for ids in tokenizer.encode([row.text for row in TRAIN])]
-    counts = write_classification(tmp_path / "out", splits, tokenizer, long_length=max(lengths) - 1).splits["train"]
+    counts = write_labelled(tmp_path / "out", CLASSES, splits, tokenizer, long_length=max(lengths) - 1).splits["train"]
     assert (counts.examples, counts.tokens, counts.long) == (3, sum(lengths), lengths.count(max(lengths)))
-    counts = write_classification(tmp_path / "again", splits, tokenizer, long_length=max(lengths)).splits["train"]
+    counts = write_labelled(tmp_path / "again", CLASSES, splits, tokenizer, long_length=max(lengths)).splits["train"]
     assert counts.long == 0
 
 
 def test_batches_leave_no_seam(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Example("good " * (1 + row % 5), f"label {row % 2}") for row in range(23)]
-    write_classification(tmp_path / "whole", {"train": iter(rows)}, tokenizer)
-    monkeypatch.setattr(classification, "BATCH", 4)
-    write_classification(tmp_path / "pieces", {"train": iter(rows)}, tokenizer)
+    write_labelled(tmp_path / "whole", CLASSES, {"train": iter(rows)}, tokenizer)
+    monkeypatch.setattr(labelled, "BATCH", 4)
+    write_labelled(tmp_path / "pieces", CLASSES, {"train": iter(rows)}, tokenizer)
     assert files_below(tmp_path / "whole") == files_below(tmp_path / "pieces")
     with pytest.raises(ValueError, match="split train, row 24: the text is empty"):
-        write_classification(tmp_path / "bad", {"train": [*rows, Example(" ", "label 0")]}, tokenizer)
+        write_labelled(tmp_path / "bad", CLASSES, {"train": [*rows, Example(" ", "label 0")]}, tokenizer)
     with pytest.raises(ValueError, match="split train, row 24: no piece is left"):
-        write_classification(tmp_path / "bad", {"train": [*rows, Example("\u200b", "label 0")]}, tokenizer)
+        write_labelled(
+            tmp_path / "bad",
+            CLASSES,
+            {"train": [*rows, Example("\u200b", "label 0")]},
+            tokenizer,
+        )
 
 
 def test_the_folder_alone_encodes_another_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    write_classification(tmp_path / "out", {"train": TRAIN}, tokenizer)
+    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
     found = load_tokenizer(tmp_path / "out")
     assert found.encode(["a good film"])[0].tolist() == tokenizer.encode(["a good film"])[0].tolist()
     assert Dictionary.load(str(tmp_path / "out/input0/dict.txt")).symbols == tokenizer.dictionary.symbols
@@ -157,22 +167,27 @@ class Recorder(Tokenizer):
 @pytest.mark.parametrize("text", ["good\tfilm", "good\nfilm", " good\r\nfilm ", "good\rfilm\n", "good\u2028film"])
 def test_line_ends_and_tabs_are_white_space(tmp_path: Path, text: str) -> None:
     recorder = Recorder()
-    write_classification(tmp_path / "out", {"train": [Example(text, "x"), Example("two  spaces", "x")]}, recorder)
+    write_labelled(
+        tmp_path / "out",
+        CLASSES,
+        {"train": [Example(text, "x"), Example("two  spaces", "x")]},
+        recorder,
+    )
     assert recorder.lines == ["good film", "two  spaces"]
 
 
 def test_train_names_the_labels_wherever_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    write_classification(tmp_path / "out", {"valid": VALID, "train": TRAIN}, tokenizer)
+    write_labelled(tmp_path / "out", CLASSES, {"valid": VALID, "train": TRAIN}, tokenizer)
     assert class_names(load_task(tmp_path / "out", "valid"), "valid") == ["negative", "positive"]
 
 
 def test_a_test_split_needs_no_labels(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    write_classification(tmp_path / "out", {"test": [Example("good", None)], "train": TRAIN}, tokenizer)
+    write_labelled(tmp_path / "out", CLASSES, {"test": [Example("good", None)], "train": TRAIN}, tokenizer)
     task = load_task(tmp_path / "out", "train", "test")
     assert len(tokens(task, "test", 0)) > 2
     assert "target" not in task.dataset("test")[0]
     labelled = {"train": TRAIN, "test": [Example("good", "positive")]}
-    write_classification(tmp_path / "labelled", labelled, tokenizer)
+    write_labelled(tmp_path / "labelled", CLASSES, labelled, tokenizer)
     assert class_names(load_task(tmp_path / "labelled", "test"), "test") == ["positive"]
 
 
@@ -204,7 +219,7 @@ def test_what_cannot_be_trained_on_is_refused(
     tmp_path: Path, tokenizer: Tokenizer, splits: dict[str, list[Example]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        write_classification(tmp_path / "out", splits, tokenizer)
+        write_labelled(tmp_path / "out", CLASSES, splits, tokenizer)
     assert list(tmp_path.iterdir()) == []  # neither the folder nor a part of it
 
 
@@ -212,7 +227,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, tokenizer: Tok
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("keep")
     with pytest.raises(ValueError, match="nothing was changed"):
-        write_classification(tmp_path / "out", {"train": TRAIN}, tokenizer)
+        write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
     assert files_below(tmp_path) == {"out/precious": b"keep"}
 
 
@@ -220,8 +235,8 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer
     left = tmp_path / "out.partial"
     (left / "label").mkdir(parents=True)
     (left / "label" / "old.bin").write_text("stale")
-    (left / classification.SUMMARY_FILE).touch()
-    write_classification(tmp_path / "out", {"train": TRAIN}, tokenizer)
+    (left / labelled.SUMMARY_FILE).touch()
+    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
     assert not left.exists()
     assert not (tmp_path / "out/label/old.bin").exists()
 
@@ -229,26 +244,27 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("labels", None, "/labels is null, it must be a list"),
+        ("task", {"classes": None}, "/task/classes is null, it must be a list"),
+        ("task", {"kind": "x"}, "/task/kind is x, it must be one of single-label, .*"),
+        ("task", {"classes": []}, "/task/classes has 0 names, but it is a single-label task"),
         ("splits", {"train": {"examples": 1}}, "/splits/train has no tokens"),
         ("splits", {"train": "1"}, '/splits/train is "1", it must be an object'),
-        ("scale", 0, "/scale is 0, it must be above 0"),
+        ("task", {"scale": 0}, "/task/scale is 0, it must be above 0"),
     ],
 )
-def test_a_damaged_summary_is_named(
-    tmp_path: Path, tokenizer: Tokenizer, key: str, value: object, message: str
-) -> None:
-    write_classification(tmp_path / "out", {"train": TRAIN, "valid": VALID}, tokenizer)
-    file = tmp_path / "out" / "classification.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
-    with pytest.raises(ValueError, match=rf"classification\.json is damaged: {message}$"):
+def test_a_damaged_summary_is_named(tmp_path: Path, tokenizer: Tokenizer, key: str, value: dict, message: str) -> None:
+    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
+    file = tmp_path / "out" / "task.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, key: {**content[key], **value}}))
+    with pytest.raises(ValueError, match=rf"task\.json is damaged: {message}$"):
         read_summary(tmp_path / "out")
 
 
 def test_unknown_pieces_are_counted_and_warned_of(tmp_path: Path, tokenizer: Tokenizer) -> None:
     strange = [Example("a 漢 film", "positive", "字字 good"), Example("bad", "positive", "good")]
     known = [Example("a film", "positive", "good")] * 500
-    summary = write_classification(tmp_path / "out", {"train": known + strange[:1], "valid": strange}, tokenizer)
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": known + strange[:1], "valid": strange}, tokenizer)
     whole = load_task(tmp_path / "out", "valid")
     unknown = sum(tokens(whole, "valid", row).count(whole.source_dictionary.unk()) for row in range(2))
     assert summary.splits["valid"].unknown == unknown > 0
