@@ -12,18 +12,12 @@ labels: that part is left out), fills masks and draws the losses. Every step is 
 interrupted goes on.
 """
 
-import argparse
 import json
-import logging
 import random
 import statistics
-import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import TypedDict
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 import matplotlib
 
@@ -33,6 +27,8 @@ import torch
 from fairseq.models.roberta import RobertaHubInterface
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.cli.program import program
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.docstrings import (
     collect_docstrings,
@@ -45,7 +41,7 @@ from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.prepare.reading import find_files, read_chunks
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
-from fairseq_linformer.errors import UserError, one_line_errors
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import check_data_path, staged_folder
 from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_perplexity
@@ -220,17 +216,15 @@ def quickstart(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", metavar="FILE", nargs="+", type=Path, default=[], help="your own text files")
-    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("quickstart"), help="default: quickstart")
-    parser.add_argument("--vocab-size", metavar="N", type=int, default=2000, help="pieces (default 2000)")
-    parser.add_argument("--updates", metavar="N", type=int, default=2500, help="of pretraining (default 2500)")
-    parser.add_argument("--fine-tuning-updates", metavar="N", type=int, default=250, help="default 250")
-    parser.add_argument(
-        "--seeds", metavar="N", nargs="+", type=int, default=[1, 2, 3], help="of fine-tuning (default 1 2 3)"
-    )
+    parser = make_parser(__doc__)
+    add, count = parser.add_argument, number(int, least=1)
+    add("--corpus", metavar="FILE", nargs="+", type=Path, default=[], help="your own text files")
+    add("--out", metavar="DIR", type=Path, default=Path("quickstart"), help="default: quickstart")
+    add("--vocab-size", metavar="N", type=count, default=2000, help="pieces (default 2000)")
+    add("--updates", metavar="N", type=count, default=2500, help="of pretraining (default 2500)")
+    add("--fine-tuning-updates", metavar="N", type=count, default=250, help="default 250")
+    seeds = number(int, least=0)
+    add("--seeds", metavar="N", nargs="+", type=seeds, default=[1, 2, 3], help="of fine-tuning (default 1 2 3)")
     arguments = parser.parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to DEBUG, for every library
-    warnings.filterwarnings("ignore", message=".*pin_memory")  # fairseq asks for it on machines without a GPU too
-    with one_line_errors():
+    with program():
         quickstart(**vars(arguments))

@@ -1,11 +1,11 @@
 """make quickstart's script, with few updates: from nothing, again, and on the user's own text."""
 
 import os
-import runpy
 
 import pytest
+import quickstart
 
-from tests.conftest import ROOT, run, sentences
+from tests.conftest import run, sentences
 
 FEW = ("--updates", 2, "--fine-tuning-updates", 2, "--seeds", 1)
 
@@ -40,17 +40,16 @@ def test_on_own_text(tmp_path):
 def test_damaged_examples_are_named(tmp_path, content):
     (tmp_path / "examples.json").write_text(content)
     with pytest.raises(ValueError, match=r"examples\.json"):
-        runpy.run_path(str(ROOT / "scripts/quickstart.py"))["read_examples"](tmp_path / "examples.json")
+        quickstart.read_examples(tmp_path / "examples.json")
 
 
 def test_own_text_is_known_by_its_content(tmp_path):
-    collect_text = runpy.run_path(str(ROOT / "scripts/quickstart.py"))["collect_text"]
     own, text = tmp_path / "own.txt", tmp_path / "q/text"
     own.write_text(sentences(300, seed=3))
     for time in (1e9, 2e9):
         os.utime(own, (time, time))
-        collect_text([own], text, 30)
+        quickstart.collect_text([own], text, 30)
     own.write_text(own.read_text().replace("dog", "god"))
     os.utime(own, (2e9, 2e9))
     with pytest.raises(ValueError, match="holds a run on another text"):
-        collect_text([own], text, 30)
+        quickstart.collect_text([own], text, 30)

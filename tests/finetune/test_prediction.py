@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import random
-import runpy
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import torch
 from fairseq.data import data_utils
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.cli import predict
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import TASKS, own_task
@@ -30,7 +30,6 @@ from tests.conftest import ROOT, run, sentences
 from tests.training.test_training import SIZES
 
 HEAD = "sentence_classification_head"
-SCRIPT = runpy.run_path(str(ROOT / "scripts/predict.py"))
 VALID = [line for line in sentences(40, seed=40).splitlines() if line]  # of the fixture `classification`
 
 
@@ -236,7 +235,7 @@ def as_file(folder, kind, texts, seconds=None) -> Path:
 
 
 def printed(capsys, folder, source, **options) -> list[str]:
-    SCRIPT["predict"](folder, str(source), **options)
+    predict.predict(folder, str(source), **options)
     return capsys.readouterr().out.splitlines()
 
 
@@ -331,10 +330,9 @@ def test_the_command_line(reviews, tmp_path):
         "--runs a --data b --submission c --to jsonl",
     ],
 )
-def test_options_that_do_not_go_together_are_refused(words, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["predict.py", *words.split()])
+def test_options_that_do_not_go_together_are_refused(words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        SCRIPT["parse_arguments"]()
+        predict.parse_arguments(words.split())
     assert "give --checkpoint and --input, with what goes with them, or --runs, --data and" in capsys.readouterr().err
 
 
@@ -346,9 +344,8 @@ def test_options_that_do_not_go_together_are_refused(words, monkeypatch, capsys)
         "--runs a --data b --submission c",
     ],
 )
-def test_options_that_go_together(words, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["predict.py", *words.split()])
-    SCRIPT["parse_arguments"]()
+def test_options_that_go_together(words):
+    predict.parse_arguments(words.split())
 
 
 def write_results(folder, *runs) -> Path:
@@ -388,7 +385,7 @@ def glue(scores, reviews, classification, tmp_path, monkeypatch) -> SimpleNamesp
 
 def test_a_submission(glue, scores, tmp_path, capsys):
     out = tmp_path / "submission"
-    SCRIPT["submit"](glue.runs, glue.data, out)
+    predict.submit(glue.runs, glue.data, out)
     made_by = json.loads((out / "submission.json").read_text())
     with zipfile.ZipFile(out / "submission.zip") as zipped:
         assert sorted(zipped.namelist()) == ["AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "STS-B.tsv", "WNLI.tsv"]
@@ -408,20 +405,20 @@ def test_a_submission(glue, scores, tmp_path, capsys):
 
     before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     with pytest.raises(ValueError, match="submission exists and is not an empty folder: nothing was changed"):
-        SCRIPT["submit"](glue.runs, glue.data, out)
+        predict.submit(glue.runs, glue.data, out)
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
 
 
 def test_a_submission_that_cannot_be_right_is_refused_before_anything_is_predicted(glue, tmp_path, monkeypatch):
-    monkeypatch.setitem(SCRIPT["submit"].__globals__, "Predictor", None)
+    monkeypatch.setattr(predict, "Predictor", None)
     files = {"test": replace(SOURCES["AX"].files["test"], rows=9)}
     monkeypatch.setitem(SOURCES, "AX", replace(SOURCES["AX"], files=files))
     with pytest.raises(ValueError, match=r"AX: its split test has 5 rows, the official test set of AX\.tsv has 9"):
-        SCRIPT["submit"](glue.runs, glue.data, tmp_path / "submission")
+        predict.submit(glue.runs, glue.data, tmp_path / "submission")
     with pytest.raises(ValueError, match=r"no task of GLUE has both a run in .*/runs and its prepared data in .*/none"):
-        SCRIPT["submit"](glue.runs, tmp_path / "none", tmp_path / "submission")
+        predict.submit(glue.runs, tmp_path / "none", tmp_path / "submission")
     with pytest.raises(FileNotFoundError, match=r"tasks holds no results\.json"):
-        SCRIPT["submit"](glue.data, glue.data, tmp_path / "submission")
+        predict.submit(glue.data, glue.data, tmp_path / "submission")
     assert not list(tmp_path.glob("submission*"))
 
 
@@ -429,9 +426,9 @@ def test_a_submission_that_turns_out_wrong_leaves_nothing(glue, tmp_path, monkey
     def write_nothing(folder, name, predictions):
         (folder / name).touch()
 
-    monkeypatch.setitem(SCRIPT["submit"].__globals__, "write_submission_file", write_nothing)
+    monkeypatch.setattr(predict, "write_submission_file", write_nothing)
     with pytest.raises(ValueError, match="the header is '', it must be"):
-        SCRIPT["submit"](glue.runs, glue.data, tmp_path / "submission")
+        predict.submit(glue.runs, glue.data, tmp_path / "submission")
     assert not list(tmp_path.glob("submission*"))
 
 

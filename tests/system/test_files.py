@@ -2,18 +2,22 @@
 
 import errno
 import os
-import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import compare
+import compare_attention
 import pytest
+import quickstart
 
+from fairseq_linformer.cli.prepare_glue import prepare_glue
+from fairseq_linformer.cli.prepare_imdb import prepare_imdb
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.labelled import write_labelled
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.system import files as staging
 from fairseq_linformer.system.files import check_data_path, check_path, staged_folder
-from tests.conftest import ROOT
 
 
 def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,26 +94,25 @@ NONE, SPLIT = Path("none"), Path("a:b")
 
 
 @pytest.mark.parametrize(
-    ("script", "function", "options"),
+    ("command", "options"),
     [
-        ("prepare_glue", "main", {"source": "none", "tasks": "RTE", "tokenizer": NONE, "out": SPLIT}),
-        ("prepare_imdb", "main", {"source": "none", "tokenizer": NONE, "out": SPLIT}),
-        ("compare", "compare", {"data": SPLIT, "out": NONE, "variants": {}, "seeds": [], "updates": 1, "jobs": 1}),
-        ("compare_attention", "compare", {"data": SPLIT, "out": NONE, "attentions": [], "updates": 1, "rounds": 1}),
+        (prepare_glue, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
+        (prepare_imdb, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
+        (compare.compare, {"data": SPLIT, "out": NONE, "variants": {}, "seeds": [], "updates": 1, "jobs": 1}),
+        (compare_attention.compare, {"data": SPLIT, "out": NONE, "attentions": [], "updates": 1, "rounds": 1}),
         (
-            "quickstart",
-            "quickstart",
+            quickstart.quickstart,
             {"corpus": [NONE], "out": SPLIT, "vocab_size": 9, "updates": 1, "fine_tuning_updates": 1, "seeds": [1]},
         ),
     ],
 )
 def test_such_a_name_is_refused_where_it_is_typed(
-    script: str, function: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Callable[..., None], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is read, downloaded or trained."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"a:b: a data folder with a colon in its path is not allowed"):
-        runpy.run_path(str(ROOT / f"scripts/{script}.py"))[function](**options)
+        command(**options)
     assert not list(tmp_path.iterdir())
 
 

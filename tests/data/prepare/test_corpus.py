@@ -6,7 +6,6 @@ import json
 import lzma
 import multiprocessing
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import benchmark_corpus
 import numpy as np
 import pytest
 from fairseq import options
@@ -309,9 +309,8 @@ def test_benchmark_reports_errors_in_one_line() -> None:
     command = [sys.executable, str(BENCHMARK), "absent.txt", "--workers", "0"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == "error: workers 0: must be at least 1" and "Traceback" not in done.stderr
-    run = runpy.run_path(str(BENCHMARK))["run"]
     with pytest.raises(ChildProcessError, match=r"python.* -c 'raise SystemExit\(3\)': ended with status 3"):
-        run("-c", "raise SystemExit(3)")
+        benchmark_corpus.run("-c", "raise SystemExit(3)")
 
 
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")

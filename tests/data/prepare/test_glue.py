@@ -1,8 +1,6 @@
 """The reader of GLUE's official files."""
 
-import runpy
 import shutil
-import sys
 import tarfile
 import zipfile
 from collections import Counter
@@ -12,6 +10,7 @@ from pathlib import Path
 import pooch
 import pytest
 
+from fairseq_linformer.cli import prepare_glue
 from fairseq_linformer.data.prepare.glue import (
     DOWNLOADS,
     ROW_BYTES,
@@ -22,8 +21,6 @@ from fairseq_linformer.data.prepare.glue import (
 from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.tasks import TASKS
 from tests.conftest import served, write_official, write_run
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def make_sst_2(source: Path, train: bytes) -> Path:
@@ -197,18 +194,16 @@ def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> Non
         read_glue(tmp_path, "SST-2")
 
 
-def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
-    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
     for tokenizer, said in (
         (missing, f"^error: {missing} is no prepared folder"),
         (elsewhere, f"^error: {elsewhere}/checkpoint_best.pt has no dict.txt .* {tmp_path}/elsewhere, does not exist"),
     ):
         arguments = ["--source", str(tmp_path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
-        monkeypatch.setattr(sys, "argv", ["prepare_glue.py", *arguments])
         with pytest.raises(SystemExit, match=said):
-            runpy.run_path(str(ROOT / "scripts" / "prepare_glue.py"), run_name="__main__")
+            prepare_glue.main(arguments)
 
 
 @pytest.mark.real_data

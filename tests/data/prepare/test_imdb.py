@@ -5,10 +5,8 @@ import functools
 import io
 import itertools
 import random
-import runpy
 import shutil
 import stat
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -19,6 +17,7 @@ from pathlib import Path
 import pooch
 import pytest
 
+from fairseq_linformer.cli import prepare_imdb
 from fairseq_linformer.data.prepare import sources
 from fairseq_linformer.data.prepare.imdb import (
     ARCHIVE,
@@ -27,7 +26,7 @@ from fairseq_linformer.data.prepare.imdb import (
     read_imdb,
 )
 from fairseq_linformer.data.prepare.labelled import Example
-from tests.conftest import ROOT, served, write_run
+from tests.conftest import served, write_run
 
 REVIEWS = {
     "aclImdb/test/pos/0_10.txt": b"caf\xc3\xa9, t\r\nwo lines",
@@ -329,14 +328,12 @@ def test_the_rows_are_reported_beside_the_official_ones(tmp_path: Path, monkeypa
 
 
 def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(
-    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = make_zip(tmp_path / "a.zip", dict.fromkeys(REVIEWS, b"the old dog barks today"))
     tokenizer = write_run(tmp_path / "run", corpus)
     arguments = ["--source", str(archive), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["prepare_imdb.py", *arguments])
-    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
-    runpy.run_path(str(ROOT / "scripts" / "prepare_imdb.py"), run_name="__main__")
+    prepare_imdb.main(arguments)
     printed = capsys.readouterr().out
     assert "labels: 0 = negative, 1 = positive" in printed
     assert "valid: 2 rows (the official: 25,000)\n" in printed

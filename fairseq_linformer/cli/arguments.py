@@ -1,0 +1,45 @@
+"""How the command lines parse what is typed: numbers within bounds, and lists separated by commas."""
+
+import argparse
+import contextlib
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Number = TypeVar("Number", int, float)
+
+
+def make_parser(about: str | None) -> argparse.ArgumentParser:
+    """A parser whose --help begins with `about`, a module's docstring, as it is written."""
+    return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def number(
+    kind: type[Number], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> Callable[[str], Number]:
+    """An argparse type: one finite number, from `least` to `most` and above `above`."""
+    bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
+    wanted = " and ".join(words.format(bound) for words, bound in bounds.items() if math.isfinite(bound))
+    allowed = f"a {'whole number' if kind is int else 'number'} {wanted}".rstrip()
+
+    def parse(text: str) -> Number:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if least <= value <= most and above < value < math.inf:
+                return value
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: it must be {allowed}")
+
+    return parse
+
+
+def comma_list(parse: Callable[[str], Item]) -> Callable[[str], list[Item]]:
+    """An argparse type: what `parse` takes, separated by commas, each once."""
+
+    def parse_all(text: str) -> list[Item]:
+        values = [parse(word) for word in text.split(",")]
+        if len(set(values)) < len(values):
+            raise argparse.ArgumentTypeError(f"{text} is not allowed: it must name each once")
+        return values
+
+    return parse_all

@@ -1,0 +1,97 @@
+"""Fine-tunes a pretrained checkpoint on GLUE and IMDB over seeds, and prints the table that papers print.
+
+    python scripts/finetune.py --checkpoint runs/tiny_512/checkpoint_best.pt --data data-bin/tasks \\
+        --tasks rte,mrpc,sst_2 --seeds 1,2,3
+
+The data is a folder with a folder a task, as scripts/prepare_glue.py and prepare_imdb.py write them with the
+checkpoint's tokenizer. Each run is fairseq-hydra-train with the task's YAML of configs/finetune and the checkpoint's
+model; its best checkpoint predicts the dev set, and the official metrics are computed from the saved predictions.
+Runs that are complete are not run again, an interrupted one goes on, a failed one is named at the end; one whose
+checkpoint, data or configuration has other content by now is refused. The table is of all runs of the checkpoint that
+OUT holds, of a task those that differ in the seed alone. Words at the end are Hydra's overrides for every run:
+optimization.clip_norm=1.0
+
+--jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
+launcher of Hydra's, which overrides configure:
+    --launcher slurm --jobs 30 hydra.launcher.partition=gpu
+The dev sets are predicted where this command runs. Ending it does not cancel what Slurm runs: scancel does, and should
+before the command is repeated.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..finetune.metrics import TASK_METRICS
+from ..finetune.results import write_results
+from ..finetune.runner import BATCH_SIZES, RATES, FineTuning
+from .arguments import comma_list, make_parser, number
+from .program import program
+
+
+def finetune(tuning: FineTuning, jobs: int, launcher: list[str]) -> None:
+    results, search = tuning.run(jobs, launcher)
+    table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search)
+    print(f"\n{table}\nruns, predictions, results.json and results.md: {tuning.out}")
+    for task, setting in {result.run.task: result.run.setting for result in results}.items():
+        print(f"{task}: lr {setting.rate}, batches of {setting.batch_size}")
+    failed = [result for result in (*results, *search) if result.error]
+    for result in failed:
+        run = result.run
+        print(f"\n{run.task}, {run.setting}, seed {run.seed} failed: {result.error}", file=sys.stderr)
+    if failed:
+        runs = len(results) + len(search)
+        raise UserError(f"{len(failed)} of {runs} runs failed; repeat the command to run them again")
+
+
+def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    from_where = "of a pretrained model, or its run's folder (checkpoint_best.pt)"
+    add("--checkpoint", metavar="FILE|DIR", type=Path, required=True, help=from_where)
+    add("--data", metavar="DIR", type=Path, required=True, help="holds a prepared folder a task: DIR/RTE, DIR/IMDB")
+    add("--tasks", metavar="A,B,…", type=comma_list(str), required=True, help=f"of {', '.join(TASK_METRICS)}")
+    add("--seeds", metavar="N,N,…", type=comma_list(number(int, least=0)), default=[1, 2, 3], help="default: 1,2,3")
+    add("--out", metavar="DIR", type=Path, default=Path("runs/finetune"), help="default: runs/finetune")
+    add("--epochs", metavar="N", type=number(float, above=0), help="default: the updates of the task's YAML")
+    add(
+        "--learning-rates",
+        metavar="X,X,…",
+        type=comma_list(number(float, above=0)),
+        default=[],
+        help="default: the task's YAML",
+    )
+    add(
+        "--batch-sizes",
+        metavar="N,N,…",
+        type=comma_list(number(int, least=1)),
+        default=[],
+        help="default: the task's YAML",
+    )
+    grid = f"{', '.join(map(str, RATES))} and {', '.join(map(str, BATCH_SIZES))}"
+    add("--search", action="store_true", help=f"try RoBERTa's grid where none is named: {grid}")
+    add("--jobs", metavar="N", type=number(int, least=1), default=1, help="runs side by side (default 1)")
+    add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")
+    add("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's overrides for every run")
+    return parser.parse_args(words)
+
+
+def finetune_from(options: dict[str, Any]) -> None:
+    search, jobs, launcher = options.pop("search"), options.pop("jobs"), options.pop("launcher")
+    settings = [word for word in options["overrides"] if word.startswith("hydra.launcher.")]
+    if settings and not launcher:
+        raise UserError(f"{settings[0]} configures a launcher: --launcher names it")
+    options["overrides"] = [word for word in options["overrides"] if word not in settings]
+    options["rates"] = options.pop("learning_rates") or (RATES if search else ())
+    options["batch_sizes"] = options.pop("batch_sizes") or (BATCH_SIZES if search else ())
+    launching = [f"hydra/launcher={launcher}", *settings] if launcher else []
+    finetune(FineTuning(**options), jobs, launching)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    arguments = parse_arguments(words)
+    with program():
+        finetune_from(vars(arguments))

@@ -1,0 +1,144 @@
+"""Labels and probabilities from a fine-tuned checkpoint: for your texts, or for GLUE's test sets.
+
+    python scripts/predict.py --checkpoint runs/sst_2 --input reviews.txt > predictions.tsv
+    python scripts/predict.py --checkpoint runs/rte --input pairs.tsv --text sentence1 --second sentence2
+    python scripts/predict.py --runs runs/finetune --data data-bin/tasks --submission submission
+
+Texts are lines of a .txt file, a column of a .tsv file with a header, or a key of a .jsonl file; - is standard input.
+What is printed has a row for each, in their order, so none may be blank: a table with tabs, or JSON lines (--to jsonl).
+Long texts are shortened as in training.
+
+A submission holds the files of GLUE's leaderboard, checked and zipped: those of each task of scripts/finetune.py's
+folder, from the run that is best on the dev set; AX from MNLI's.
+"""
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..checkpoint import checkpoint_file
+from ..data.prepare.rows import FORMATS, read_rows
+from ..errors import UserError
+from ..finetune.prediction import Prediction, Predictor
+from ..finetune.results import best_checkpoints
+from ..finetune.submission import (
+    FILES,
+    check_submission,
+    check_test_set,
+    write_submission_file,
+)
+from ..system.files import staged_folder
+from .arguments import make_parser
+from .program import program
+
+
+def predict(
+    checkpoint: Path,
+    source: str,
+    data: Path | None = None,
+    kind: str | None = None,
+    text: str | None = None,
+    second: str | None = None,
+    to: str | None = None,
+) -> None:
+    """Prints the predictions for the texts of a file."""
+    kind = kind or ("txt" if source == "-" else Path(source).suffix.lower().removeprefix("."))
+    if kind not in FORMATS:
+        raise UserError(f"{source} ends in none of .{', .'.join(FORMATS)}: --from names its format")
+    if kind == "txt" and (text or second):
+        raise UserError(f"--text and --second name columns or keys, but {source} is read as txt: lines of text")
+    with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as lines:
+        predictor = Predictor(checkpoint_file(checkpoint), data)
+        if predictor.pairs and second is None:
+            raise UserError(f"{checkpoint} predicts pairs: --second names the second text, of a .tsv or .jsonl file")
+        if second is not None and not predictor.pairs:
+            raise UserError(f"--second {second}: {checkpoint} predicts single texts")
+        name = "standard input" if source == "-" else source
+        rows = read_rows(lines, kind, name, text or "text", second)
+        predictions = predictor.texts(rows, where=f"{name}, line", before=int(kind == "tsv"))
+        for line in _as_json(predictions) if to == "jsonl" else _as_table(predictions, predictor.labels):
+            print(line)
+
+
+def _as_table(predictions: Iterator[Prediction], labels: tuple[str, ...]) -> Iterator[str]:
+    yield "\t".join(["label", *labels] if labels else ["score"])
+    for prediction in predictions:
+        yield "\t".join([prediction.label, *(f"{value:.4f}" for value in prediction.probabilities.values())])
+
+
+def _as_json(predictions: Iterator[Prediction]) -> Iterator[str]:
+    for prediction in predictions:
+        if prediction.probabilities:
+            yield json.dumps({"label": prediction.label, "probabilities": prediction.probabilities})
+        else:
+            yield json.dumps({"score": float(prediction.label)})
+
+
+def submit(runs: Path, data: Path, submission: Path) -> None:
+    """Writes the files of a submission for every task of a folder of runs, and zips them when they are checked."""
+    checkpoints = best_checkpoints(runs)
+    found: dict[str, Path] = {}
+    missing: dict[str, str] = {}
+    for name, (task, _) in FILES.items():
+        trained = "MNLI" if task == "AX" else task
+        if trained not in checkpoints:
+            missing[name] = f"{runs} has no run of {trained}"
+        elif not (data / task).is_dir():
+            missing[name] = f"there is no {data / task}"
+        else:
+            check_test_set(data / task, name)  # now, not after an hour of predicting
+            found[name] = checkpoints[trained]
+    if not found:
+        raise UserError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
+    with staged_folder(submission.absolute(), "submission.json") as (folder, mark):
+        for name, checkpoint in found.items():
+            task, split = FILES[name]
+            predictions, _ = Predictor(checkpoint, data / task).split(split)
+            write_submission_file(folder, name, [prediction.label for prediction in predictions])
+        check_submission(folder)
+        with zipfile.ZipFile(folder / "submission.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
+            for name in found:
+                zipped.write(folder / name, name)
+        json.dump(found, mark, indent=1, default=str)
+    print(f"{submission / 'submission.zip'}: {', '.join(found)}")
+    if missing:
+        print("The leaderboard takes whole submissions alone, and this one lacks:")
+        print(*(f"{name}: {reason}" for name, reason in missing.items()), sep="\n")
+
+
+def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    texts = parser.add_argument_group("your texts")
+    add = texts.add_argument
+    add("--checkpoint", metavar="FILE|DIR", type=Path, help="fine-tuned, or its run's folder (checkpoint_best.pt)")
+    add("--input", dest="source", metavar="FILE", help="texts: .txt, .tsv, .jsonl, or - for standard input")
+    add("--from", dest="kind", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
+    add("--text", metavar="NAME", help="column or key of the text (default: text)")
+    add("--second", metavar="NAME", help="column or key of the second text, for pairs")
+    add("--to", choices=("tsv", "jsonl"), help="format of what is printed (default: tsv)")
+    submission = parser.add_argument_group("GLUE's test sets")
+    submission.add_argument("--runs", metavar="DIR", type=Path, help="a folder of scripts/finetune.py")
+    submission.add_argument("--submission", metavar="DIR", type=Path, help="folder to make")
+    text = "prepared task, for its vocabulary and labels (default: the training's); with --runs: holds a folder a task"
+    parser.add_argument("--data", metavar="DIR", type=Path, help=text)
+    arguments = parser.parse_args(words)
+    given = {name for name, value in vars(arguments).items() if value is not None}
+    own_texts = {"checkpoint", "source"} <= given and not given & {"runs", "submission"}
+    if not own_texts and given != {"runs", "data", "submission"}:
+        parser.error("give --checkpoint and --input, with what goes with them, or --runs, --data and --submission")
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    options = {name: value for name, value in vars(parse_arguments(words)).items() if value is not None}
+    with program():
+        if "submission" in options:
+            submit(**options)
+        else:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends this program as it ends cat
+            predict(**options)

@@ -1,0 +1,74 @@
+"""GLUE tasks, from the official files, into folders that fairseq's sentence_prediction task trains on.
+
+examples:
+  python scripts/prepare_glue.py --source glue_data --tasks SST-2,MRPC --tokenizer data/books --out data/tasks
+  python scripts/prepare_glue.py --source https://dl.fbaipublicfiles.com --tokenizer runs/books --out data/tasks
+
+The source is a folder that holds a folder a task, an archive of one (zip, tar.*), or the address of the official
+downloads, or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official train set
+becomes the split train, the dev set valid (MNLI: matched valid, mismatched valid1), the test set test (without labels).
+Texts are encoded as those the model was pretrained on were; nothing is shortened, which is the training's work. Tasks
+that the folder holds already, with the same vocabulary, are left as they are.
+
+The tokenizer is that of a prepared corpus, a checkpoint (runs/x/checkpoint_best.pt) or a run's folder (runs/x): the one
+beside the checkpoint where there is a dict.txt, else that of the data it was trained on. Or it is a sentencepiece model
+itself, with the dict.txt beside it if there is one.
+"""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..data.prepare.glue import SOURCES, glue_folder, read_glue
+from ..data.prepare.labelled import write_labelled
+from ..data.tasks import SUMMARY_FILE, TASKS
+from ..data.tokenizer import (
+    DICTIONARY_FILE,
+    Tokenizer,
+    load_dictionary,
+    load_tokenizer,
+)
+from ..system.files import check_data_path
+from ..training.launch import config_name
+from .arguments import comma_list, make_parser
+from .program import program
+
+
+def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("--source", metavar="DIR|ARCHIVE|URL", required=True, help="where the official files are")
+    add("--tasks", metavar="A,B,…", type=comma_list(str), default=list(SOURCES), help=f"default: {','.join(SOURCES)}")
+    from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
+    add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
+    add("--out", metavar="DIR", type=Path, required=True, help="folder to make a folder a task in")
+    return parser.parse_args(words)
+
+
+def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
+    """Whether an earlier command, interrupted or for other tasks, has prepared a task with the same vocabulary."""
+    complete = (folder / SUMMARY_FILE).is_file()
+    return complete and load_dictionary(folder / DICTIONARY_FILE).symbols == tokenizer.dictionary.symbols
+
+
+def prepare_glue(source: str, tasks: Sequence[str], tokenizer: Path, out: Path) -> None:
+    check_data_path(out)  # before anything is downloaded
+    loaded = load_tokenizer(tokenizer)
+    with glue_folder(source, tasks) as folder:
+        for task in tasks:
+            if is_prepared(out / task, loaded):
+                print(f"{task}: is prepared in {out / task}")
+                continue
+            splits = read_glue(folder, task)
+            rows = {split: read.examples for split, read in splits.items()}
+            summary = write_labelled(out / task, TASKS[task], rows, loaded)
+            print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
+    trained = ",".join(config_name(task) for task in tasks if TASKS[task].trained_as is None)
+    print(f"next: python scripts/finetune.py --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    arguments = parse_arguments(words)
+    with program():
+        prepare_glue(**vars(arguments))
