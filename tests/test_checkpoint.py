@@ -14,8 +14,10 @@ from omegaconf import OmegaConf
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import data_folder, find_tokenizer_folder, read_checkpoint
 from fairseq_linformer.data.tokenizer import load_dictionary, load_tokenizer
-from tests.conftest import ROOT, as_flags, run, write_run
-from tests.test_model import SIZES, Task, small, tokens
+from tests.helpers import ROOT
+from tests.helpers.checkpoints import write_run
+from tests.helpers.commands import as_flags, run
+from tests.helpers.models import SIZES, Task, small, tokens
 
 
 @pytest.mark.parametrize(

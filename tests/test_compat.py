@@ -13,7 +13,8 @@ import torch
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.compat import rename_parameters
 from fairseq_linformer.resolve import resolve_config
-from tests.conftest import ROOT, as_flags, run
+from tests.helpers import ROOT
+from tests.helpers.commands import as_flags, run
 
 EXAMPLE = Path(fairseq.__file__).parent / "examples" / "linformer" / "linformer_src"
 LENGTH = 32

@@ -18,8 +18,9 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.errors import check, install_excepthook, report
 from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
-from tests.conftest import ROOT, run
-from tests.test_configs import composed
+from tests.helpers import ROOT
+from tests.helpers.commands import run
+from tests.helpers.configs import composed
 
 HYDRA = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name"]
 

@@ -5,7 +5,6 @@ from argparse import Namespace
 import pytest
 import torch
 import torch._dynamo
-from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from torch._dynamo.testing import CompileCounter
@@ -15,34 +14,7 @@ from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import SHARINGS
 from fairseq_linformer.attention.projection import PROJECTIONS
 from fairseq_linformer.model import LinformerRobertaModel
-
-VOCABULARY = 100
-
-
-class Task:
-    """The two things that a model asks of its task."""
-
-    def __init__(self, length=64):
-        self.source_dictionary = Dictionary()
-        for i in range(VOCABULARY - 4):
-            self.source_dictionary.add_symbol(f"w{i}")
-        self.length = length
-
-    def max_positions(self):
-        return self.length
-
-
-SIZES = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "encoder_attention_heads": 3}
-
-
-def small(**options):
-    torch.manual_seed(0)
-    return LinformerRobertaModel.build_model(Namespace(**{**SIZES, "projected_length": 8, **options}), Task())
-
-
-def tokens(rows=2, length=64):
-    return torch.randint(4, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
-
+from tests.helpers.models import OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
 
 MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}]
 MODELS += [{"projected_length": "16..4", "projection": "random"}]
@@ -266,8 +238,6 @@ def test_softmax_twin_equals_fairseqs_roberta():
         torch.testing.assert_close(ours(batch)[0][0], theirs(batch)[0][0], atol=1e-5, rtol=0)
 
 
-RECOMPUTED = {"checkpoint_activations": True}
-OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2}
 
 
@@ -365,12 +335,6 @@ def test_what_leaves_the_last_layer_at_some_positions_alone_is_what_does_at_all(
         gradients = (gradients_of(model, logits().square().sum()) for logits in (alone, at_all))
         for ours, theirs in zip(*gradients, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
-
-
-def gradients_of(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return [value.grad.clone() for value in model.parameters() if value.grad is not None]
 
 
 def test_masked_positions_where_layerdrop_leaves_no_layer():

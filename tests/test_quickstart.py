@@ -5,7 +5,8 @@ import os
 import pytest
 import quickstart
 
-from tests.conftest import run, sentences
+from tests.helpers.commands import run
+from tests.helpers.inputs import sentences
 
 FEW = ("--updates", 2, "--fine-tuning-updates", 2, "--seeds", 1)
 

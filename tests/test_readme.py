@@ -10,7 +10,9 @@ import torch
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.resolve import resolve_config
-from tests.conftest import ROOT, as_flags, run, sentences, write_official
+from tests.helpers import ROOT
+from tests.helpers.commands import as_flags, run
+from tests.helpers.inputs import sentences, write_official
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"<!-- run by tests/test_readme.py -->\n```(\w+)\n(.*?)```", README, re.DOTALL)

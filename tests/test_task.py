@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fairseq.data import Dictionary
 from fairseq.tasks import setup_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
@@ -13,28 +12,12 @@ from torch.utils.data import DataLoader
 
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import own_task
-from fairseq_linformer.data.tokenizer import Tokenizer
 from fairseq_linformer.data.truncation import METHODS, truncate
 from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask, TextPredictionConfig
+from tests.helpers.inputs import Numbers
 
 BOS, PAD, EOS = 0, 1, 2
 LENGTH = 12
-
-
-class Numbers(Tokenizer):
-    """A text is numbers below 90; the token of n is n + 4."""
-
-    def __init__(self) -> None:
-        dictionary = Dictionary()
-        for number in range(90):
-            dictionary.add_symbol(str(number))
-        super().__init__(dictionary)
-
-    def encode(self, lines):
-        return [np.array([int(word) + 4 for word in line.split()], dtype=np.int32) for line in lines]
-
-    def save(self, folder: Path) -> None:
-        pass
 
 
 def write(folder: Path, *, pairs: bool, scores: bool = False) -> Path:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_linformer.attention.bigbird import NO_BLOCK, BigBirdOptions, draw_random_blocks
-from tests.attention.test_contract import D, N, assert_finite_with_nothing_real_in_reach, build, configured
+from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, configured
 
 
 @pytest.mark.parametrize("length", [1, 4, N])

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-from argparse import Namespace
 
 import pytest
 import torch
@@ -12,9 +11,8 @@ from torch.utils._pytree import tree_leaves
 from fairseq_linformer.attention import ATTENTIONS, get_attention, register_attention
 from fairseq_linformer.attention.linformer import SHARINGS
 from fairseq_linformer.attention.projection import NOISE, PROJECTIONS
+from tests.helpers.layers import D, N, build
 from tests.reference import naive_attention
-
-N, D = 15, 12
 
 CASES = [
     (name, {"heads": heads, **small})
@@ -32,48 +30,6 @@ CASES = [
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 WINDOWED = ("conv", "mean-pool", "max-pool")
-
-
-def configured(name, heads, projection, sharing, k, dropout, layers, frozen, n, d, initialisation, own):
-    return Namespace(
-        encoder_layers=layers,
-        encoder_embed_dim=d,
-        encoder_attention_heads=heads,
-        attention_dropout=dropout,
-        max_positions=n,
-        projection=projection,
-        projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
-        projected_length=[k] * layers,
-        sharing=sharing,
-        freeze_projection=frozen,
-        **{get_attention(name).prefix() + option: value for option, value in own.items()},
-    )
-
-
-def build(
-    name,
-    heads=3,
-    projection="linear",
-    sharing="none",
-    k=5,
-    dropout=0.0,
-    layers=2,
-    frozen=False,
-    n=N,
-    d=D,
-    initialisation=None,
-    seed=0,
-    **own,
-):
-    """Layers of a mechanism with weights large enough that attention is far from uniform."""
-    config = configured(name, heads, projection, sharing, k, dropout, layers, frozen, n, d, initialisation, own)
-    torch.manual_seed(seed)
-    attentions = get_attention(name).build_layers(config)
-    for attention in attentions:
-        for linear in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
-            torch.nn.init.normal_(linear.weight, std=0.5)
-            torch.nn.init.normal_(linear.bias, std=0.5)
-    return attentions
 
 
 def reference_of(name):
@@ -140,16 +96,6 @@ def test_dropout_reaches_attention_weights_in_training_alone(name, options):
     assert not torch.equal(attention(x), attention(x))
     attention.eval()
     torch.testing.assert_close(attention(x), build(name, **options)[0](x))
-
-
-def assert_finite_with_nothing_real_in_reach(attention):
-    """Far from a row's few real positions a window holds padding alone: softmax over nothing, in both directions."""
-    x = torch.randn(2, N, D, requires_grad=True)
-    out = attention(x, torch.arange(N) >= torch.tensor([[1], [N]]))
-    assert out.isfinite().all()
-    out[:, :1].sum().backward()
-    gradients = [x.grad, *(parameter.grad for parameter in attention.parameters() if parameter.grad is not None)]
-    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 class LargestTensor(TorchDispatchMode):

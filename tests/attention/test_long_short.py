@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.attention.long_short import LongShortAttention
 from fairseq_linformer.resolve import resolve_config
+from tests.helpers.models import small
 from tests.reference.long_short import reference
-from tests.test_model import small
 
 N, D, HEADS = 15, 12, 3
 

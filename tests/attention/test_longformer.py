@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from fairseq_linformer.attention.longformer import LongformerAttention, LongformerOptions
 from fairseq_linformer.model import LinformerRobertaModel
 from fairseq_linformer.resolve import resolve_config
-from tests.attention.test_contract import D, N, assert_finite_with_nothing_real_in_reach, build, configured
-from tests.test_model import SIZES, Task, small, tokens
+from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, configured
+from tests.helpers.models import SIZES, Task, small, tokens
 
 
 def with_weights_of(attention, other):

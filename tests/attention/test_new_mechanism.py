@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.helpers import ROOT
 
 (EXAMPLE,) = re.findall(
     r"<!-- run by tests/attention/test_new_mechanism.py -->\n```python\n(.*?)```",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairseq_linformer.attention.nystrom import NystromOptions, pseudo_inverse
-from tests.attention.test_contract import D, N, build
+from tests.helpers.layers import D, N, build
 
 
 def softmax_twin(nystrom):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_linformer.attention.reformer import ReformerOptions
-from tests.attention.test_contract import D, N, build
+from tests.helpers.layers import D, N, build
 
 
 def full_attention(reformer, x):

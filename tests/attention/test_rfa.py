@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_linformer.attention.rfa import RandomFeatureAttention, RandomFeatureOptions
-from tests.test_model import small, tokens
+from tests.helpers.models import small, tokens
 
 
 def built(features=32, temperature=1.0, dim=12, heads=3, seed=0, redraw_interval=1):

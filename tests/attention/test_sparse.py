@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fairseq_linformer.attention.sparse import SparseOptions
-from tests.attention.test_contract import D, N, assert_finite_with_nothing_real_in_reach, build, configured
-from tests.test_model import small, tokens
+from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, configured
+from tests.helpers.models import small, tokens
 
 
 @pytest.mark.parametrize("length", [1, 4, N])

@@ -29,8 +29,9 @@ from benchmarking.suites import Group, Plan
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from torch import nn
 
-from tests.conftest import ROOT, run, running_in_group
-from tests.data.prepare.test_corpus import wait_until
+from tests.helpers import ROOT
+from tests.helpers.commands import run
+from tests.helpers.processes import running_in_group, wait_until
 
 SIZES = Sizes(layers=1, embed_dim=24, heads=3, vocabulary=50, length=64, projected_length=16)
 MACHINE = Machine("cpu", "float32")

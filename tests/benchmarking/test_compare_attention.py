@@ -5,7 +5,7 @@ import json
 import pytest
 from benchmarking.measuring import Machine
 
-from tests.conftest import ROOT
+from tests.helpers import ROOT
 
 
 @pytest.fixture

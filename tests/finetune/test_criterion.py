@@ -18,8 +18,8 @@ from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune.criterion import REPORTS, TextPredictionCriterion
-from tests.conftest import ROOT, run
-from tests.training.test_training import SIZES
+from tests.helpers import ROOT
+from tests.helpers.commands import SIZES, run
 
 CORRELATIONS = ("pearson", "spearman", "pearson_and_spearman")
 CPU_RANKS = {

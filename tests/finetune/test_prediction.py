@@ -26,8 +26,9 @@ from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import prediction
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.finetune.results import best_checkpoints
-from tests.conftest import ROOT, run, sentences
-from tests.training.test_training import SIZES
+from tests.helpers import ROOT
+from tests.helpers.commands import SIZES, run
+from tests.helpers.inputs import sentences
 
 HEAD = "sentence_classification_head"
 VALID = [line for line in sentences(40, seed=40).splitlines() if line]  # of the fixture `classification`

@@ -26,8 +26,10 @@ from fairseq_linformer.finetune.runner import FineTuning, check_log, read_recipe
 from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch as running
 from fairseq_linformer.training.provenance import digest_folder
-from tests.conftest import ROOT, run, sentences, write_sst_2
-from tests.test_configs import composed
+from tests.helpers import ROOT
+from tests.helpers.commands import run
+from tests.helpers.configs import composed
+from tests.helpers.inputs import sentences, write_sst_2
 
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
 SIZES |= {"max_positions": 32, "projected_length": "[8,6]", "sharing": "key-value", "local_conv": 3}

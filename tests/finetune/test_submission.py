@@ -14,7 +14,7 @@ from fairseq_linformer.finetune.submission import (
     check_test_set,
     write_submission_file,
 )
-from tests.test_task import Numbers
+from tests.helpers.inputs import Numbers
 
 ENTAILMENT = ("entailment", "not_entailment")
 ROWS = {"CoLA": 1063, "SST-2": 1821, "MRPC": 1725, "STS-B": 1379, "QQP": 390965, "MNLI-m": 9796, "MNLI-mm": 9847}

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from fairseq_linformer.data.prepare.glue import SOURCES
-from tests.conftest import sentences, write_sst_2
-from tests.training.test_training import SIZES, with_flags, with_hydra
+from tests.helpers.commands import SIZES, with_flags, with_hydra
+from tests.helpers.inputs import sentences, write_sst_2
 
 from .kills import Command, Undisturbed, run_undisturbed
 

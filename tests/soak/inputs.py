@@ -25,7 +25,7 @@ from fairseq_linformer.data.tokenizer import (
     load_dictionary,
 )
 from fairseq_linformer.training.vocabulary import check_same_vocabulary, fingerprint
-from tests.conftest import sentences, write_official
+from tests.helpers.inputs import sentences, write_official
 
 from .mutations import ODD_TEXT, flip, mutate
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.helpers import ROOT
 
 MARK = "SOAK_MARK"
 POLL_SECONDS = 0.005

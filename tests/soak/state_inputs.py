@@ -13,7 +13,7 @@ from benchmarking.runner import Benchmark
 from benchmarking.suites import Plan
 
 from fairseq_linformer.data.prepare.glue import SOURCES
-from fairseq_linformer.data.prepare.labelled import read_summary
+from fairseq_linformer.data.tasks import read_summary
 from fairseq_linformer.finetune.results import (
     RESULTS_FILE,
     SCORES_FILE,

@@ -16,13 +16,7 @@ from fairseq_linformer.training.checkpoint_files import (
     mend_last_checkpoint,
     read_progress,
 )
-
-
-def state(updates, **more):
-    history = {"num_updates": updates, "optimizer_name": "Adam", "lr_scheduler_state": {}}
-    extra = {"train_iterator": {"epoch": 3}, "best": 4.5, "previous_training_time": 60.0}
-    weights = {"weight": torch.arange(float(updates), updates + 2000)}
-    return {"model": weights, "args": None, "cfg": {}, "optimizer_history": [history], "extra_state": extra, **more}
+from tests.helpers.checkpoints import state
 
 
 @contextlib.contextmanager

@@ -28,7 +28,8 @@ from fairseq_linformer.training.launch import (
     train,
 )
 from fairseq_linformer.training.provenance import compose_configuration
-from tests.conftest import ROOT, running_in_group
+from tests.helpers import ROOT
+from tests.helpers.processes import running_in_group
 
 PYTHON = sys.executable
 OPTIONS = {"common.seed": 1, "dataset.batch_size": 1, "optimization.lr": [], "optimization.max_update": 1}

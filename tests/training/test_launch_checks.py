@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_linformer.training import launch_checks as module
 from fairseq_linformer.training.launch_checks import check_launch
-from tests.conftest import as_flags
-from tests.test_model import OFFLOADED, RECOMPUTED, small, tokens
+from tests.helpers.commands import as_flags
+from tests.helpers.models import OFFLOADED, RECOMPUTED, small, tokens
 
 RANKS = 2
 # What is trained (an option of the model, or the classification head alone, as fine-tuning does), and by which wrapper.

@@ -13,7 +13,7 @@ from fairseq_linformer.training.provenance import (
     digest_file,
     digest_folder,
 )
-from tests.test_configs import composed
+from tests.helpers.configs import composed
 
 FINETUNE = ["task.data=D", "checkpoint.finetune_from_model=C", "checkpoint.save_dir=S"]
 

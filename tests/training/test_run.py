@@ -10,8 +10,8 @@ from fairseq_linformer.attention import get_attention
 from fairseq_linformer.config import LinformerRobertaConfig, architecture_options
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.run import Run, adopt
-from tests.test_configs import composed
-from tests.training.test_checkpoint_files import state
+from tests.helpers.checkpoints import state
+from tests.helpers.configs import composed
 
 
 def config(folder, **changes):

@@ -14,59 +14,8 @@ from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.system.files import lock
 from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_perplexity
-from tests.conftest import ROOT, as_flags, run
-
-SIZES = {
-    "encoder_layers": 2,
-    "encoder_embed_dim": 32,
-    "encoder_ffn_embed_dim": 64,
-    "encoder_attention_heads": 2,
-    "projected_length": 8,
-    "local_conv": 3,
-    "max_positions": 32,
-}
-HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
-
-
-def with_flags(data, save_dir, updates, *more):
-    """fairseq-train with the settings that ``with_hydra`` takes from configs/pretrain/tiny_512.yaml."""
-    options = {**SIZES, "sharing": "layerwise", "dropout": 0.1, "attention_dropout": 0.1, "weight_decay": 0.01}
-    options |= {"lr": 0.002, "warmup_updates": 2, "total_num_update": 6, "max_update": updates, "seed": 1}
-    options |= {"tokens_per_sample": 32, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0}
-    options |= {
-        "task": "dynamic_masked_lm",
-        "criterion": "masked_lm",
-        "optimizer": "adam",
-        "lr_scheduler": "polynomial_decay",
-    }
-    options |= {"adam_betas": "(0.9,0.98)", "adam_eps": 1e-6, "clip_norm": 0.0, "save_interval_updates": 3}
-    options |= {"data_buffer_size": 0}
-    arch = ["--arch", "linformer_roberta_tiny", "--encoder-normalize-before", "--required-batch-size-multiple", 1]
-    return [
-        "fairseq-train",
-        data,
-        "--user-dir",
-        ROOT / "fairseq_linformer",
-        *arch,
-        *as_flags(options),
-        "--cpu",
-        "--save-dir",
-        save_dir,
-        *more,
-    ]
-
-
-def with_hydra(data, save_dir, updates, *more):
-    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
-    schedule = [f"optimization.max_update={updates}", "optimization.lr=[0.002]", "optimization.clip_norm=0.0"]
-    schedule += ["lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=6"]
-    rest = ["model.dropout=0.1", "model.attention_dropout=0.1", "dataset.batch_size=4", "dataset.num_workers=0"]
-    paths = [f"task.data={data}", f"checkpoint.save_dir={save_dir}", "checkpoint.save_interval_updates=3"]
-    return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
-
-
-def last_line(output):
-    return output.rstrip().splitlines()[-1]
+from tests.helpers import ROOT
+from tests.helpers.commands import last_line, run, with_flags, with_hydra
 
 
 def parameters(folder, name="checkpoint_last.pt"):

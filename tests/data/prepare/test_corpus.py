@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import benchmark_corpus
@@ -27,9 +25,10 @@ from fairseq_linformer.data.prepare import encoding, reading
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
-from tests.conftest import running_in_group
+from tests.helpers import ROOT
+from tests.helpers.processes import running_in_group, wait_until
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "prepare_corpus.py"
+SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
 BENCHMARK = SCRIPT.with_name("benchmark_corpus.py")
 DATASET = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
 
@@ -337,13 +336,6 @@ def test_a_terminated_worker_is_no_result(
         signal.signal(signal.SIGTERM, previous)
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, model: Path) -> None:
     """Nor does it leave processes; and a second run at the same time is refused."""
     text = tmp_path / "text.txt"
@@ -376,7 +368,7 @@ def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, mod
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from fairseq_linformer.data.corpus import prepare_corpus
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
 train, valid, model, out = map(Path, sys.argv[1:])
 prepare_corpus([train], [valid], out, spm=model, workers=1)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -391,7 +383,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, texts: tuple[Path, P
         text = tmp_path / f"{factor}.txt"
         text.write_text("\n".join(lines * factor))
         command = [sys.executable, "-c", MEMORY, *map(str, (text, texts[1], model, tmp_path / f"out{factor}"))]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPT.parents[1]).stdout
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
         peaks.append(int(printed.split()[-1]) * (1 if sys.platform == "darwin" else 1024))
     assert peaks[1] - peaks[0] < 12e6
 

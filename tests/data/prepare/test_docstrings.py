@@ -16,6 +16,7 @@ from fairseq_linformer.data.prepare.docstrings import (
     split_by_module,
     write_text,
 )
+from tests.helpers import ROOT
 
 LONG = "words " * 20
 PACKAGES = ("alpha", "beta", "gamma", "delta", "small")
@@ -165,14 +166,14 @@ def test_every_process_finds_the_same(tmp_path: Path) -> None:
         for module in range(10):
             write_module(tmp_path, f"{package}/m{module}.py", *(f"{LONG} {package} {module} {n}" for n in range(4)))
     program = (
-        "import sys, pathlib; from fairseq_linformer.data.docstrings import *;"
+        "import sys, pathlib; from fairseq_linformer.data.prepare.docstrings import *;"
         "found = list(collect_docstrings([pathlib.Path(sys.argv[1])], packages=4, package_bytes=2000));"
         "print(split_by_module(found, 30), package_examples(found, train_per_class=8, valid_percent=30))"
     )
     other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     other = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "PYTHONHASHSEED": other_seed, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        env={**os.environ, "PYTHONHASHSEED": other_seed, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,

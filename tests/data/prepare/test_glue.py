@@ -20,7 +20,9 @@ from fairseq_linformer.data.prepare.glue import (
 )
 from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.tasks import TASKS
-from tests.conftest import served, write_official, write_run
+from tests.helpers.checkpoints import write_run
+from tests.helpers.inputs import write_official
+from tests.helpers.processes import served
 
 
 def make_sst_2(source: Path, train: bytes) -> Path:

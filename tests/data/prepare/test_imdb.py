@@ -26,7 +26,8 @@ from fairseq_linformer.data.prepare.imdb import (
     read_imdb,
 )
 from fairseq_linformer.data.prepare.labelled import Example
-from tests.conftest import served, write_run
+from tests.helpers.checkpoints import write_run
+from tests.helpers.processes import served
 
 REVIEWS = {
     "aclImdb/test/pos/0_10.txt": b"caf\xc3\xa9, t\r\nwo lines",

@@ -1,0 +1,5 @@
+"""What several test files need. A test file imports from here, never from another test file."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]

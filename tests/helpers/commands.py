@@ -1,0 +1,59 @@
+"""Command lines as users type them, and the options of a small pretraining run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers import ROOT
+
+SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
+SIZES |= {"projected_length": 8, "local_conv": 3, "max_positions": 32}
+HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
+
+
+def run(*command, cwd: Path, status: int = 0) -> str:
+    """What a command line of this environment prints, standard error included; it must end with that status."""
+    program, *arguments = map(str, command)
+    words = [sys.executable, str(ROOT / program)] if program.startswith("scripts/") else [_in_environment(program)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    output = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(words + arguments, check=False, cwd=cwd, env=environment, **output)
+    assert done.returncode == status, f"{program} ended with {done.returncode}:\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+def as_flags(options: dict) -> list:
+    """The options of a fairseq command line, --name value for each."""
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+
+def with_flags(data, save_dir, updates, *more):
+    """fairseq-train with the settings that ``with_hydra`` takes from configs/pretrain/tiny_512.yaml."""
+    options = {**SIZES, "sharing": "layerwise", "dropout": 0.1, "attention_dropout": 0.1, "weight_decay": 0.01}
+    options |= {"lr": 0.002, "warmup_updates": 2, "total_num_update": 6, "max_update": updates, "seed": 1}
+    options |= {"tokens_per_sample": 32, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0}
+    options |= {"task": "dynamic_masked_lm", "criterion": "masked_lm", "optimizer": "adam"}
+    options |= {"lr_scheduler": "polynomial_decay", "adam_betas": "(0.9,0.98)", "adam_eps": 1e-6, "clip_norm": 0.0}
+    options |= {"save_interval_updates": 3, "data_buffer_size": 0, "save_dir": save_dir}
+    arch = ["--arch", "linformer_roberta_tiny", "--encoder-normalize-before", "--required-batch-size-multiple", 1]
+    plugin = ["--user-dir", ROOT / "fairseq_linformer", "--cpu"]
+    return ["fairseq-train", data, *plugin, *arch, *as_flags(options), *more]
+
+
+def with_hydra(data, save_dir, updates, *more):
+    """fairseq-hydra-train with the same settings."""
+    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+    schedule = [f"optimization.max_update={updates}", "optimization.lr=[0.002]", "optimization.clip_norm=0.0"]
+    schedule += ["lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=6"]
+    rest = ["model.dropout=0.1", "model.attention_dropout=0.1", "dataset.batch_size=4", "dataset.num_workers=0"]
+    paths = [f"task.data={data}", f"checkpoint.save_dir={save_dir}", "checkpoint.save_interval_updates=3"]
+    return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
+
+
+def last_line(output):
+    return output.rstrip().splitlines()[-1]
+
+
+def _in_environment(program: str) -> str:
+    return str(Path(sys.executable).parent / program)

@@ -1,0 +1,67 @@
+"""Texts, tables and tokens to prepare and to train on."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+from fairseq.data import Dictionary
+
+from fairseq_linformer.data.prepare.glue import SOURCES
+from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.data.tokenizer import Tokenizer
+
+
+def sentences(number: int, seed: int) -> str:
+    """English-like text with something to learn: every subject has its verbs, every tenth line ends a document."""
+    chance = random.Random(seed)
+    verbs = {"dog": ["barks", "runs"], "cat": ["sleeps", "purrs"], "bird": ["sings", "flies"], "fish": ["swims"]}
+    lines = []
+    for i in range(number):
+        subject = chance.choice(sorted(verbs))
+        lines.append(f"the {chance.choice(['old', 'young', 'small'])} {subject} {chance.choice(verbs[subject])} today")
+        if i % 10 == 9:
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def write_sst_2(source: Path) -> None:
+    """A folder in GLUE's layout whose SST-2 ten updates can learn: the animal of the sentence is its label."""
+    folder = source / "SST-2"
+    folder.mkdir(parents=True)
+    for split, number in (("train", 400), ("dev", 40), ("test", 20)):
+        rows = [line for line in sentences(number, seed=number).splitlines() if line]
+        labelled = [f"{line}\t{int('dog' in line or 'cat' in line)}" for line in rows]
+        table = [f"{i}\t{line}" for i, line in enumerate(rows)] if split == "test" else labelled
+        header = "index\tsentence" if split == "test" else "sentence\tlabel"
+        (folder / f"{split}.tsv").write_text("\n".join([header, *table]) + "\n")
+
+
+def write_official(source: Path, task: str, rows: int = 3) -> None:
+    """The files of a task in the exact shape of the official ones, each field naming its column and row."""
+    (source / task).mkdir(parents=True)
+    for file in SOURCES[task].files.values():
+        lines = ["\t".join(file.columns)] if file.header else []
+        for row in range(rows):
+            fields = {column: f"{column} {row}" for column in file.columns}
+            if SOURCES[task].label in fields:
+                labels = TASKS[task].classes or ("5.000", "0", "2.5")
+                fields[SOURCES[task].label] = labels[row % len(labels)]
+            lines.append("\t".join(fields.values()))
+        mark = "\ufeff" if task == "MRPC" and file.name != "test.tsv" else ""
+        (source / task / file.name).write_text(mark + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+class Numbers(Tokenizer):
+    """A text is numbers below 90; the token of n is n + 4."""
+
+    def __init__(self) -> None:
+        dictionary = Dictionary()
+        for number in range(90):
+            dictionary.add_symbol(str(number))
+        super().__init__(dictionary)
+
+    def encode(self, lines):
+        return [np.array([int(word) + 4 for word in line.split()], dtype=np.int32) for line in lines]
+
+    def save(self, folder: Path) -> None:
+        pass

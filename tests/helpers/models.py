@@ -1,0 +1,44 @@
+"""A small model, and tokens for it."""
+
+from argparse import Namespace
+
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_linformer.model import LinformerRobertaModel
+
+VOCABULARY = 100
+SIZES = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "encoder_attention_heads": 3}
+RECOMPUTED = {"checkpoint_activations": True}
+OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
+
+
+class Task:
+    """The two things that a model asks of its task."""
+
+    def __init__(self, length=64):
+        self.source_dictionary = Dictionary()
+        for i in range(VOCABULARY - 4):
+            self.source_dictionary.add_symbol(f"w{i}")
+        self.length = length
+
+    def max_positions(self):
+        return self.length
+
+
+def small(**options):
+    """A model of two layers of three heads, 64 positions, k = 8, with weights from seed 0."""
+    torch.manual_seed(0)
+    return LinformerRobertaModel.build_model(Namespace(**{**SIZES, "projected_length": 8, **options}), Task())
+
+
+def tokens(rows=2, length=64):
+    """The same random tokens every time, none of them special: (rows, length)."""
+    return torch.randint(4, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def gradients_of(model, loss):
+    """The gradient of each parameter that has one."""
+    model.zero_grad()
+    loss.backward()
+    return [value.grad.clone() for value in model.parameters() if value.grad is not None]

@@ -1,0 +1,40 @@
+"""Processes to wait for, and a server of files."""
+
+import contextlib
+import functools
+import http.server
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server, on this machine, of the files of a folder."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def running_in_group(group: int) -> list[str]:
+    """The processes of a process group that are no zombies (on Linux; elsewhere none are seen)."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, process_group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state != "Z":
+                found.append(path.parent.name)
+    return found
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Return once it is true; fail after 30 seconds."""
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline, "30 seconds have passed"
+        time.sleep(0.005)
