@@ -1,8 +1,35 @@
-"""Installs the plugin beside fairseq; `make install` does it all (README, "Install")."""
+"""Installs the plugin beside fairseq, its command lines and its configurations (README, "Install")."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+
+class BuildWithConfigs(build_py):
+    """Puts configs/ into the wheel, beside the package: the configurations name it by its place relative to theirs."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:  # which reads the checkout's
+            installed = Path(self.build_lib, "fairseq_linformer_configs")
+            shutil.rmtree(installed, ignore_errors=True)  # of an earlier build
+            shutil.copytree("configs", installed)
+
+
+class ArchiveWithConfigs(sdist):
+    """Puts configs/ into the source archive; a MANIFEST.in would leave out the folders that are links."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        shutil.copytree("configs", Path(base_dir, "configs"))
+
+
+def command(name: str) -> str:
+    return f"linformer-{name.replace('_', '-')} = fairseq_linformer.cli.{name}:main"
+
 
 setup(
     name="fairseq-linformer",
@@ -11,28 +38,43 @@ setup(
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.10",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    python_requires=">=3.10,<3.13",
     packages=find_namespace_packages(include=["fairseq_linformer*", "hydra_plugins*"]),
     package_dir={"": "."},  # so that an editable install puts this folder on the path: there Hydra finds plugins
+    cmdclass={"build_py": BuildWithConfigs, "sdist": ArchiveWithConfigs},
+    entry_points={
+        "console_scripts": [
+            command(name)
+            for name in ("configs", "prepare_corpus", "prepare_glue", "prepare_imdb", "finetune", "predict")
+        ]
+    },
     install_requires=[
         "torch>=2.6",  # before it, torch.load can run code even with weights_only (CVE-2025-32434)
         "fairseq-fixed==0.12.3.1",
         "hydra-core>=1.3,<1.4",
         "omegaconf>=2.3,<2.4",
+        "hydra-submitit-launcher",  # configs/finetune/hydra/launcher/slurm.yaml
+        "numpy",
+        "scipy",
+        "scikit-learn",
         "sentencepiece",
         "iopath",  # through which fairseq opens its files where it is there, and lets others do so
-        "tensorboard",
-        "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
-        "matplotlib",
-        "tqdm",
         "pooch",
-        "scikit-learn",
-        "scipy",
-        "hydra-joblib-launcher",
-        "hydra-submitit-launcher",
+        "tqdm",
+        "tensorboard",  # through which PyTorch writes what common.tensorboard_logdir asks for
+        "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
     ],
     extras_require={
-        "dev": ["pytest", "pytest-xdist", "ruff", "mypy"],
+        "dev": ["matplotlib", "pytest", "pytest-xdist", "ruff", "mypy"],  # of scripts/ and `make check`
         # other implementations that tests and the benchmark compare with, where they are installed
         "peers": ["transformers", "performer-pytorch", "linformer"],
     },

@@ -25,7 +25,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_BESIDE = Path(__file__).resolve().parents[2]
+_INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
+CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _BESIDE / "configs"
 
 # Where a run and what it reads lie; what they hold is compared instead.
 _PLACES = ("checkpoint.save_dir", "common.tensorboard_logdir", "common.user_dir")

@@ -1,0 +1,93 @@
+"""What `pip install .` leaves: the wheel of a source archive, in an environment that does not see the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+
+SOURCES = ("fairseq_linformer", "hydra_plugins", "configs", "setup.py", "pyproject.toml", "README.md")
+SIZES = ["encoder_layers=1", "encoder_embed_dim=32", "encoder_ffn_embed_dim=64", "encoder_attention_heads=2"]
+BUILD_ARCHIVE = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+FAIRSEQ = "from fairseq_cli.hydra_train import cli_main\ncli_main()\n"
+
+
+def done(*command, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"OMP_NUM_THREADS": "1", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    output = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.run(list(map(str, command)), check=False, cwd=cwd, env=environment, **output)
+    assert process.returncode == 0, f"{command}:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    return process.stdout
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Path:
+    """The folder of the programs of an environment with the wheel, and with the packages of this one but not itself."""
+    folder = tmp_path_factory.mktemp("install")
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, source)
+    done(sys.executable, "-c", BUILD_ARCHIVE, cwd=source)
+    (archive,) = (source / "dist").glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "-q"]
+    done(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, archive, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    done(*pip, "--python", python, "install", "--no-deps", wheel, cwd=folder)
+    # Of a folder that a .pth file names, Python reads no .pth files: this environment's editable install is not seen.
+    site_packages = Path(
+        done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
+    )
+    (site_packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    (python.parent / "fairseq-hydra-train").write_text(f"#!{python}\n{FAIRSEQ}")
+    (python.parent / "fairseq-hydra-train").chmod(0o755)
+    return python.parent
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Contents by relative path, links followed."""
+    found = {}
+    for place, _, names in os.walk(folder, followlinks=True):
+        found |= {str(Path(place, name).relative_to(folder)): Path(place, name).read_bytes() for name in names}
+    return found
+
+
+def test_the_configurations_are_installed_whole(programs, tmp_path):
+    folder = Path(done(programs / "linformer-configs", cwd=tmp_path).strip())
+    assert folder.is_dir() and not folder.is_relative_to(ROOT)
+    assert files_below(folder) == files_below(ROOT / "configs")
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+
+
+def test_training_with_them_from_another_folder(programs, corpus, tmp_path):
+    command = f'{programs}/fairseq-hydra-train --config-dir "$({programs}/linformer-configs)/pretrain"'
+    words = [f"task.data={corpus}", *(f"model.{size}" for size in SIZES), "dataset.num_workers=0", "common.cpu=true"]
+    words += ["optimization.max_update=2", "lr_scheduler.warmup_updates=1"]
+    done("sh", "-c", f'{command} --config-name tiny_512 "$@"', "sh", *words, cwd=tmp_path)
+    assert (tmp_path / "runs/tiny_512/checkpoint_last.pt").is_file()
+    log = (tmp_path / "runs/tiny_512/hydra/hydra_train.log").read_text()
+    assert str(ROOT / "fairseq_linformer") not in log
+
+
+def test_every_command_line_is_a_program(programs, tmp_path):
+    modules = [
+        path.stem for path in (ROOT / "fairseq_linformer" / "cli").glob("*.py") if "def main(" in path.read_text()
+    ]
+    assert {"prepare_corpus", "finetune", "predict"} <= set(modules)
+    for module in modules:
+        program = programs / f"linformer-{module.replace('_', '-')}"
+        assert f"from fairseq_linformer.cli.{module} import main" in program.read_text()
+    assert "usage: linformer-predict " in done(programs / "linformer-predict", "--help", cwd=tmp_path)
