@@ -1,4 +1,6 @@
-# make install     .venv with everything, from the python3 that is found (PYTHON= chooses another, TORCH= a torch version)
+# make install     .venv with everything, from the python3 that is found (PYTHON= chooses another, TORCH= a torch version;
+#                  EXTRAS=dev,peers adds the other implementations that tests and the benchmark compare with; without a
+#                  GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves the download of CUDA)
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= runs it on your own text)
 # make test        the tests, in two processes
 # make soak        random kills and mutated input for at most half an hour: docs/reliability.md
@@ -6,23 +8,25 @@
 
 PYTHON ?= python3
 TORCH ?= 2.13.0
+EXTRAS ?= dev
 CORPUS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED = $(PYTHON) $(TORCH) $(EXTRAS)
 
 .PHONY: install quickstart test soak check clean
 
 install: $(VENV)/.installed
-ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH)))
-	@test "$$(cat $(VENV)/.installed)" = "$(PYTHON) $(TORCH)" || { \
-	    echo "install: $(VENV) was made with $$(cat $(VENV)/.installed), not $(PYTHON) $(TORCH): make clean first" >&2; \
+ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin EXTRAS)))
+	@test "$$(cat $(VENV)/.installed)" = "$(INSTALLED)" || { \
+	    echo "install: $(VENV) was made with $$(cat $(VENV)/.installed), not $(INSTALLED): make clean first" >&2; \
 	    exit 1; }
 endif
 
 # The stamp stands for a complete installation: an interrupted one has none and is done again.
 $(VENV)/.installed: setup.py scripts/install.sh
-	bash scripts/install.sh "$(PYTHON)" "$(TORCH)" "$(VENV)"
-	echo "$(PYTHON) $(TORCH)" > $@
+	bash scripts/install.sh "$(PYTHON)" "$(TORCH)" "$(EXTRAS)" "$(VENV)"
+	echo "$(INSTALLED)" > $@
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py $(if $(CORPUS),--corpus $(CORPUS))

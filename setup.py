@@ -75,7 +75,8 @@ setup(
     ],
     extras_require={
         "dev": ["matplotlib", "pytest", "pytest-xdist", "ruff", "mypy"],  # of scripts/ and `make check`
-        # other implementations that tests and the benchmark compare with, where they are installed
+        # Other implementations that tests and the benchmark compare with, where they are installed. transformers cannot
+        # be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
         "peers": ["transformers", "performer-pytorch", "linformer"],
     },
 )

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes a virtual environment with the plugin and all it needs: install.sh PYTHON TORCH FOLDER (`make install` calls it).
+# Makes a virtual environment with the plugin and all it needs: install.sh PYTHON TORCH EXTRAS FOLDER, which
+# `make install` calls. pip's own variables choose where it downloads from.
 set -euo pipefail
-python=$1 torch=$2 venv=$3
+python=$1 torch=$2 extras=$3 venv=$4
 
 fail() {
     echo "install: $*" >&2
@@ -32,4 +33,8 @@ printf '#!/bin/sh\nexit 1\n' >"$build/ninja"
 chmod +x "$build/ninja"
 PATH=$build:$PATH DIST_EXTRA_CONFIG=$build/distutils.cfg CFLAGS='-O2 -g0' \
     "${pip[@]}" --no-build-isolation 'fairseq-fixed==0.12.3.1'
-"${pip[@]}" --no-build-isolation --editable '.[dev]'
+"${pip[@]}" --no-build-isolation --editable ".[$extras]"
+# fairseq asks for torchaudio, which only its speech models import. PyPI's is built for CUDA: beside a torch without CUDA
+# it cannot be loaded, and transformers, which loads it where it is installed, fails with it.
+"$venv/bin/python" -c 'import torchaudio' 2>/dev/null ||
+    "$venv/bin/python" -m pip --disable-pip-version-check uninstall --quiet --yes torchaudio
