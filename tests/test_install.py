@@ -1,6 +1,7 @@
 """What `pip install .` leaves: the wheel of a source archive, in an environment that does not see the checkout."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.helpers import ROOT
 
@@ -91,3 +93,14 @@ def test_every_command_line_is_a_program(programs, tmp_path):
         program = programs / f"linformer-{module.replace('_', '-')}"
         assert f"from fairseq_linformer.cli.{module} import main" in program.read_text()
     assert "usage: linformer-predict " in done(programs / "linformer-predict", "--help", cwd=tmp_path)
+
+
+def test_the_supported_pythons_are_the_same_everywhere():
+    setup, install = ((ROOT / name).read_text() for name in ("setup.py", "scripts/install.sh"))
+    least, above = (int(minor) for minor in re.search(r'python_requires=">=3\.(\d+),<3\.(\d+)"', setup).groups())
+    versions = [f"3.{minor}" for minor in range(least, above)]
+    assert re.findall(r"Programming Language :: Python :: ([\d.]+)", setup) == versions
+    assert f"(3, {least}) <= sys.version_info < (3, {above})" in install
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())
+    job = workflow["jobs"]["check"]
+    assert job["strategy"]["matrix"]["python"] == versions and job["steps"][-1] == {"run": ".ci/run"}
