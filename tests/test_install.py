@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.helpers import ROOT
+from tests.helpers.inputs import sentences
 
 SOURCES = ("fairseq_linformer", "hydra_plugins", "configs", "setup.py", "pyproject.toml", "README.md")
 SIZES = ["encoder_layers=1", "encoder_embed_dim=32", "encoder_ffn_embed_dim=64", "encoder_attention_heads=2"]
@@ -74,11 +75,17 @@ def test_the_configurations_are_installed_whole(programs, tmp_path):
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
 
 
-def test_training_with_them_from_another_folder(programs, corpus, tmp_path):
-    command = f'{programs}/fairseq-hydra-train --config-dir "$({programs}/linformer-configs)/pretrain"'
-    words = [f"task.data={corpus}", *(f"model.{size}" for size in SIZES), "dataset.num_workers=0", "common.cpu=true"]
+def test_from_text_to_a_model_in_another_folder(programs, tmp_path):
+    """The command that preparing the text ends with is typed as it stands."""
+    for split, lines in (("train", 200), ("valid", 40)):
+        (tmp_path / f"{split}.txt").write_text(sentences(lines, seed=lines))
+    words = ["--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1]
+    printed = done(programs / "linformer-prepare-corpus", *words, cwd=tmp_path).splitlines()[-1]
+    said, _, command = printed.partition(" ")
+    assert said == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer-configs)"/pretrain ')
+    words = [*(f"model.{size}" for size in SIZES), "dataset.num_workers=0", "common.cpu=true"]
     words += ["optimization.max_update=2", "lr_scheduler.warmup_updates=1"]
-    done("sh", "-c", f'{command} --config-name tiny_512 "$@"', "sh", *words, cwd=tmp_path)
+    done("sh", "-c", f'PATH="{programs}:$PATH"; {command} "$@"', "sh", *words, cwd=tmp_path)
     assert (tmp_path / "runs/tiny_512/checkpoint_last.pt").is_file()
     log = (tmp_path / "runs/tiny_512/hydra/hydra_train.log").read_text()
     assert str(ROOT / "fairseq_linformer") not in log

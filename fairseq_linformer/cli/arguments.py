@@ -3,15 +3,19 @@
 import argparse
 import contextlib
 import math
+import re
 from collections.abc import Callable
 from typing import TypeVar
+
+from .program import typed
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
 
 def make_parser(about: str | None) -> argparse.ArgumentParser:
-    """A parser whose --help begins with `about`, a module's docstring, as it is written."""
+    """A parser whose --help begins with `about`, a module's docstring, with its examples as this program is typed."""
+    about = re.sub(r"python scripts/(\w+)\.py", lambda script: typed(script[1]), about or "")
     return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 

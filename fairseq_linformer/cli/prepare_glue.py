@@ -32,7 +32,7 @@ from ..data.tokenizer import (
 from ..system.files import check_data_path
 from ..training.launch import config_name
 from .arguments import comma_list, make_parser
-from .program import program
+from .program import program, typed
 
 
 def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -65,7 +65,7 @@ def prepare_glue(source: str, tasks: Sequence[str], tokenizer: Path, out: Path) 
             summary = write_labelled(out / task, TASKS[task], rows, loaded)
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
     trained = ",".join(config_name(task) for task in tasks if TASKS[task].trained_as is None)
-    print(f"next: python scripts/finetune.py --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
+    print(f"next: {typed('finetune')} --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
 
 
 def main(words: Sequence[str] | None = None) -> None:

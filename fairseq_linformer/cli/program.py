@@ -1,8 +1,10 @@
-"""What every command line runs in."""
+"""What every command line runs in, and what it is called."""
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..errors import one_line_errors
 
@@ -18,3 +20,10 @@ def program() -> Iterator[None]:
             yield
     finally:
         root.setLevel(level)
+
+
+def typed(name: str) -> str:
+    """What to type for one of the command lines: as this program was, its script or what setup.py installs for it."""
+    if Path(sys.argv[0]).suffix == ".py":
+        return f"python scripts/{name}.py"
+    return f"linformer-{name.replace('_', '-')}"

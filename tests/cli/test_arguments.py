@@ -1,9 +1,11 @@
 """Numbers and lists as they are typed."""
 
 import argparse
+import sys
 
 import pytest
 
+from fairseq_linformer.cli import prepare_imdb
 from fairseq_linformer.cli.arguments import comma_list, number
 
 
@@ -47,10 +49,13 @@ def test_what_is_not_is_said_in_its_bounds(parse, text, message):
     assert str(refusal.value) == message
 
 
-def test_help_has_the_docstring_as_it_is_written(capsys):
-    from fairseq_linformer.cli import prepare_imdb
-
+@pytest.mark.parametrize(
+    ("program", "typed"),
+    [("scripts/predict.py", "python scripts/prepare_imdb.py"), ("bin/linformer-predict", "linformer-prepare-imdb")],
+)
+def test_help_has_the_docstring_with_its_commands_as_they_are_typed(program, typed, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [program])
     with pytest.raises(SystemExit, match="0"):
         prepare_imdb.main(["--help"])
-    printed = capsys.readouterr().out
-    assert prepare_imdb.__doc__.strip() in printed
+    written = prepare_imdb.__doc__.strip()
+    assert written.replace("python scripts/prepare_imdb.py", typed) in capsys.readouterr().out
