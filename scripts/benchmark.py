@@ -1,27 +1,25 @@
 #!/usr/bin/env python3
-"""Measures Linformer's speed and memory beside fairseq's example, full attention and other encoders, in one run.
+"""Measures Linformer's time and memory beside fairseq's example, full attention and other encoders, in one run.
 
     python scripts/benchmark.py --out runs/benchmark
     python scripts/benchmark.py --quick
     python scripts/benchmark.py --device cuda --dtype bfloat16 --layers 12 --tokens 65536
 
-What is compared runs in turns, round after round, after once to warm up; figures are medians with quartiles. Peers that
-are not installed, and what takes longer than --limit, are left out with the reason. Memory is the peak that a call adds
-to what is held before it, of what PyTorch's allocators give out. OUT gets results.json, results.md, figure2.png and
-growth.png; when the command is repeated, what is measured is not measured again. Results of other code, of another
-machine or of other options are left as they are: they need another OUT.
+The models of a comparison run in turns, round after round, after one call to warm up; times are medians with quartiles.
+Baselines that are not installed, and cases that take longer than --limit, are left out with the reason. Memory is the
+peak that a call adds to what was held before it, as PyTorch's allocator counts. OUT gets results.json, results.md and
+plots. A repeated command measures only what is missing. Results of other code, of another machine or of other options
+are refused and left as they are: name another OUT.
 
-Suites: attention (one layer beside the example's), models (whole models of equal width and depth), table3 (the paper's
-table 3 and figure 2), growth (exponents of cost against n), memory (activation checkpointing and offload), long (a step
-at n = 65,536, inference at 262,144), lengths (real lengths of IMDB's reviews, which --reviews names).
+Suites: overview (a training step against n: ours, fairseq's example, full attention), attention (one layer beside the
+example's), models (whole models of equal width and depth), table3 (the paper's table 3 and figure 2), growth (exponents
+of cost against n), memory (activation checkpointing and offload), long (a training step at n = 65,536, inference at
+262,144), lengths (the real lengths of IMDB's reviews, which --reviews names).
 """
 
 import argparse
 import logging
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 import torch
 from benchmarking.baselines import MODELS, Sizes
@@ -37,12 +35,12 @@ QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens"
 QUICK |= {"lengths": LENGTHS[:3], "suites": [suite for suite in SUITES if suite not in ("long", "lengths")]}
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", metavar="DIR", type=Path, default=Path("runs/benchmark"), help="default: runs/benchmark")
     add("--suites", metavar="S", nargs="+", choices=sorted(SUITES), help="default: all (lengths: with --reviews)")
-    models = f"of the suite models (default: {', '.join(COMPARED)}; any attention= is one, too)"
+    models = f"what the suite models compares (default: {', '.join(COMPARED)}; every attention= is allowed, too)"
     add("--models", metavar="M", nargs="+", choices=sorted(MODELS), default=COMPARED, help=models)
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--dtype", choices=sorted(DTYPES), default="float32", help="default: float32")
@@ -50,20 +48,20 @@ def parse_arguments() -> argparse.Namespace:
     add("--embed-dim", metavar="D", type=int, default=768, help="default: 768")
     add("--heads", metavar="H", type=int, default=12, help="default: 12")
     add("--vocab-size", metavar="V", type=int, default=8000, help="default: 8000")
-    add("--dropout", metavar="P", type=float, default=0.1, help="of hidden layers and weights (default 0.1)")
-    add("--tokens", metavar="N", type=int, default=4096, help="of a batch, at least one row (default 4096)")
-    rounds = "times that each case runs; 3 if long; 0: memory alone, on a busy machine, too (default 7)"
+    add("--dropout", metavar="P", type=float, default=0.1, help="of hidden layers and attention weights (default 0.1)")
+    add("--tokens", metavar="N", type=int, default=4096, help="per batch, at least one row (default 4096)")
+    rounds = "times that each case runs, three if it is slow; 0: memory only, also on a busy machine (default 7)"
     add("--rounds", metavar="N", type=int, default=7, help=rounds)
     add("--limit", metavar="S", type=float, default=60.0, help="seconds that a case may take (default 60)")
     add("--threads", metavar="N", type=int, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     add("--reviews", metavar="DIR", type=Path, help="IMDB as scripts/prepare_imdb.py writes it, for the suite lengths")
     add("--lengths", metavar="N", type=int, nargs="+", default=LENGTHS, help="n (512 to 65536)")
-    add("--quick", action="store_true", help="a small model, n to 2,048, in two minutes; other options can change it")
-    first = parser.parse_args()
+    add("--quick", action="store_true", help="a small model, n to 2,048, two minutes; other options can change it")
+    first = parser.parse_args(words)
     parser.set_defaults(suites=[suite for suite in SUITES if suite != "lengths" or first.reviews])
     if first.quick:
         parser.set_defaults(**QUICK)
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def main(arguments: argparse.Namespace) -> None:

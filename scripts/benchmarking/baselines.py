@@ -1,6 +1,6 @@
-"""What the benchmark compares, behind one face: our models, and others of equal width and depth.
+"""What the benchmark compares, behind one interface: our models, and baselines of equal width and depth.
 
-Others than fairseq's need packages that are not installed by default (extra ``peers``).
+Baselines that are not fairseq's need packages that are not installed by default (extra ``peers``).
 
 Dimensions: B batch, n sequence length, N masked positions of the batch, d embedding, V vocabulary.
 """
@@ -70,15 +70,15 @@ class Sizes:
         return dictionary
 
 
-class Peer(nn.Module):
-    """A model, or a part of one, to be timed.
+class Candidate(nn.Module):
+    """A model, or a part of one, to be measured.
 
     Args:
         model: holds the parameters.
         draw: gives a batch for sizes and the lengths of its rows.
         features: maps a batch to what inference gives, (B, n, d).
         loss: maps a batch to a scalar.
-        kernel: the one of ``KERNELS`` that PyTorch must take, None for its own choice.
+        kernel: the one of ``KERNELS`` that PyTorch must use, None for PyTorch's choice.
     """
 
     def __init__(
@@ -132,23 +132,23 @@ def _language_model(
     features: Callable[[Tensor], Tensor],
     logits: Callable[[Tensor, Tensor], Tensor],
     kernel: str | None = None,
-) -> Peer:
+) -> Candidate:
     """`features` maps tokens (B, n) to (B, n, d); `logits` maps tokens and a mask of N positions (B, n) to (N, V)."""
 
     def loss(tokens: Tensor, masked: Tensor) -> Tensor:
         return F.cross_entropy(logits(tokens, masked).float(), tokens[masked])
 
-    return Peer(model, draw_text, lambda tokens, masked: features(tokens), loss, kernel)
+    return Candidate(model, draw_text, lambda tokens, masked: features(tokens), loss, kernel)
 
 
-def _of_fairseq(model: RobertaModel, kernel: str | None = None) -> Peer:
+def _of_fairseq(model: RobertaModel, kernel: str | None = None) -> Candidate:
     def features(tokens: Tensor) -> Tensor:
         return model.encoder.extract_features(tokens)[0]
 
     return _language_model(model, features, lambda tokens, masked: model(tokens, masked_tokens=masked)[0], kernel)
 
 
-def _of_parts(model: nn.Module, body: Callable[[Tensor], Tensor], head: Callable[[Tensor], Tensor]) -> Peer:
+def _of_parts(model: nn.Module, body: Callable[[Tensor], Tensor], head: Callable[[Tensor], Tensor]) -> Candidate:
     """The head works on masked positions alone, as everywhere here."""
     return _language_model(model, body, lambda tokens, masked: head(body(tokens)[masked]))
 
@@ -159,15 +159,15 @@ def _our_config(attention: str, sizes: Sizes) -> ResolvedConfig:
     return resolve_config(Namespace(**options), sizes.length)
 
 
-def our_attention(sizes: Sizes) -> Peer:
+def our_attention(sizes: Sizes) -> Candidate:
     attention = get_attention("linformer").build_layers(_our_config("linformer", replace(sizes, layers=1)))[0]
-    return Peer(attention, draw_rows_first, attention, lambda x: attention(x).sum())
+    return Candidate(attention, draw_rows_first, attention, lambda x: attention(x).sum())
 
 
-def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Peer]:
+def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Candidate]:
     """Our model as users run it; with a kernel of ``KERNELS``, without the mask for padding, too."""
 
-    def build(sizes: Sizes) -> Peer:
+    def build(sizes: Sizes) -> Candidate:
         config = _our_config(attention, sizes)
         model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, sizes.dictionary()))
         if kernel:  # on a GPU the model gives its layers a mask, padding or not, which flash attention refuses
@@ -178,14 +178,14 @@ def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Peer]:
     return build
 
 
-def fairseq_roberta(sizes: Sizes) -> Peer:
+def fairseq_roberta(sizes: Sizes) -> Candidate:
     """fairseq's own RoBERTa, on its own multihead attention."""
     options = Namespace(**sizes.options_of_fairseq())
     roberta_defaults(options)
     return _of_fairseq(RobertaModel(options, RobertaEncoder(options, sizes.dictionary())))
 
 
-def fairseq_example(sizes: Sizes) -> Peer:
+def fairseq_example(sizes: Sizes) -> Candidate:
     """The authors' code, fairseq's examples/linformer.
 
     Its encoder is taken as it is; its registered model cannot be loaded beside ours, because both have one name.
@@ -209,7 +209,7 @@ def fairseq_example(sizes: Sizes) -> Peer:
     return _of_fairseq(RobertaModel(options, Encoder(options, sizes.dictionary())))
 
 
-def example_attention(sizes: Sizes) -> Peer:
+def example_attention(sizes: Sizes) -> Candidate:
     """Its attention layer alone."""
     attention = _example_modules("multihead_linear_attention").MultiheadLinearAttention(
         sizes.embed_dim,
@@ -228,7 +228,7 @@ def example_attention(sizes: Sizes) -> Peer:
     def features(x: Tensor) -> Tensor:
         return attention(x, x, x, need_weights=False)[0]
 
-    return Peer(attention, draw_positions_first, features, lambda x: features(x).sum())
+    return Candidate(attention, draw_positions_first, features, lambda x: features(x).sum())
 
 
 def _example_modules(name: str) -> ModuleType:
@@ -238,8 +238,8 @@ def _example_modules(name: str) -> ModuleType:
     return importlib.import_module(f"{sys.modules.setdefault(package.__name__, package).__name__}.{name}")
 
 
-def lucidrains_linformer(sizes: Sizes) -> Peer:
-    """The package ``linformer``: pre-norm, an E and an F a layer, no dropout of what a block adds, a linear LM head.
+def lucidrains_linformer(sizes: Sizes) -> Candidate:
+    """The package ``linformer``: pre-norm, one E and one F per layer, no dropout on a block's output, a linear LM head.
 
     Its ``share_kv`` would share the maps of keys and values too, which is another model.
     """
@@ -282,7 +282,7 @@ def _hugging_face_dropout(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def hugging_face_roberta(sizes: Sizes) -> Peer:
+def hugging_face_roberta(sizes: Sizes) -> Candidate:
     from transformers import RobertaConfig, RobertaForMaskedLM
 
     options = {**_hugging_face_sizes(sizes), **_hugging_face_dropout(sizes)}
@@ -290,7 +290,7 @@ def hugging_face_roberta(sizes: Sizes) -> Peer:
     return _of_parts(model, lambda tokens: model.roberta(tokens)[0], model.lm_head)
 
 
-def hugging_face_nystromformer(sizes: Sizes) -> Peer:
+def hugging_face_nystromformer(sizes: Sizes) -> Candidate:
     """At its defaults: 64 landmarks and a convolution of width 65."""
     from transformers import NystromformerConfig, NystromformerForMaskedLM
 
@@ -300,7 +300,7 @@ def hugging_face_nystromformer(sizes: Sizes) -> Peer:
     return _of_parts(model, lambda tokens: model.nystromformer(tokens)[0], model.cls)
 
 
-def hugging_face_modernbert(sizes: Sizes) -> Peer:
+def hugging_face_modernbert(sizes: Sizes) -> Candidate:
     """At its defaults: windows of 128 but in every third layer, gated linear units of 1.5 d, no dropout."""
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
@@ -316,8 +316,8 @@ def hugging_face_modernbert(sizes: Sizes) -> Peer:
 
 
 # By the names of tables: what builds one layer's attention, or a whole model.
-LAYERS: dict[str, Callable[[Sizes], Peer]] = {"linformer": our_attention, "fairseq-example": example_attention}
-MODELS: dict[str, Callable[[Sizes], Peer]] = {
+LAYERS: dict[str, Callable[[Sizes], Candidate]] = {"linformer": our_attention, "fairseq-example": example_attention}
+MODELS: dict[str, Callable[[Sizes], Candidate]] = {
     **{attention: ours(attention) for attention in ATTENTIONS},
     **{f"softmax-{kernel}": ours("softmax", kernel) for kernel in KERNELS},
     "fairseq-example": fairseq_example,

@@ -1,7 +1,7 @@
-"""The clock, the memory and the floating-point operations of the benchmark's cases.
+"""Time, memory and floating-point operations of the benchmark's cases.
 
-What is compared runs in turns, round after round, in one process. Memory's peak is that of what PyTorch's allocators
-give out, whatever else the process holds: the same in every run.
+Cases that are compared run in turns, round after round, in one process. Memory is the peak of what PyTorch's allocator
+gives out, whatever else the process holds: the same in every run.
 """
 
 import importlib.metadata
@@ -32,7 +32,7 @@ from fairseq_linformer.system.processes import end_with_parent
 from .baselines import (
     LAYERS,
     MODELS,
-    Peer,
+    Candidate,
     Sizes,
 )
 
@@ -42,23 +42,24 @@ PHASES = (
     "inference",  # features of all positions, without gradients
     "evaluation",  # loss at masked positions, without gradients
     "forward",  # loss at masked positions, in training mode
-    "training",  # forward and backward
-    "step",  # training, clipping and Adam
+    "forward + backward",  # the same, and its gradients
+    "training step",  # forward + backward, clipping and Adam
 )
+WITH_BACKWARD = ("forward + backward", "training step")
 LEAST_ROUNDS = 3  # a median and something on both sides
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to measure: a phase of a model, or of one layer's attention, on batches of rows of these lengths."""
+    """One phase of a model, or of one layer's attention, on batches of rows of these lengths."""
 
     model: str
     sizes: Sizes
     phase: str
     batches: tuple[tuple[int, ...], ...]
     layer_alone: bool = False
-    note: str = ""  # what tells it from others of its group, for the tables
+    note: str = ""  # tells it from others of its group in the tables
 
     @property
     def tokens(self) -> int:
@@ -69,14 +70,14 @@ class Case:
     def compiles(self) -> bool:
         return ("compile_layers", True) in self.sizes.options
 
-    def build(self) -> Peer:
+    def build(self) -> Candidate:
         torch.manual_seed(1)
         return (LAYERS if self.layer_alone else MODELS)[self.model](self.sizes)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and in which type of number the cases run."""
+    """The device and the number format of the cases."""
 
     device: str
     dtype: str
@@ -99,33 +100,34 @@ class Machine:
         return {**about, "name": _processor(), "instructions": instructions, "threads": threads, "GiB": gib}
 
     def prepare(self, case: Case) -> Callable[[], None]:
-        """The case's work as a call, on a model and batches that are ready."""
-        peer = case.build().to(self.device, DTYPES[self.dtype])
-        batches = [[self._move(tensor) for tensor in peer.draw(case.sizes, lengths)] for lengths in case.batches]
-        peer.train(case.phase not in ("inference", "evaluation"))
-        optimizer = Adam(peer.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01)
+        """Builds the case's model and batches, and returns a call that runs the phase once on every batch."""
+        model = case.build().to(self.device, DTYPES[self.dtype])
+        batches = [[self._move(tensor) for tensor in model.draw(case.sizes, lengths)] for lengths in case.batches]
+        model.train(case.phase not in ("inference", "evaluation"))
+        optimizer = Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01)
 
         def work() -> None:
             for inputs in batches:
-                with torch.set_grad_enabled(peer.training):
-                    result: Tensor = peer.features(*inputs) if case.phase == "inference" else peer.loss(*inputs)
-                if case.phase in ("training", "step"):
+                with torch.set_grad_enabled(model.training):
+                    result: Tensor = model.features(*inputs) if case.phase == "inference" else model.loss(*inputs)
+                if case.phase in WITH_BACKWARD:
                     result.backward()
-                if case.phase == "step":
-                    clip_grad_norm_(list(peer.parameters()), 1.0)
+                if case.phase == "training step":
+                    clip_grad_norm_(list(model.parameters()), 1.0)
                     optimizer.step()
-                for tensor in (*peer.parameters(), *inputs):
+                for tensor in (*model.parameters(), *inputs):
                     tensor.grad = None
             if self.device == "cuda":
                 torch.cuda.synchronize()
 
         return work
 
-    def matrix_product(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
-        """The product of the feed-forward network, (rows, d) (d, 4 d), and the floating-point operations of a call.
+    def gemm(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
+        """A product of the feed-forward network, (rows, d) (d, 4 d), and the floating-point operations of a call.
 
-        Of random numbers, as those of a model: equal numbers draw less power, and a GPU multiplies them faster. There a
-        call has several products, or the time to start one would count.
+        It is the benchmark's measure of the GEMM peak. The factors are random, as those of a model: a GPU multiplies
+        equal numbers faster, because they draw less power. On a GPU a call has several products, so that the time to
+        start one does not count.
         """
         products = 10 if self.device == "cuda" else 1
         generator = torch.Generator().manual_seed(1)
@@ -142,10 +144,10 @@ class Machine:
         return work, products * 8 * rows * embed_dim**2
 
     def peak_memory(self, work: Callable[[], None]) -> float:
-        """MiB that a call adds at its peak to what is held before it, of the memory that PyTorch's allocator gives out.
+        """MiB of PyTorch's allocator that a call holds at its peak, beyond what was held before it.
 
-        The call should be warm. What libraries take past the allocator is not counted, such as the packed operands of a
-        matrix product on the CPU.
+        Call `work` once before. Memory that libraries allocate themselves is not counted, such as the packed operands
+        of a matrix product on the CPU.
         """
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -159,19 +161,19 @@ class Machine:
         return max(accumulate(changes, initial=0)) / 2**20
 
     def largest_batch(self, case: Case, limit: float) -> int:
-        """Rows of the largest batch that fits in the GPU's memory, and is done in `limit` seconds.
+        """Rows of the largest batch that fits in the GPU's memory and takes at most `limit` seconds.
 
-        It is measured in a process that nothing else has used.
+        It is measured in a new process, whose memory nothing else has used.
 
         Raises:
             RuntimeError: that process was killed.
         """
-        # Importing fairseq may touch the GPU, which no fork survives.
+        # Importing fairseq may initialise CUDA, which a forked process cannot use.
         try:
             with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as process:
                 return process.submit(_largest_batch, self, case, limit).result()
         except BrokenProcessPool:
-            raise RuntimeError("its process ended early, as one does that is killed for memory") from None
+            raise RuntimeError("its process was killed, probably for lack of memory") from None
 
     def _move(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -208,29 +210,29 @@ def _processor() -> str:
 def flops(case: Case) -> int:
     """Floating-point operations of the matrix products on one batch of rows of one length.
 
-    One row is counted; a backward pass has twice the products of the forward.
+    One row is counted and multiplied by their number. A backward pass counts twice a forward.
     """
     ((*rows,),) = case.batches
     phase = "inference" if case.phase == "inference" else "evaluation"
     of_row = _forward_flops(replace(case, phase=phase, batches=(tuple(rows[:1]),)))
-    return len(rows) * of_row * (3 if case.phase in ("training", "step") else 1)
+    return len(rows) * of_row * (3 if case.phase in WITH_BACKWARD else 1)
 
 
 @cache
 def _forward_flops(case: Case) -> int:
-    peer = case.build().eval()
-    peer.kernel = "math"  # whose products are counted one by one
+    model = case.build().eval()
+    model.kernel = "math"  # its products are counted one by one
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
-        batch = [tensor.detach() for tensor in peer.draw(case.sizes, case.batches[0])]
-        peer.features(*batch) if case.phase == "inference" else peer.loss(*batch)
+        batch = [tensor.detach() for tensor in model.draw(case.sizes, case.batches[0])]
+        model.features(*batch) if case.phase == "inference" else model.loss(*batch)
     return int(counter.get_total_flops())
 
 
 def in_turns(
     calls: Mapping[Key, Callable[[], None]], rounds: int, patience: float = math.inf
 ) -> dict[Key, list[float]]:
-    """Seconds of each call in each round. After `patience` seconds no further round begins, but three are run."""
+    """Seconds of each call in each round. After `patience` seconds no further round begins, but at least three run."""
     seconds: dict[Key, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()
     for number in range(rounds):
@@ -242,7 +244,7 @@ def in_turns(
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, to an eighth; 0 where not even 1 does."""
+    """The largest number that fits, to within an eighth; 0 if not even 1 does."""
     if not fits(1):
         return 0
     low, high = 1, 2
@@ -261,6 +263,6 @@ def timed(call: Callable[[], None]) -> float:
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
+    """Median ("seconds") and quartiles ("low", "high")."""
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
     return {"seconds": median, "low": low, "high": high}

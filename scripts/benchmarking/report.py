@@ -1,4 +1,4 @@
-"""The benchmark's tables and plots, from its rows alone: results.md, figure2.png and growth.png."""
+"""The benchmark's report, from its rows: the tables of results.md, and the plots beside it."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from fairseq_linformer.system.files import write_whole
 
+from .plots import draw_figure2, draw_growth, draw_overview
+from .rows import Row, by
 from .suites import PROJECTED_LENGTHS, SUITES
-
-Row = Mapping[str, Any]
 
 # Wang et al. 2020, table 3: by n, for k = 128, 256, 512, 1024 and 2048, against the Transformer.
 PAPER_TIME = {
@@ -38,18 +37,22 @@ PAPER_MEMORY = {
 
 
 def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """Writes the files into a folder, and returns the text of results.md."""
+    """Writes results.md and the plots into a folder, and returns the text of results.md."""
     parts = [", ".join(f"{name} {value}" for name, value in settings.items())]
     for suite, groups in SUITES.items():
         own = [row for row in rows if row["suite"] == suite]
         if own:
-            parts.append(f"## {suite}\n\n{inspect.getdoc(groups)}\n\n{as_table(own)}")
+            about = (inspect.getdoc(groups) or "").partition("\n\nRaises:")[0]
+            parts.append(f"## {suite}\n\n{about}\n\n{as_table(own)}")
+    measured = [row for row in rows if row["suite"] == "overview" and "skipped" not in row]
+    if measured:
+        draw_overview(measured, out / "overview.png")
     table3 = [row for row in rows if row["suite"] == "table3"]
     if table3:
         parts += _table3(table3, out)
     growth = [row for row in rows if row["suite"] == "growth" and "MiB" in row]
     if growth:
-        parts.append(f"## Exponents of the growth with n\n\n{exponents(growth)}")
+        parts.append(f"## Exponents of growth with n\n\n{exponents(growth)}")
         draw_growth(growth, out / "growth.png")
     text = "\n\n".join(part.rstrip() for part in parts) + "\n"
     write_whole(out / "results.md", text)
@@ -57,7 +60,7 @@ def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) ->
 
 
 def _table3(rows: Sequence[Row], out: Path) -> list[str]:
-    """What the paper's table 3 and figure 2 have, of what is measured."""
+    """The measured counterparts of the paper's table 3 and figure 2."""
     tables = {
         "how many times faster than `softmax`": ("seconds", PAPER_TIME),
         "how many times less memory, by the peak": ("MiB", PAPER_MEMORY),
@@ -75,7 +78,7 @@ def _table3(rows: Sequence[Row], out: Path) -> list[str]:
 def as_table(rows: Sequence[Row]) -> str:
     """The rows of a suite in Markdown, group after group."""
     lines = [
-        "| | model | ms (quartiles) | tokens/s | against `linformer` | MiB | of the matrix rate |",
+        "| | model | ms (quartiles) | tokens/s | against `linformer` | MiB | fraction of the measured GEMM peak |",
         "|---" * 7 + "|",
     ]
     for row in rows:
@@ -84,13 +87,13 @@ def as_table(rows: Sequence[Row]) -> str:
             lines.append(f"| {row['group']} | {name} | not measured: {row['skipped']} | | | | |")
             continue
         memory = f"{row['MiB']:,.0f}" if "MiB" in row else row.get("memory_skipped", "")
-        share = f"{100 * row['roofline']:.0f} %" if "roofline" in row else ""
-        lines.append(f"| {row['group']} | {name} | {' | '.join([*_speed(row, rows), memory, share])} |")
+        fraction = f"{100 * row['gemm_fraction']:.0f} %" if "gemm_fraction" in row else ""
+        lines.append(f"| {row['group']} | {name} | {' | '.join([*_speed(row, rows), memory, fraction])} |")
     return "\n".join(lines)
 
 
 def _speed(row: Row, rows: Sequence[Row]) -> list[str]:
-    """Cells: milliseconds, tokens per second, and these as a multiple of Linformer's in the group; "" if not timed."""
+    """The cells for milliseconds, tokens per second and speed as a multiple of Linformer's; "" if not timed."""
     if "seconds" not in row:
         return ["", "", ""]
     timed = [other for other in rows if other["group"] == row["group"] and "seconds" in other]
@@ -103,13 +106,13 @@ def _speed(row: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def savings(rows: Sequence[Row], what: str, paper: Mapping[int, Sequence[float]]) -> str:
-    """What softmax attention takes of something, divided by what Linformer takes; the paper's figure in brackets."""
+    """Softmax attention's cost divided by Linformer's, in the column `what`; the paper's figure in brackets."""
     columns = " | ".join(f"k = {k}" for k in PROJECTED_LENGTHS)
     lines = [f"| n | {columns} |", "|---" * (len(PROJECTED_LENGTHS) + 1) + "|"]
     for n in dict.fromkeys(row["n"] for row in rows):
         own = [row for row in rows if row["n"] == n]
         softmax = next(row for row in own if row["model"] == "softmax").get(what)
-        theirs = dict(zip(PROJECTED_LENGTHS, paper.get(n, ()), strict=False))  # which ends at k = n / 2
+        theirs = dict(zip(PROJECTED_LENGTHS, paper.get(n, ()), strict=False))  # its rows end at k = n / 2
         cells = []
         for k in PROJECTED_LENGTHS:
             value = next((row for row in own if row["model"] == "linformer" and row["k"] == k), {}).get(what)
@@ -135,50 +138,6 @@ def exponents(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def by(first: str, second: str, rows: Sequence[Row]) -> dict[tuple[Any, Any], list[Row]]:
-    """The rows by the values of two of their columns, in the order in which these first appear."""
-    found: dict[tuple[Any, Any], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row[first], row[second]), []).append(row)
-    return found
-
-
 def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
     """a of cost = b n^a, fitted to the logarithms."""
     return float(np.polyfit(np.log(lengths), np.log(costs), 1)[0])
-
-
-def draw_figure2(rows: Sequence[Row], path: Path) -> None:
-    """Time of a batch of a fixed number of tokens against n, as the paper's figure 2."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    panel = figure.subplots()
-    for (_, note), own in by("model", "note", [row for row in rows if "seconds" in row]).items():
-        microseconds = [1e6 / row["tokens_per_second"] for row in own]
-        label = f"Linformer, {note}" if note else "softmax"
-        panel.plot([row["n"] for row in own], microseconds, marker=".", label=label)
-    save_over_lengths(figure, [panel], sorted({row["n"] for row in rows}), ["microseconds a token, inference"], path)
-
-
-def draw_growth(rows: Sequence[Row], path: Path) -> None:
-    """Time, where it is measured, and memory of one row against n."""
-    labels = [what for what in ("seconds", "MiB") if what in rows[0]]
-    figure = Figure(figsize=(3 + 4.5 * len(labels), 5), layout="constrained")
-    panels = figure.subplots(1, len(labels), squeeze=False)[0]
-    for (model, phase), own in by("model", "phase", rows).items():
-        for panel, what in zip(panels, labels, strict=True):
-            panel.plot([row["n"] for row in own], [row[what] for row in own], marker=".", label=f"{model}, {phase}")
-    save_over_lengths(figure, panels, sorted({row["n"] for row in rows}), labels, path)
-
-
-def save_over_lengths(
-    figure: Figure, panels: Sequence[Any], lengths: Sequence[int], labels: Sequence[str], path: Path
-) -> None:
-    """Saves a figure whose panels have curves over n, both axes logarithmic, a label for each panel's curves."""
-    for panel, label in zip(panels, labels, strict=True):
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log", base=2)
-        panel.set(xlabel="n", ylabel=label, xticks=lengths)
-        panel.set_xticklabels([f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
-        panel.yaxis.set_major_formatter("{x:g}")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    figure.savefig(path, dpi=120)

@@ -1,4 +1,4 @@
-"""Measures suites group by group, and keeps what is measured: an interrupted benchmark goes on with the next group."""
+"""Measures suites group by group and saves each group: an interrupted benchmark resumes with the next group."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from tqdm import tqdm
 
@@ -23,46 +23,12 @@ from .measuring import (
     spread,
     timed,
 )
+from .rows import Results, Row
 from .suites import SUITES, Group, Plan
 
 RESULTS_FILE = "results.json"
-# The code that figures belong to: what is measured, and what measures it.
+# The code that results depend on: what is measured, and what measures it.
 CODE = (Path(fairseq_linformer.__file__).parent, Path(__file__).parent)
-Row = dict[str, Any]
-
-
-class _Figures(TypedDict, total=False):
-    """What a row has, where it was measured; and why not, where it was not."""
-
-    rounds: int
-    seconds: float
-    low: float
-    high: float
-    tokens_per_second: float
-    first_tokens_per_second: float
-    roofline: float
-    MiB: float
-    largest_batch: int
-    memory_skipped: str
-    skipped: str
-    too_slow: bool
-
-
-class _Row(_Figures):
-    suite: str
-    group: str
-    cases: str
-    model: str
-    note: str
-    phase: str
-    n: int
-    k: int
-    rows: int | None
-
-
-class _Results(TypedDict):
-    settings: dict[str, Any]
-    rows: list[_Row]
 
 
 class TooSlow(RuntimeError):
@@ -75,12 +41,12 @@ class Benchmark:
 
     Args:
         rounds: times that each case runs, after once to warm up; 0 to measure memory alone.
-        limit: seconds that a case may take; what takes longer, or is expected to, is left out with that reason. A group
-            whose rounds have taken as long begins no further one, but three are run.
+        limit: seconds that a case may take. A case that takes longer, or is expected to, is left out with that reason.
+            A group whose rounds have taken as long begins no further round, but runs at least three.
         out: folder of results.json.
 
     Raises:
-        ValueError: the folder has results of other settings, of another machine or of other code, or damaged ones.
+        UserError: the folder has results of other options, of another machine or of other code, or damaged ones.
     """
 
     plan: Plan
@@ -97,7 +63,7 @@ class Benchmark:
         file = self.out / RESULTS_FILE
         if file.is_file():
             try:
-                earlier: Any = read_state(file, _Results)
+                earlier: Any = read_state(file, Results)
             except ValueError as error:
                 raise UserError(f"{error}: name another --out") from error
             found, self.rows = earlier["settings"], earlier["rows"]
@@ -107,10 +73,10 @@ class Benchmark:
                     raise UserError(f"{file} has {name}={said}, not {value}: name another --out")
 
     def run(self, suites: list[str]) -> None:
-        """Measures what is not yet measured of these suites.
+        """Measures the groups of these suites that have no results yet.
 
         Raises:
-            ValueError: nothing can be measured of a suite, or what is measured had other cases in a group of that name.
+            UserError: a suite has nothing to measure, or the results have other cases in a group of that name.
         """
         groups = [(suite, group) for suite in suites for group in groups_of(suite, self.plan)]
         groups = [(suite, group) for suite, group in groups if self.rounds or group.memory]
@@ -129,7 +95,7 @@ class Benchmark:
                 write_whole(self.out / RESULTS_FILE, json.dumps(content, indent=1) + "\n")
 
     def _measure(self, suite: str, group: Group) -> list[Row]:
-        """The rows of a group; a case that cannot run has "skipped", a reason, in the place of figures."""
+        """The rows of a group. A case that cannot run has a reason, "skipped", in place of figures."""
         calls: dict[Case, Callable[[], None]] = {}
         rows = {case: describe(case) for case in group.cases}
         for case, row in rows.items():
@@ -139,13 +105,13 @@ class Benchmark:
                 row["skipped"] = reason(error)
                 row["too_slow"] = isinstance(error, TooSlow)
         if self.rounds:
-            seconds, rate = self._time(group, calls)
+            seconds, gemm_peak = self._time(group, calls)
             for case in calls:
                 row = rows[case]
                 row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
                 row["tokens_per_second"] = case.tokens / row["seconds"]
-                if rate:
-                    row["roofline"] = flops(case) / row["seconds"] / rate
+                if gemm_peak:
+                    row["gemm_fraction"] = flops(case) / row["seconds"] / gemm_peak
         if group.memory:
             for case, call in calls.items():
                 rows[case] |= _figure("MiB", self.machine.peak_memory, call)
@@ -157,16 +123,20 @@ class Benchmark:
         return list(rows.values())
 
     def _time(self, group: Group, calls: Mapping[Case, Callable[[], None]]) -> tuple[dict[Case, list[float]], float]:
-        """Seconds of each call in each round, and for a roofline the rate of matrix products in the same rounds."""
-        if not group.roofline:
+        """Seconds of each call in each round, and the GEMM peak of the same rounds in FLOP/s, 0 if not measured."""
+        if not group.gemm_fraction:
             return in_turns(calls, self.rounds, self.limit), 0.0
-        product, operations = self.machine.matrix_product(group.cases[0].tokens, self.plan.sizes.embed_dim)
-        product()
-        seconds: dict[Any, list[float]] = in_turns({**calls, "product": product}, self.rounds, self.limit)
-        return seconds, operations / spread(seconds.pop("product"))["seconds"]
+        gemm, operations = self.machine.gemm(group.cases[0].tokens, self.plan.sizes.embed_dim)
+        gemm()
+        seconds: dict[Any, list[float]] = in_turns({**calls, "gemm": gemm}, self.rounds, self.limit)
+        return seconds, operations / spread(seconds.pop("gemm"))["seconds"]
 
     def _prepare(self, suite: str, case: Case) -> tuple[Callable[[], None], float]:
-        """The case's work, warm, and the tokens per second of its first call; TooSlow as soon as it is known to be."""
+        """The case's call, already warm, and the tokens per second of its first run.
+
+        Raises:
+            TooSlow: it took longer than the limit, or the shorter lengths show that it would.
+        """
         alike = [row for row in self.rows if row["suite"] == suite and _alike(row, case)]
         for shorter in alike:
             if shorter.get("too_slow"):
@@ -184,7 +154,7 @@ class Benchmark:
 
 
 def code_digest() -> str:
-    """A hash of the package's code, and of the benchmark's: figures belong to it."""
+    """A hash of the package's code and of the benchmark's, on which results depend."""
     digest = hashlib.sha256()
     for folder in CODE:
         for file in sorted(folder.rglob("*.py")):
@@ -193,7 +163,7 @@ def code_digest() -> str:
 
 
 def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:
-    """What is measured of memory, or why it is not."""
+    """A figure of memory, or the reason why there is none."""
     try:
         return {name: measure(*arguments)}
     except (RuntimeError, OSError) as error:
@@ -201,7 +171,11 @@ def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:
 
 
 def groups_of(suite: str, plan: Plan) -> list[Group]:
-    """The groups of a suite; ValueError where it has none."""
+    """The groups of a suite.
+
+    Raises:
+        UserError: it has none.
+    """
     groups = list(SUITES[suite](plan))
     if not groups:
         raise UserError(f"the suite {suite} has nothing to measure at lengths up to {max(plan.lengths)}")
@@ -209,19 +183,19 @@ def groups_of(suite: str, plan: Plan) -> list[Group]:
 
 
 def reason(error: Exception) -> str:
-    """An error in one line."""
+    """The first line of an error."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def describe(case: Case) -> Row:
-    """The case as the start of a row."""
+    """The columns of a row that say which case it is."""
     rows = len(case.batches[0]) if len(case.batches) == 1 else None
     k = case.sizes.projected_length
     return {"model": case.model, "note": case.note, "phase": case.phase, "n": case.sizes.length, "k": k, "rows": rows}
 
 
 def forecast(rows: list[Row], case: Case) -> float:
-    """Seconds that a case is expected to take, by the growth between the last two lengths; 0 if unknown."""
+    """Seconds that a case is expected to take, from the growth between the last two lengths; 0 if unknown."""
     if len(rows) < 2 or rows[-2]["n"] == rows[-1]["n"]:
         return 0.0
     first, last = rows[-2:]
@@ -231,5 +205,5 @@ def forecast(rows: list[Row], case: Case) -> float:
 
 
 def _alike(row: Row, case: Case) -> bool:
-    """Whether they differ in length alone."""
+    """Whether they differ in length only."""
     return all(row[name] == getattr(case, name) for name in ("model", "note", "phase"))

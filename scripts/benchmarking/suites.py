@@ -1,4 +1,4 @@
-"""What the benchmark measures: suites of groups of cases, a group being what runs in turns."""
+"""What the benchmark measures: suites of groups of cases. The cases of a group run in turns."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -24,30 +24,32 @@ COMPARED = (
     "hf-nystromformer",
     "hf-modernbert",
 )
-SETTINGS = {512: 128, 4096: 256, 16384: 256}  # n of layers and models, and k for it
-LONGEST = 4096  # of whole models: an n x n matrix of weights, which some of them build, still fits
-PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # of the paper's table 3
-REVIEWS = 32  # of IMDB whose lengths are taken
+SETTINGS = {512: 128, 4096: 256, 16384: 256}  # k by n, for single layers and models
+LONGEST = 4096  # n of whole models: the n x n weights that some of them build still fit in memory
+OVERVIEW = ("linformer", "fairseq-example", "softmax", "fairseq-roberta")
+OVERVIEW_LONGEST = 16384
+PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # k in the paper's table 3
+REVIEWS = 32  # IMDB's reviews whose lengths are used
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cases that run in turns, and what is measured beside their time.
+    """Cases that run in turns, and what is measured besides their time.
 
     Args:
-        memory: the peak.
-        roofline: the share of the machine's rate of matrix products.
+        memory: the peak of a call.
+        gemm_fraction: the fraction of the measured GEMM peak.
         largest_batch: rows that fit in a GPU's memory.
     """
 
     name: str
     cases: tuple[Case, ...]
     memory: bool = True
-    roofline: bool = False
+    gemm_fraction: bool = False
     largest_batch: bool = False
 
     def digest(self) -> str:
-        """A hash of all that the cases are, lengths of rows included."""
+        """A hash of the cases, lengths of rows included."""
         return hashlib.sha256(repr(self.cases).encode()).hexdigest()[:12]
 
 
@@ -55,26 +57,34 @@ class Group:
 class Plan:
     """How large the benchmark is."""
 
-    sizes: Sizes  # but for n and k
-    tokens: int  # of a batch, which has at least one row
-    lengths: tuple[int, ...]  # n, the longest the last; of SETTINGS those that are among them
+    sizes: Sizes  # n and k aside
+    tokens: int  # per batch, which has at least one row
+    lengths: tuple[int, ...]  # n, ascending; of SETTINGS those among them are measured
     device: str
-    models: tuple[str, ...]  # of the suite of that name
+    models: tuple[str, ...]  # what the suite `models` compares
     reviews: Path | None  # IMDB as scripts/prepare_imdb.py writes it
 
     def validate(self) -> None:
-        """Raises ValueError for what cannot be measured."""
+        """Checks that the plan can be measured.
+
+        Raises:
+            UserError: a number is out of its range.
+        """
         check("tokens", self.tokens, self.tokens >= 1, "at least 1")
         check("vocab-size", self.sizes.vocabulary, self.sizes.vocabulary > FIRST_TOKEN, f"above {FIRST_TOKEN}")
         check("lengths", self.lengths[0], self.lengths[0] >= 256, "at least 256")
 
     def describe(self) -> dict[str, Any]:
-        """What results must share to be of one benchmark."""
+        """The options that results of one benchmark share."""
         sizes = {name: getattr(self.sizes, name) for name in ("layers", "embed_dim", "heads", "vocabulary", "dropout")}
         return {**sizes, "tokens": self.tokens, "lengths": list(self.lengths), "models": list(self.models)}
 
     def settings(self, longest: int) -> dict[int, int]:
-        """n, and k for it, of single layers and models."""
+        """k by n, for single layers and models, up to n = `longest`.
+
+        Raises:
+            UserError: the plan has none of these lengths.
+        """
         found = {n: k for n, k in SETTINGS.items() if n <= longest and n in self.lengths}
         allowed = ", ".join(str(n) for n in SETTINGS if n <= longest)
         check("lengths", list(self.lengths), bool(found), f"one of {allowed}, or have it among others")
@@ -86,21 +96,21 @@ class Plan:
 
 
 def attention(plan: Plan) -> Iterator[Group]:
-    """One layer's attention alone, one E = F, beside that of fairseq's examples/linformer."""
+    """One layer's attention alone, with one E = F, beside that of fairseq's examples/linformer."""
     for n, k in plan.settings(max(SETTINGS)).items():
-        for phase in ("inference", "training"):
+        for phase in ("inference", "forward + backward"):
             cases = [plan.case(model, n, k, phase, "key-value") for model in ("linformer", "fairseq-example")]
             alone = tuple(replace(case, layer_alone=True) for case in cases)
-            yield Group(f"n={n}, k={k}, {phase}", alone, roofline=True)
+            yield Group(f"n={n}, k={k}, {phase}", alone, gemm_fraction=True)
 
 
 def models(plan: Plan) -> Iterator[Group]:
-    """Whole models of equal width and depth; Linformers with one E = F a layer.
+    """Whole models of equal width and depth. Linformers have one E = F per layer.
 
-    Inference gives the features of all positions. In the other phases ours spare the last feed-forward network the
-    positions that are not masked, the less of the whole the more layers there are; the others do not. `softmax-flash`,
-    `softmax-efficient` and `softmax-math` are `softmax` by that kernel of PyTorch, without a mask for padding: on a GPU
-    `softmax` has one, as it has for users, and flash attention allows none.
+    Inference computes the features of all positions. In the other phases the last feed-forward network of our models
+    works on masked positions only; that of the baselines works on all. The more layers, the less this saves.
+    `softmax-flash`, `softmax-efficient` and `softmax-math` are `softmax` with that kernel of PyTorch and without a
+    padding mask: flash attention allows none, and on a GPU `softmax` has one, as users have it.
     """
     for n, k in plan.settings(LONGEST).items():
         for phase in PHASES:
@@ -111,11 +121,11 @@ def models(plan: Plan) -> Iterator[Group]:
                 if model == "linformer":
                     compiled = replace(case.sizes, options=(("compile_layers", True),))
                     cases.append(replace(case, sizes=compiled, note="compiled"))
-                # On the CPU dropout on the weights has a path of its own, beside PyTorch's kernels.
+                # On the CPU, attention with dropout has an implementation of its own, without PyTorch's kernels.
                 if model == "softmax" and (plan.device == "cuda" or phase in ("inference", "evaluation")):
                     cases += [replace(case, model=f"softmax-{kernel}") for kernel in KERNELS]
-            memory = phase in ("inference", "training")
-            yield Group(f"n={n}, k={k}, {phase}", tuple(dict.fromkeys(cases)), memory, roofline=True)
+            memory = phase in ("inference", "forward + backward")
+            yield Group(f"n={n}, k={k}, {phase}", tuple(dict.fromkeys(cases)), memory, gemm_fraction=True)
 
 
 def table3(plan: Plan) -> Iterator[Group]:
@@ -128,9 +138,18 @@ def table3(plan: Plan) -> Iterator[Group]:
         yield Group(f"n={n}", tuple(cases), largest_batch=plan.device == "cuda")
 
 
+def overview(plan: Plan) -> Iterator[Group]:
+    """A training step on one row of growing length: ours, fairseq's example and full attention. One E = F per layer."""
+    for n in plan.lengths:
+        if 512 <= n <= OVERVIEW_LONGEST:
+            models = [model for model in OVERVIEW if n <= LONGEST or model != "fairseq-roberta"]
+            cases = tuple(plan.case(model, n, 256, "training step", "key-value", rows=1) for model in models)
+            yield Group(f"n={n}", cases)
+
+
 def growth(plan: Plan) -> Iterator[Group]:
     """One row of growing length, k = 256, one E = F for all layers."""
-    for phase in ("inference", "training"):
+    for phase in ("inference", "forward + backward"):
         for n in plan.lengths:
             if n >= 1024:
                 cases = tuple(plan.case(model, n, 256, phase, rows=1) for model in ("linformer", "softmax"))
@@ -138,12 +157,12 @@ def growth(plan: Plan) -> Iterator[Group]:
 
 
 def memory(plan: Plan) -> Iterator[Group]:
-    """Activation checkpointing, and on a GPU its offload to the host's memory."""
+    """Activation checkpointing, and on a GPU also offload to the host's memory. Forward + backward."""
     n, k = max(plan.settings(LONGEST).items())
     kinds = [(), (("checkpoint_activations", True),)]
     if plan.device == "cuda":
         kinds.append((("checkpoint_activations", True), ("offload_activations", True)))
-    plain = plan.case("linformer", n, k, "training")
+    plain = plan.case("linformer", n, k, "forward + backward")
     cases = [
         replace(plain, sizes=replace(plain.sizes, options=options), note=" + ".join(name for name, _ in options))
         for options in kinds
@@ -152,16 +171,23 @@ def memory(plan: Plan) -> Iterator[Group]:
 
 
 def long(plan: Plan) -> Iterator[Group]:
-    """The tiny model on one very long row: a step at n = 65,536, inference at 262,144 with means of windows."""
+    """The tiny model on one very long row: a training step at n = 65,536, inference at 262,144 with mean pooling."""
     tiny = replace(plan, sizes=replace(plan.sizes, layers=4, embed_dim=256, heads=4))
-    yield Group("n=65536", (tiny.case("linformer", 65_536, 256, "step", rows=1),))
+    yield Group("n=65536", (tiny.case("linformer", 65_536, 256, "training step", rows=1),))
     pooled = tiny.case("linformer", 262_144, 256, "inference", rows=1)
     sizes = replace(pooled.sizes, options=(("projection", "mean-pool"),))
     yield Group("n=262144", (replace(pooled, sizes=sizes, note="mean-pool"),))
 
 
 def lengths(plan: Plan) -> Iterator[Group]:
-    """As many tokens in rows as long as IMDB's reviews, in batches by length or as they come, and in whole rows."""
+    """Forward + backward on rows as long as IMDB's reviews, in batches by length or as they come, and on whole rows.
+
+    All three have about the same number of tokens.
+
+    Raises:
+        UserError: the plan names no reviews.
+        FileNotFoundError: its folder of reviews holds no prepared data.
+    """
     if plan.reviews is None:
         raise UserError("the suite lengths needs --reviews, a folder that scripts/prepare_imdb.py wrote")
     n, k = max(plan.settings(LONGEST).items())
@@ -169,7 +195,7 @@ def lengths(plan: Plan) -> Iterator[Group]:
     if reviews is None:
         raise FileNotFoundError(f"{plan.reviews} holds no input0/train.idx: scripts/prepare_imdb.py writes it")
     tokens = np.minimum(reviews.sizes[:REVIEWS], n).tolist()
-    whole = plan.case("linformer", n, k, "training", rows=max(1, round(sum(tokens) / n)))
+    whole = plan.case("linformer", n, k, "forward + backward", rows=max(1, round(sum(tokens) / n)))
     cases = [replace(whole, note="whole rows")]
     for note, rows in {"by length": sorted(tokens), "as they come": tokens}.items():
         batches = tuple(tuple(rows[start : start + 4]) for start in range(0, len(rows), 4))
@@ -178,5 +204,5 @@ def lengths(plan: Plan) -> Iterator[Group]:
 
 
 SUITES: dict[str, Callable[[Plan], Iterator[Group]]] = {
-    suite.__name__: suite for suite in (attention, models, table3, growth, memory, long, lengths)
+    suite.__name__: suite for suite in (overview, attention, models, table3, growth, memory, long, lengths)
 }

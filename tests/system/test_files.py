@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import compare
-import compare_attention
 import pytest
 import quickstart
+from benchmarking.mechanisms import compare_mechanisms
+from benchmarking.variants import compare_variants
 
 from fairseq_linformer.cli.prepare_glue import prepare_glue
 from fairseq_linformer.cli.prepare_imdb import prepare_imdb
@@ -98,8 +98,8 @@ NONE, SPLIT = Path("none"), Path("a:b")
     [
         (prepare_glue, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
         (prepare_imdb, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
-        (compare.compare, {"data": SPLIT, "out": NONE, "variants": {}, "seeds": [], "updates": 1, "jobs": 1}),
-        (compare_attention.compare, {"data": SPLIT, "out": NONE, "attentions": [], "updates": 1, "rounds": 1}),
+        (compare_variants, {"data": SPLIT, "out": NONE, "variants": {}, "seeds": [], "updates": 1, "jobs": 1}),
+        (compare_mechanisms, {"data": SPLIT, "out": NONE, "attentions": [], "updates": 1, "rounds": 1}),
         (
             quickstart.quickstart,
             {"corpus": [NONE], "out": SPLIT, "vocab_size": 9, "updates": 1, "fine_tuning_updates": 1, "seeds": [1]},

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import benchmark_corpus
 import numpy as np
 import pytest
 from fairseq import options
@@ -29,7 +28,6 @@ from tests.helpers import ROOT
 from tests.helpers.processes import running_in_group, wait_until
 
 SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
-BENCHMARK = SCRIPT.with_name("benchmark_corpus.py")
 DATASET = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
 
 RANDOM = np.random.default_rng(0)
@@ -302,14 +300,6 @@ def test_nothing_of_the_users_is_overwritten(tmp_path: Path, texts: tuple[Path, 
 def test_default_number_of_workers_keeps_to_the_allowed_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
     assert encoding.available_cores() == 3
-
-
-def test_benchmark_reports_errors_in_one_line() -> None:
-    command = [sys.executable, str(BENCHMARK), "absent.txt", "--workers", "0"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == "error: workers 0: must be at least 1" and "Traceback" not in done.stderr
-    with pytest.raises(ChildProcessError, match=r"python.* -c 'raise SystemExit\(3\)': ended with status 3"):
-        benchmark_corpus.run("-c", "raise SystemExit(3)")
 
 
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")

@@ -1,0 +1,154 @@
+"""The attention mechanisms in one small model: perplexity at equal updates, and cost (scripts/compare_attention.py)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
+from fairseq_linformer.config import ARCHITECTURES
+from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.system.files import check_data_path, write_whole
+from fairseq_linformer.training.launch import CONFIGS
+
+from .baselines import Sizes
+from .measuring import Case, Machine, in_turns, spread
+from .plots import Cost, Curve, draw_mechanisms
+from .pretraining import pretrain
+from .runner import code_digest
+
+EMBED_DIM = 128
+RECIPE = ["optimization.lr=[0.002]", "dataset.max_valid_steps=50"]
+LENGTHS = {512: 128, 4096: 256}  # n, and Linformer's k as our configurations have it
+TOKENS = 2048  # per batch, which has at least one row
+PHASE = "forward + backward"
+COST_FILE = "cost.json"
+
+
+def compare_mechanisms(data: Path, out: Path, attentions: Sequence[str], updates: int, rounds: int) -> str:
+    """Trains and measures the mechanisms, unless that is done, and returns the table.
+
+    `out` gets results.json, results.md, perplexity.png and cost.png.
+
+    Args:
+        data: a prepared corpus.
+        rounds: times that the cost of each mechanism is measured.
+
+    Raises:
+        UserError: a path is not allowed, or a folder or file in `out` is of something else.
+        OSError: the data does not exist, or a training failed.
+    """
+    data, out = data.absolute(), out.absolute()
+    check_data_path(data)
+    out.mkdir(parents=True, exist_ok=True)
+    curves = {attention: train_mechanism(attention, data, out, updates) for attention in attentions}
+    machine = Machine("cuda" if torch.cuda.is_available() else "cpu", "float32")
+    cost = CostMeter(tiny_sizes(data), machine, rounds, LENGTHS).measure_once(attentions, out / COST_FILE)
+    table = as_table(curves, cost)
+    about = machine.describe()
+    content = {"updates": updates, "machine": about, "perplexity": curves, "cost": cost}
+    write_whole(out / "results.json", json.dumps(content, indent=1))
+    write_whole(out / "results.md", table)
+    draw_mechanisms(curves, cost, out)
+    return f"{table}\n{', '.join(f'{name} {value}' for name, value in about.items())}"
+
+
+def train_mechanism(attention: str, data: Path, out: Path, updates: int) -> Curve:
+    """Trains one mechanism, validating ten times."""
+    interval = max(1, updates // 10)
+    schedule = [f"lr_scheduler.warmup_updates={updates // 10}", f"dataset.validate_interval_updates={interval}"]
+    schedule += [f"checkpoint.save_interval_updates={interval}"]
+    overrides = [f"model.attention={attention}", *RECIPE, *schedule]
+    rows = pretrain(data, out / attention, updates, EMBED_DIM, overrides)
+    return sorted({row["valid_num_updates"]: row["valid_ppl"] for row in rows if "valid_ppl" in row}.items())
+
+
+def tiny_sizes(data: Path) -> Sizes:
+    """The sizes of configs/model/tiny_512 with the vocabulary of `data`, n and k aside."""
+    tiny = OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml")
+    architecture = ARCHITECTURES[tiny._name]
+    return Sizes(
+        layers=architecture["encoder_layers"],
+        embed_dim=EMBED_DIM,
+        heads=architecture["encoder_attention_heads"],
+        vocabulary=len(load_dictionary(data / DICTIONARY_FILE)) + 1,  # the task adds <mask>
+        dropout=OmegaConf.load(CONFIGS / "pretrain/recipe/tiny.yaml").model.dropout,
+        sharing=tiny.sharing,
+        options=tuple((name, tiny[name]) for name in ("local_conv", "encoder_normalize_before")),
+    )
+
+
+@dataclass(frozen=True)
+class CostMeter:
+    """Measures forward + backward of one model with any mechanism, on a batch of ``TOKENS``, at least one row.
+
+    Args:
+        sizes: of the model, n and k aside.
+        rounds: times that each mechanism runs, in turns.
+        lengths: k by n.
+    """
+
+    sizes: Sizes
+    machine: Machine
+    rounds: int
+    lengths: Mapping[int, int]
+
+    def measure_once(self, attentions: Sequence[str], file: Path) -> dict[str, Cost]:
+        """The costs by mechanism, from `file` if they were measured before.
+
+        The file keeps all costs ever measured, each beside the code, machine and options that it belongs to.
+
+        Raises:
+            UserError: the file is of another kind.
+        """
+        about = {"code": code_digest(), **self.machine.describe(), "rounds": self.rounds, "sizes": repr(self.sizes)}
+        about |= {"attentions": sorted(attentions), "lengths": repr(self.lengths), "tokens": TOKENS, "phase": PHASE}
+        try:
+            measured = json.loads(file.read_text()) if file.is_file() else []
+            known = [entry["cost"] for entry in measured if entry["about"] == about]
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{file} holds no costs of attentions: move it away") from None
+        if known:
+            return known[0]
+        cost = self.measure(attentions)
+        write_whole(file, json.dumps([*measured, {"about": about, "cost": cost}], indent=1))
+        return cost
+
+    def measure(self, attentions: Sequence[str]) -> dict[str, Cost]:
+        """By mechanism: parameters, and by length the median seconds and the peak MiB."""
+        cost: dict[str, Cost] = {attention: {"seconds": {}, "MiB": {}} for attention in attentions}
+        for n, k in tqdm(self.lengths.items(), desc="cost", unit="length", disable=None):
+            sizes, batches = replace(self.sizes, length=n, projected_length=k), ((n,) * (batch_tokens(n) // n),)
+            cases = {attention: Case(attention, sizes, PHASE, batches) for attention in attentions}
+            calls = {attention: self.machine.prepare(case) for attention, case in cases.items()}
+            in_turns(calls, rounds=1)  # to warm up
+            for attention, seconds in in_turns(calls, self.rounds).items():
+                cost[attention]["seconds"][str(n)] = spread(seconds)["seconds"]
+                cost[attention]["MiB"][str(n)] = self.machine.peak_memory(calls[attention])
+            if n == min(self.lengths):
+                for attention, case in cases.items():
+                    cost[attention]["parameters"] = sum(parameter.numel() for parameter in case.build().parameters())
+        return cost
+
+
+def batch_tokens(n: int) -> int:
+    """Tokens of the batch that is measured at a length."""
+    return max(1, TOKENS // n) * n
+
+
+def as_table(curves: Mapping[str, Curve], cost: Mapping[str, Cost]) -> str:
+    """The mechanisms in Markdown, best perplexity first."""
+    lengths = [int(n) for n in next(iter(cost.values()))["seconds"]]
+    columns = [f"{name}, n={n}" for n in lengths for name in ("tokens/s", "MiB")]
+    lines = [f"| attention | perplexity | parameters | {' | '.join(columns)} |", "|---" * (3 + len(columns)) + "|"]
+    for attention, curve in sorted(curves.items(), key=lambda item: item[1][-1][1]):
+        own = cost[attention]
+        cells = [f"`{attention}`", f"{curve[-1][1]:.1f}", f"{own['parameters'] / 1e6:.2f} M"]
+        for n in lengths:
+            cells += [f"{batch_tokens(n) / own['seconds'][str(n)]:,.0f}", f"{own['MiB'][str(n)]:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

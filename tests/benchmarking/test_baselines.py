@@ -1,0 +1,60 @@
+"""The models that the benchmark compares: they read the same batches, and have the width and depth asked for."""
+
+import math
+
+import pytest
+import torch
+from benchmarking.baselines import MODELS
+from benchmarking.measuring import Case
+from torch import nn
+
+from tests.benchmarking.small import SIZES
+
+NEEDED = {"lucidrains": "linformer", "hf": "transformers"}
+BLOCKS = {"hf-modernbert": {(72, 24), (24, 24), (24, 36)}}  # queries, keys and values in one; gated 1.5 d
+SQUARES = {"hf-modernbert": 2, "lucidrains-linformer": 4}  # whose LM head is a linear map
+
+
+@pytest.mark.parametrize("model", ["linformer", "softmax", *list(MODELS)[-6:]])
+def test_every_model_learns_from_and_encodes_the_same_batch(model):
+    pytest.importorskip(NEEDED.get(model.split("-")[0], "torch"))
+    model = Case(model, SIZES, "forward + backward", ((64, 64),)).build()
+    tokens, masked = model.draw(SIZES, (64, 64))
+    assert model.eval().features(tokens, masked).shape == (2, 64, 24)
+    loss = model.train().loss(tokens, masked)
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(50), rel=0.5)
+    weights = [part.weight for part in model.modules() if isinstance(part, nn.Linear) and part.weight.grad is not None]
+    blocks = {tuple(weight.shape) for weight in weights}
+    assert blocks >= BLOCKS.get(model, {(24, 24), (96, 24), (24, 96)}), "d x d, and a feed-forward network of 4 d"
+    squares = sum(weight.shape == (24, 24) for weight in weights)
+    assert squares == SQUARES.get(model, 5), "queries, keys, values, output, and the LM head's"
+
+
+def test_batches_of_unequal_rows_are_padded_and_nothing_padded_is_masked():
+    model = Case("linformer", SIZES, "forward + backward", ((64,),)).build()
+    tokens, masked = model.draw(SIZES, (40, 7))
+    assert tokens.shape == (2, 40) and (tokens[1, 7:] == 1).all() and not masked[1, 7:].any() and (tokens[0] != 1).all()
+
+
+def test_the_examples_layer_and_ours_compute_the_same():
+    """So that the suite compares like with like: their parameters in our layer give their output."""
+    cases = (Case(model, SIZES, "inference", ((64,),), layer_alone=True) for model in ("linformer", "fairseq-example"))
+    ours, theirs = (case.build().eval() for case in cases)
+    names = {name.replace("compress_k", "key_projection"): value for name, value in theirs.model.named_parameters()}
+    ours.model.load_state_dict(names, strict=False)
+    assert set(names) >= {name for name, _ in ours.model.named_parameters()}
+    outs = [layer.features(*layer.draw(SIZES, (64, 64))) for layer in (ours, theirs)]
+    torch.testing.assert_close(outs[0], outs[1].transpose(0, 1), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("model", "masked"), [("linformer", True), ("softmax", True), ("softmax-flash", False)])
+def test_off_the_cpu_models_run_with_the_mask_that_users_models_have(model, masked):
+    """But for those named by a kernel. (The device meta stands for a GPU.)"""
+    model = MODELS[model](SIZES).to("meta")
+    masks = []
+    attention = model.model.encoder.sentence_encoder.layers[0].self_attn
+    attention.register_forward_pre_hook(lambda _, arguments: masks.append(arguments[1]))
+    model.kernel = None  # device meta has none
+    model.features(*(tensor.to("meta") for tensor in model.draw(SIZES, (64, 64))))
+    assert [mask is not None for mask in masks] == [masked]

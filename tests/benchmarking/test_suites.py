@@ -1,0 +1,46 @@
+"""What the suites measure."""
+
+import pytest
+from benchmarking import suites
+
+from tests.benchmarking.small import plan, write_reviews
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_suite_names_its_groups_once_and_fits_its_lengths(device, tmp_path):
+    reviews = write_reviews(tmp_path, 30, 5000, 200, 7, 90)
+    long_plan = plan(lengths=tuple(2**power for power in range(9, 17)), device=device, reviews=reviews)
+    for name, suite in suites.SUITES.items():
+        groups = list(suite(long_plan))
+        assert groups, name
+        assert len({group.name for group in groups}) == len(groups), name
+        for group in groups:
+            assert len(set(group.cases)) == len(group.cases), group.name
+            assert len({(case.model, case.note) for case in group.cases}) == len(group.cases), group.name
+            assert all(case.sizes.projected_length < case.sizes.length for case in group.cases)
+
+
+def test_models_are_those_asked_for_once_each():
+    names = {
+        group.name.split(", ")[-1]: [case.model for case in group.cases]
+        for group in suites.models(plan(models=("softmax", "performer", "softmax-math", "performer")))
+    }
+    kernels = ["softmax-flash", "softmax-efficient", "softmax-math"]
+    assert names["inference"] == ["softmax", *kernels, "performer"]
+    assert names["forward + backward"] == ["softmax", "performer", "softmax-math"]
+
+
+def test_the_overview_compares_the_same_step_at_every_length_and_leaves_out_what_would_not_fit():
+    """fairseq's RoBERTa builds n x n matrices: beyond n = 4,096 they do not fit in memory."""
+    models = {}
+    for group in suites.overview(plan(lengths=(256, 512, 4096, 8192, 16384, 32768))):
+        (n,) = {case.sizes.length for case in group.cases}
+        assert all(case.batches == ((n,),) and case.phase == "training step" for case in group.cases)
+        models[n] = [case.model for case in group.cases]
+    linear = ["linformer", "fairseq-example", "softmax"]
+    assert models == {
+        512: [*linear, "fairseq-roberta"],
+        4096: [*linear, "fairseq-roberta"],
+        8192: linear,
+        16384: linear,
+    }
