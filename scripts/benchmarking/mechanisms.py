@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -69,7 +70,7 @@ def train_mechanism(attention: str, data: Path, out: Path, updates: int) -> Curv
 
 def tiny_sizes(data: Path) -> Sizes:
     """The sizes of configs/model/tiny_512 with the vocabulary of `data`, n and k aside."""
-    tiny = OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml")
+    tiny: Any = OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml")
     architecture = ARCHITECTURES[tiny._name]
     return Sizes(
         layers=architecture["encoder_layers"],
