@@ -18,7 +18,7 @@ of cost against n), memory (activation checkpointing and offload), long (a train
 """
 
 import argparse
-import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -28,34 +28,37 @@ from benchmarking.report import write_report
 from benchmarking.runner import Benchmark
 from benchmarking.suites import COMPARED, SUITES, Plan
 
-from fairseq_linformer.errors import UserError, check, one_line_errors
+from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.cli.program import program
+from fairseq_linformer.errors import UserError
 
 LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens": 1024, "rounds": 3, "limit": 5.0}
 QUICK |= {"lengths": LENGTHS[:3], "suites": [suite for suite in SUITES if suite not in ("long", "lengths")]}
 
 
-def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add, count = parser.add_argument, number(int, least=1)
     add("--out", metavar="DIR", type=Path, default=Path("runs/benchmark"), help="default: runs/benchmark")
     add("--suites", metavar="S", nargs="+", choices=sorted(SUITES), help="default: all (lengths: with --reviews)")
     models = f"what the suite models compares (default: {', '.join(COMPARED)}; every attention= is allowed, too)"
     add("--models", metavar="M", nargs="+", choices=sorted(MODELS), default=COMPARED, help=models)
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--dtype", choices=sorted(DTYPES), default="float32", help="default: float32")
-    add("--layers", metavar="L", type=int, default=2, help="default: 2")
-    add("--embed-dim", metavar="D", type=int, default=768, help="default: 768")
-    add("--heads", metavar="H", type=int, default=12, help="default: 12")
-    add("--vocab-size", metavar="V", type=int, default=8000, help="default: 8000")
+    add("--layers", metavar="L", type=count, default=2, help="default: 2")
+    add("--embed-dim", metavar="D", type=count, default=768, help="default: 768")
+    add("--heads", metavar="H", type=count, default=12, help="default: 12")
+    add("--vocab-size", metavar="V", type=count, default=8000, help="default: 8000")
     add("--dropout", metavar="P", type=float, default=0.1, help="of hidden layers and attention weights (default 0.1)")
-    add("--tokens", metavar="N", type=int, default=4096, help="per batch, at least one row (default 4096)")
+    add("--tokens", metavar="N", type=count, default=4096, help="per batch, at least one row (default 4096)")
     rounds = "times that each case runs, three if it is slow; 0: memory only, also on a busy machine (default 7)"
-    add("--rounds", metavar="N", type=int, default=7, help=rounds)
-    add("--limit", metavar="S", type=float, default=60.0, help="seconds that a case may take (default 60)")
-    add("--threads", metavar="N", type=int, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
+    add("--rounds", metavar="N", type=number(int, least=0), default=7, help=rounds)
+    limit = "seconds that a case may take (default 60)"
+    add("--limit", metavar="S", type=number(float, above=0), default=60.0, help=limit)
+    add("--threads", metavar="N", type=count, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     add("--reviews", metavar="DIR", type=Path, help="IMDB as scripts/prepare_imdb.py writes it, for the suite lengths")
-    add("--lengths", metavar="N", type=int, nargs="+", default=LENGTHS, help="n (512 to 65536)")
+    add("--lengths", metavar="N", type=count, nargs="+", default=LENGTHS, help="n (512 to 65536)")
     add("--quick", action="store_true", help="a small model, n to 2,048, two minutes; other options can change it")
     first = parser.parse_args(words)
     parser.set_defaults(suites=[suite for suite in SUITES if suite != "lengths" or first.reviews])
@@ -64,14 +67,15 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def main(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
+    """Measures what is missing, prints the report and writes it.
+
+    Raises:
+        UserError: an option is not allowed, or the folder holds other results.
+        OSError: the reviews cannot be read.
+    """
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: PyTorch finds no GPU")
-    check("--rounds", arguments.rounds, arguments.rounds >= 0, "at least 0")
-    for name in ("layers", "embed_dim", "heads", "threads"):
-        value = getattr(arguments, name)
-        check(f"--{name.replace('_', '-')}", value, value >= 1, "at least 1")
-    check("--limit", arguments.limit, arguments.limit > 0, "above 0")
     torch.set_num_threads(arguments.threads)
     sizes = Sizes(
         layers=arguments.layers,
@@ -91,6 +95,5 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     arguments = parse_arguments()
-    logging.getLogger().setLevel(logging.WARNING)
-    with one_line_errors():
-        main(arguments)
+    with program():
+        run(arguments)

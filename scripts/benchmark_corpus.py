@@ -9,27 +9,29 @@ is not timed; starting each program is. The datasets must be byte for byte the s
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarking.corpus_speed import compare_preparations
 
-from fairseq_linformer.errors import check, one_line_errors
+from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.cli.program import program
 from fairseq_linformer.system.processes import available_cores
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path, help="text file: plain, .gz or .xz")
-    parser.add_argument("--megabytes", metavar="N", type=float, help="use about this much of it (default: all)")
-    parser.add_argument("--vocab-size", metavar="N", type=int, default=8000, help="pieces (default 8000)")
-    parser.add_argument("--workers", metavar="N", type=int, default=available_cores(), help="default: one per core")
-    return parser.parse_args()
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add, count = parser.add_argument, number(int, least=1)
+    add("text", type=Path, help="text file: plain, .gz or .xz")
+    add("--megabytes", metavar="N", type=number(float, above=0), help="use about this much of it (default: all)")
+    add("--vocab-size", metavar="N", type=count, default=8000, help="pieces (default 8000)")
+    add("--workers", metavar="N", type=count, default=available_cores(), help="default: one per core")
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":
     arguments = parse_arguments()
-    with one_line_errors():
-        check("--workers", arguments.workers, arguments.workers >= 1, "at least 1")
+    with program():
         different = compare_preparations(**vars(arguments))
     if different:
         sys.exit(f"error: the datasets differ in {', '.join(different)}")

@@ -10,32 +10,27 @@ same masked tokens of valid for every variant and seed, at most 400 batches of 8
 """
 
 import argparse
-import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarking.variants import compare_variants
 
-from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.cli.program import program
 
 
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed: it must be a number from 1 on")
-    return int(text)
-
-
-def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of ``compare_variants``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = make_parser(__doc__)
+    add, count = parser.add_argument, number(int, least=1)
     add("--data", metavar="DIR", type=Path, required=True, help="a corpus of scripts/prepare_corpus.py")
     add("--out", metavar="DIR", type=Path, default=Path("runs/compare"), help="default: runs/compare")
     variant = "a name, then Hydra's overrides"
     add("--variant", metavar="WORD", nargs="+", action="append", required=True, dest="variants", help=variant)
     add("--all", metavar="OVERRIDE", nargs="+", default=[], help="Hydra's overrides for every variant")
-    add("--seeds", metavar="N", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
-    add("--updates", metavar="N", type=positive, default=1500, help="default: 1500")
-    add("--jobs", metavar="N", type=positive, default=2, help="runs at a time (default 2)")
+    add("--seeds", metavar="N", nargs="+", type=number(int, least=0), default=[1, 2, 3], help="default: 1 2 3")
+    add("--updates", metavar="N", type=count, default=1500, help="default: 1500")
+    add("--jobs", metavar="N", type=count, default=2, help="runs at a time (default 2)")
     arguments = parser.parse_args(words)
     names = [name for name, *_ in arguments.variants]
     for option, values in (("--variant", names), ("--seeds", arguments.seeds)):
@@ -48,6 +43,5 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     arguments = parse_arguments()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to DEBUG, for every library
-    with one_line_errors():
+    with program():
         print(f"\n{compare_variants(**vars(arguments))}")

@@ -13,31 +13,31 @@ again with other code, options or vocabulary, or on another machine; cost.json k
 """
 
 import argparse
-import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarking.mechanisms import compare_mechanisms
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.cli.program import program
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of ``compare_mechanisms``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = make_parser(__doc__)
+    add, count = parser.add_argument, number(int, least=1)
     add("--data", metavar="DIR", type=Path, required=True, help="a corpus of scripts/prepare_corpus.py")
     add("--out", metavar="DIR", type=Path, default=Path("runs/attention"), help="default: runs/attention")
     attentions = "default: all"
     add("--attentions", metavar="A", nargs="+", choices=sorted(ATTENTIONS), default=sorted(ATTENTIONS), help=attentions)
-    add("--updates", metavar="N", type=int, default=2000, help="default: 2000")
-    add("--rounds", metavar="N", type=int, default=7, help="times that each cost is measured (default 7)")
-    return parser.parse_args()
+    add("--updates", metavar="N", type=count, default=2000, help="default: 2000")
+    add("--rounds", metavar="N", type=count, default=7, help="times that each cost is measured (default 7)")
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":
     arguments = parse_arguments()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to DEBUG, for every library
-    with one_line_errors():
+    with program():
         print(f"\n{compare_mechanisms(**vars(arguments))}")
         print(f"results.json, results.md, perplexity.png, cost.png: {arguments.out}")

@@ -1,4 +1,4 @@
-"""Perplexities: of masked language models, and of the unigram model that they must leave behind."""
+"""Perplexities: of masked language models, and of the unigram model that they must beat."""
 
 import itertools
 import math
@@ -14,10 +14,17 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 def masked_lm_perplexity(
     model: BaseFairseqModel, task: MaskedLMTask, split: str = "valid", rows: int = 8, batches: int | None = None
 ) -> float:
-    """exp of the mean loss over the masked tokens of a split, `rows` rows at a time, as fairseq's criterion counts it.
+    """exp of the mean loss in nats over the masked tokens of a split, as fairseq's criterion computes it.
 
-    Which tokens are masked, and which rows come first, depends on the task's seed alone: they are the same for every
-    model. `batches`: at most so many, all of them by default.
+    Masks and the order of rows depend on the task's seed only: they are the same for every model.
+
+    Args:
+        split: of the task's data, ``valid``.
+        rows: per batch.
+        batches: at most this many; all by default.
+
+    Raises:
+        FileNotFoundError: the task's data has no such split.
     """
     task.load_dataset(split)
     criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
@@ -33,14 +40,14 @@ def masked_lm_perplexity(
 
 
 def unigram_perplexity(task: MaskedLMTask, train: str = "train", valid: str = "valid") -> float:
-    """Perplexity on `valid` of a model that knows how often each token stands in `train`, and nothing else."""
+    """Perplexity on the split `valid` of a model that predicts every token by its frequency in `train`, plus one."""
     counts, tokens = (_token_counts(task, split) for split in (train, valid))
-    log_probabilities = np.log((counts + 1) / (counts + 1).sum())  # plus one: a token may be in valid alone
+    log_probabilities = np.log((counts + 1) / (counts + 1).sum())  # plus one: a token may occur in valid only
     return math.exp(-(tokens * log_probabilities).sum() / tokens.sum())
 
 
 def _token_counts(task: MaskedLMTask, split: str) -> np.ndarray:
-    """How often each id of the dictionary stands in a split, (V,)."""
+    """How often each id of the dictionary occurs in a split, (V,)."""
     prefix = f"{task.cfg.data}/{split}"
     dataset = data_utils.load_indexed_dataset(prefix, task.source_dictionary, dataset_impl="mmap")
     # The .bin file is the ids of all items, one after another.

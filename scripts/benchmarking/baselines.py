@@ -39,7 +39,7 @@ PADDING, FIRST_TOKEN = 1, 4  # of fairseq's dictionaries
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the models of a comparison share, n and k included."""
+    """The sizes that the models of a comparison share, n and k included."""
 
     layers: int
     embed_dim: int
@@ -47,9 +47,9 @@ class Sizes:
     vocabulary: int
     length: int = 512
     projected_length: int = 128
-    dropout: float = 0.1  # of weights, too
+    dropout: float = 0.1  # of hidden layers and attention weights
     sharing: str = "key-value"
-    options: tuple[tuple[str, Any], ...] = ()  # more of our model's
+    options: tuple[tuple[str, Any], ...] = ()  # further options of our model
 
     def options_of_fairseq(self) -> dict[str, Any]:
         """Under fairseq's names."""
@@ -116,13 +116,13 @@ def draw_text(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def draw_positions_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
-    """What a layer of fairseq's reads: (n, B, d)."""
+    """The input of fairseq's layers, (n, B, d)."""
     generator = torch.Generator().manual_seed(1)
     return (torch.randn(max(lengths), len(lengths), sizes.embed_dim, generator=generator, requires_grad=True),)
 
 
 def draw_rows_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
-    """The same for a layer of ours: (B, n, d)."""
+    """The same values as the input of our layers, (B, n, d)."""
     (x,) = draw_positions_first(sizes, lengths)
     return (x.detach().transpose(0, 1).contiguous().requires_grad_(),)
 
@@ -149,7 +149,7 @@ def _of_fairseq(model: RobertaModel, kernel: str | None = None) -> Candidate:
 
 
 def _of_parts(model: nn.Module, body: Callable[[Tensor], Tensor], head: Callable[[Tensor], Tensor]) -> Candidate:
-    """The head works on masked positions alone, as everywhere here."""
+    """The head works on masked positions only, as in all models here."""
     return _language_model(model, body, lambda tokens, masked: head(body(tokens)[masked]))
 
 
@@ -165,12 +165,12 @@ def our_attention(sizes: Sizes) -> Candidate:
 
 
 def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Candidate]:
-    """Our model as users run it; with a kernel of ``KERNELS``, without the mask for padding, too."""
+    """Our model as users run it; with a kernel of ``KERNELS``, also without the padding mask."""
 
     def build(sizes: Sizes) -> Candidate:
         config = _our_config(attention, sizes)
         model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, sizes.dictionary()))
-        if kernel:  # on a GPU the model gives its layers a mask, padding or not, which flash attention refuses
+        if kernel:  # on a GPU the model always passes a padding mask to its layers, which flash attention refuses
             for layer in model.encoder.sentence_encoder.layers:
                 layer.register_forward_pre_hook(lambda _, arguments: (arguments[0], None, *arguments[2:]))
         return _of_fairseq(model, kernel)
@@ -210,7 +210,7 @@ def fairseq_example(sizes: Sizes) -> Candidate:
 
 
 def example_attention(sizes: Sizes) -> Candidate:
-    """Its attention layer alone."""
+    """The example's attention layer alone."""
     attention = _example_modules("multihead_linear_attention").MultiheadLinearAttention(
         sizes.embed_dim,
         sizes.heads,
@@ -232,7 +232,7 @@ def example_attention(sizes: Sizes) -> Candidate:
 
 
 def _example_modules(name: str) -> ModuleType:
-    """A module of examples/linformer, in a package of another name than its own, which would register its model."""
+    """A module of examples/linformer, imported under another package name: its own package registers its model."""
     package = ModuleType("fairseq_example_linformer")
     package.__path__ = [str(Path(fairseq.__file__).parent / "examples/linformer/linformer_src/modules")]
     return importlib.import_module(f"{sys.modules.setdefault(package.__name__, package).__name__}.{name}")
@@ -301,7 +301,7 @@ def hugging_face_nystromformer(sizes: Sizes) -> Candidate:
 
 
 def hugging_face_modernbert(sizes: Sizes) -> Candidate:
-    """At its defaults: windows of 128 but in every third layer, gated linear units of 1.5 d, no dropout."""
+    """At its defaults: windows of 128 except in every third layer, gated linear units of 1.5 d, no dropout."""
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     config = ModernBertConfig(

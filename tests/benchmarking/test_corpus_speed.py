@@ -1,6 +1,7 @@
 """scripts/benchmark_corpus.py: both ways get the same text, and datasets that differ are named."""
 
 import pytest
+from benchmark_corpus import parse_arguments
 from benchmarking import corpus_speed
 from benchmarking.corpus_speed import SPLITS, compare_preparations, cut_text, run
 
@@ -38,6 +39,13 @@ def test_datasets_that_differ_are_named(text, monkeypatch, tmp_path, capsys):
     odd += ["valid.bin", "train.idx"]
     assert compare_preparations(text, None, vocab_size=30, workers=1) == ["train.idx", "valid.bin"]
     assert "0.1 MB of text, 30 pieces, 1 workers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("option", "value"), [("--workers", 0), ("--vocab-size", -1), ("--megabytes", 0)])
+def test_a_number_out_of_its_range_is_refused(option, value, capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["text.txt", option, str(value)])
+    assert f"argument {option}: {value} is not allowed" in capsys.readouterr().err
 
 
 def test_a_program_that_fails_is_named_with_its_status():
