@@ -8,7 +8,7 @@ from benchmarking.baselines import MODELS
 from benchmarking.measuring import Case
 from torch import nn
 
-from tests.benchmarking.small import SIZES
+from tests.helpers.benchmarks import SIZES
 
 NEEDED = {"lucidrains": "linformer", "hf": "transformers"}
 BLOCKS = {"hf-modernbert": {(72, 24), (24, 24), (24, 36)}}  # queries, keys and values in one; gated 1.5 d

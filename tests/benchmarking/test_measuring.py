@@ -12,7 +12,7 @@ import torch
 from benchmarking import measuring
 from benchmarking.measuring import Case, flops, in_turns, largest, spread
 
-from tests.benchmarking.small import MACHINE, SIZES
+from tests.helpers.benchmarks import MACHINE, SIZES
 from tests.helpers.processes import running_in_group, wait_until
 
 FORK = multiprocessing.get_context("fork")

@@ -8,7 +8,7 @@ from benchmarking import mechanisms
 from benchmarking.measuring import Machine
 from benchmarking.mechanisms import CostMeter, compare_mechanisms, tiny_sizes
 
-from tests.benchmarking.small import MACHINE, SIZES
+from tests.helpers.benchmarks import MACHINE, SIZES
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from benchmarking.report import write_report
 from benchmarking.runner import Benchmark, forecast
 from benchmarking.suites import Group
 
-from tests.benchmarking.small import MACHINE, SIZES, plan, write_reviews
+from tests.helpers.benchmarks import MACHINE, SIZES, plan, write_reviews
 
 
 def test_forecast_follows_the_growth_of_the_last_two_lengths():

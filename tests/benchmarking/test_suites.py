@@ -3,7 +3,7 @@
 import pytest
 from benchmarking import suites
 
-from tests.benchmarking.small import plan, write_reviews
+from tests.helpers.benchmarks import plan, write_reviews
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
