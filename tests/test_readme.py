@@ -1,4 +1,4 @@
-"""README's own commands, typed in its order in one folder, on a tiny scale."""
+"""The commands of README and docs/pretraining.md, typed in one folder on a tiny scale, and the links of all pages."""
 
 import re
 import shlex
@@ -15,7 +15,15 @@ from tests.helpers.commands import as_flags, run
 from tests.helpers.inputs import sentences, write_official
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"<!-- run by tests/test_readme.py -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks_of(text):
+    return re.findall(r"<!-- run by tests/test_readme.py -->\n```(\w+)\n(.*?)```", text, re.DOTALL)
+
+
+BLOCKS = blocks_of(README)
+CONTINUED = blocks_of((ROOT / "docs" / "pretraining.md").read_text())
 SIZES = {"encoder_layers": 1, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
 
 
@@ -26,12 +34,15 @@ def lines_of(block):
 def on_a_tiny_scale(words):
     """What is added to a command so that it takes seconds; all else is as README has it."""
     if words[0] == "fairseq-hydra-train":
-        sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+        begins_from_a_checkpoint = any(word.startswith("checkpoint.finetune_from_model=") for word in words)
+        sizes = [] if begins_from_a_checkpoint else [f"model.{name}={value}" for name, value in SIZES.items()]
         return [*sizes, "optimization.max_update=2", "lr_scheduler.warmup_updates=1", "dataset.num_workers=0"]
     if words[0] == "fairseq-train":
         return [*as_flags(SIZES), "--max-update", 2, "--num-workers", 0]
+    if words[0] == "scripts/prepare_corpus.py":
+        return [] if "--spm" in words else ["--vocab-size", 30]
     finetuning = ["--seeds", 1, "--epochs", 1, "--jobs", 2, "dataset.num_workers=0"]
-    return {"scripts/prepare_corpus.py": ["--vocab-size", 30], "scripts/finetune.py": finetuning}.get(words[0], [])
+    return finetuning if words[0] == "scripts/finetune.py" else []
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +53,8 @@ def workplace(tmp_path_factory):
         (folder / name).symlink_to(ROOT / name)
     (folder / "train.txt").write_text(sentences(400, seed=1))
     (folder / "valid.txt").write_text(sentences(40, seed=2))
+    (folder / "own.txt").write_text(sentences(400, seed=3))
+    (folder / "own_valid.txt").write_text(sentences(40, seed=4))
     for task in SOURCES:
         write_official(folder / "official", task)
     shutil.make_archive(str(folder / "glue"), "zip", folder / "official")
@@ -58,11 +71,11 @@ def workplace(tmp_path_factory):
 
 
 def test_readme_has_what_this_file_runs():
-    assert [language for language, _ in BLOCKS] == ["bash", "bash", "bash", "bash", "bash", "python"]
+    assert [language for language, _ in BLOCKS] == ["bash", "bash", "bash", "bash", "python", "bash"]
 
 
-def test_readmes_commands(workplace):
-    for language, block in BLOCKS:
+def type_commands(blocks, workplace):
+    for language, block in blocks:
         if language == "python":
             run("python", "-c", block, cwd=workplace)
             continue
@@ -72,6 +85,22 @@ def test_readmes_commands(workplace):
                 continue
             words = words[1:] if words[0] == "python" else words
             run(*words, *on_a_tiny_scale(words), cwd=workplace)
+
+
+def test_readmes_commands(workplace):
+    type_commands(BLOCKS, workplace)
+
+
+def test_pretraining_continues_with_the_vocabulary_and_the_sizes_of_the_checkpoint(workplace):
+    if not (workplace / "runs" / "tiny_512").is_dir():  # this test alone was chosen
+        type_commands(BLOCKS[:1], workplace)
+    type_commands(CONTINUED, workplace)
+    began, continued = (
+        read_checkpoint(workplace / "runs" / name / "checkpoint_last.pt") for name in ("tiny_512", "own")
+    )
+    assert {name: getattr(continued["cfg"].model, name) for name in SIZES} == SIZES
+    assert began["task_state"]["vocabulary"] == continued["task_state"]["vocabulary"]  # dictionary and subword model
+    assert continued["optimizer_history"][-1]["num_updates"] == 2
 
 
 def test_the_flags_train_what_tiny_512_trains(corpus, tmp_path):
@@ -103,3 +132,25 @@ def test_every_option_is_in_readme_or_config_is_named_for_the_rest():
     assert "config.py" in table
     for option in ("attention", "projected_length", "sharing", "freeze_projection", "local_conv", "max_positions"):
         assert f"`{option}`" in table
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    """Files of the repository exist, and so do the headings of its pages that a link names."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        target, _, heading = link.partition("#")
+        if target.startswith(("http:", "https:")):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name}: {link}"
+        assert not heading or heading in headings(file), f"{page.name}: {link}"
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(page):
+    """The anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", without_code(page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
