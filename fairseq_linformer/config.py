@@ -3,14 +3,14 @@
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional, TypeVar
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 
-from .attention import ATTENTIONS, get_attention, option
+from .attention import ATTENTIONS, PerLayer, get_attention, option
 from .attention.linformer import SHARINGS
 from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
 from .errors import check
@@ -23,7 +23,7 @@ BASE = {
     "layernorm_embedding": True,
 }
 
-# An architecture is what it changes of BASE. Sizes that the user gives win over the architecture's.
+# An architecture is what it changes of BASE.
 ARCHITECTURES: dict[str, dict[str, int]] = {
     "linformer_roberta_tiny": {
         "encoder_layers": 4,
@@ -46,23 +46,6 @@ ARCHITECTURES: dict[str, dict[str, int]] = {
     },
 }
 
-# How a model is trained or run, not what it is; the old flags are translated by then, and pruning is done.
-NOT_OF_THE_MODEL = {
-    "_name",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "pooler_dropout",
-    "encoder_layerdrop",
-}
-NOT_OF_THE_MODEL |= {"checkpoint_activations", "offload_activations", "compile_layers"}
-NOT_OF_THE_MODEL |= {"min_params_to_wrap", "load_checkpoint_heads", "encoder_layers_to_keep"}
-NOT_OF_THE_MODEL |= {"compressed", "shared_kv_compressed", "shared_layer_kv_compressed", "freeze_compress"}
-
-# Of integer options: above anything that has been trained, below what no machine has memory for.
-LARGEST = {"encoder_layers": 1000, "encoder_embed_dim": 65_536, "local_conv": 10_001}
-LARGEST_OF_OTHERS = 2**20  # what counts positions above all: max_positions, windows, blocks
-
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
 PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
 INITIALISATION_CHOICES = ChoiceEnum(list(LinearProjection.INITIALISATIONS))
@@ -77,15 +60,19 @@ def with_options_of_mechanisms(cls: Config) -> Config:
     """Class decorator: adds the options of every mechanism to a class that will be a dataclass, None by default."""
     for kind in ATTENTIONS.values():
         for name, own in kind.option_fields():
-            cls.__annotations__[name] = own.type if own.type is Any else Optional[own.type]  # fairseq wants Any bare
-            setattr(cls, name, option(None, f"attention={kind.name}: {own.metadata['help']} (default: {own.default})"))
+            cls.__annotations__[name] = PerLayer if own.metadata["per_layer"] else Optional[own.type]
+            help = f"attention={kind.name}: {own.metadata['help']} (default: {own.default})"
+            setattr(cls, name, field(default=None, metadata={**own.metadata, "help": help}))
     return cls
 
 
 @dataclass
 @with_options_of_mechanisms
 class LinformerRobertaConfig(FairseqDataclass):
-    """Options of ``linformer_roberta``. None stands for what the architecture says (``ARCHITECTURES``)."""
+    """Options of ``linformer_roberta``. None stands for what the architecture says (``ARCHITECTURES``).
+
+    ``configs/model/options.yaml`` lists them for Hydra; ``scripts/write_model_options.py`` writes it.
+    """
 
     # The attention
     attention: ATTENTION_CHOICES = option("linformer", "attention mechanism of every layer")  # type: ignore[valid-type]
@@ -93,27 +80,31 @@ class LinformerRobertaConfig(FairseqDataclass):
     projection_init: Optional[INITIALISATION_CHOICES] = option(  # type: ignore[valid-type]
         None, "how E and F start (default: segment-mean; johnson-lindenstrauss for projection=random)"
     )
-    projected_length: Any = option(
-        None, "k, 1 to max_positions: a number, one a layer (256,128,…), or FIRST..LAST layer (default: a quarter of n)"
+    projected_length: PerLayer = option(
+        None,
+        "k, 1 to max_positions: a number, one per layer (256,128,…), or FIRST..LAST layer (default: a quarter of n)",
+        per_layer=True,
     )
     sharing: Optional[SHARING_CHOICES] = option(  # type: ignore[valid-type]
         None, "which of E and F are one and the same (default: headwise; key-value for pooling)"
     )
     freeze_projection: bool = option(False, "do not train E and F")
     local_conv: int = option(
-        0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none, as in the paper"
+        0,
+        "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none, as in the paper",
+        largest=10_001,
     )
     max_positions: Optional[int] = option(None, "n: longest sequence, E and F's width (default: the task's length)")
 
-    # The same in the words of fairseq's examples/linformer (compat.py translates them)
+    # The flags of fairseq's examples/linformer (compat.py translates them)
     compressed: Optional[int] = option(None, "n / k, another way to give projected_length")
     shared_kv_compressed: Optional[int] = option(None, "1: sharing=key-value; 0: another sharing")
     shared_layer_kv_compressed: Optional[int] = option(None, "1: sharing=layerwise; 0: another sharing")
     freeze_compress: Optional[int] = option(None, "1: freeze_projection")
 
     # Sizes
-    encoder_layers: Optional[int] = option(None, "number of layers")
-    encoder_embed_dim: Optional[int] = option(None, "d: embedding dimension")
+    encoder_layers: Optional[int] = option(None, "number of layers", largest=1000)
+    encoder_embed_dim: Optional[int] = option(None, "d: embedding dimension", largest=65_536)
     encoder_ffn_embed_dim: Optional[int] = option(None, "dimension of the feed-forward network's hidden layer")
     encoder_attention_heads: Optional[int] = option(None, "h: number of attention heads, a divisor of d")
 
@@ -122,26 +113,45 @@ class LinformerRobertaConfig(FairseqDataclass):
     pooler_activation_fn: ACTIVATION_CHOICES = option("tanh", "activation of the classification head")  # type: ignore[valid-type]
     encoder_normalize_before: bool = option(False, "layer norm before each block (pre-norm) instead of after it")
     layernorm_embedding: Optional[bool] = option(None, "layer norm on the embedding (default: true)")
-    dropout: float = option(0.1, "dropout probability of embeddings and of each block's output")
-    attention_dropout: float = option(0.1, "dropout probability of attention weights")
-    activation_dropout: float = option(0.0, "dropout probability after the feed-forward network's activation")
-    pooler_dropout: float = option(0.0, "dropout probability in classification heads")
-    encoder_layerdrop: float = option(0.0, "probability of skipping a layer in training (Fan et al. 2019)")
+    dropout: float = option(0.1, "dropout probability of embeddings and of each block's output", recipe=True)
+    attention_dropout: float = option(0.1, "dropout probability of attention weights", recipe=True)
+    activation_dropout: float = option(
+        0.0, "dropout probability after the feed-forward network's activation", recipe=True
+    )
+    pooler_dropout: float = option(0.0, "dropout probability in classification heads", recipe=True)
+    encoder_layerdrop: float = option(0.0, "probability of skipping a layer in training (Fan et al. 2019)", recipe=True)
     encoder_layers_to_keep: Optional[str] = option(None, "layers to keep when pruning, comma-separated: 0,2,4")
     untie_weights_roberta: bool = option(False, "give the LM head a weight matrix of its own")
-    load_checkpoint_heads: bool = option(False, "(re-)register and load classification heads of checkpoints")
+    load_checkpoint_heads: bool = option(
+        False, "(re-)register and load classification heads of checkpoints", recipe=True
+    )
     spectral_norm_classification_head: bool = option(False, "spectral normalisation of classification heads")
-    checkpoint_activations: bool = option(False, "recompute activations in the backward pass to save memory")
-    offload_activations: bool = option(False, "move checkpointed activations to the CPU; needs checkpoint_activations")
-    compile_layers: bool = option(False, "run layers through torch.compile, which fuses what is not a matrix product")
-    min_params_to_wrap: int = option(DEFAULT_MIN_PARAMS_TO_WRAP, "smallest layer, in parameters, that FSDP wraps")
+    checkpoint_activations: bool = option(
+        False, "recompute activations in the backward pass to save memory", recipe=True
+    )
+    offload_activations: bool = option(
+        False, "move checkpointed activations to the CPU; needs checkpoint_activations", recipe=True
+    )
+    compile_layers: bool = option(
+        False, "run layers through torch.compile, which fuses what is not a matrix product", recipe=True
+    )
+    min_params_to_wrap: int = option(
+        DEFAULT_MIN_PARAMS_TO_WRAP, "smallest layer, in parameters, that FSDP wraps", recipe=True, largest=None
+    )
+
+
+OPTIONS: dict[str, Field] = {own.name: own for own in fields(LinformerRobertaConfig) if own.name != "_name"}
+PER_LAYER = [name for name, own in OPTIONS.items() if own.metadata["per_layer"]]
 
 
 @dataclass
 class ResolvedConfig(LinformerRobertaConfig):
-    """The options with nothing left open: what a model is built from (``resolve_config`` makes it)."""
+    """The options with nothing left open: what a model is built from (``resolve_config`` makes it).
 
-    projected_length: list[int] = field(default_factory=list)  # one a layer
+    The example's flags and ``encoder_layers_to_keep`` are None: the other options have taken in what they say.
+    """
+
+    projected_length: list[int] = field(default_factory=list)  # one per layer
     max_positions: int = 0
     encoder_layers: int = 0
     encoder_embed_dim: int = 0
@@ -150,7 +160,11 @@ class ResolvedConfig(LinformerRobertaConfig):
     layernorm_embedding: bool = True
 
     def validate(self) -> None:
-        """Raises ValueError naming the option, its value and what is allowed."""
+        """Checks every option.
+
+        Raises:
+            UserError: one cannot work; the message names it, its value and what is allowed.
+        """
         for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
             check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         heads, embed_dim = self.encoder_attention_heads, self.encoder_embed_dim
@@ -197,28 +211,30 @@ class ResolvedConfig(LinformerRobertaConfig):
 
 
 def check_magnitudes(options: Mapping[str, Any]) -> None:
-    """Raises ValueError for a number with digits too many, which the allocator would refuse later, or never."""
-    for name, value in options.items():
-        if isinstance(value, int) and name != "min_params_to_wrap":
-            most = LARGEST.get(name, LARGEST_OF_OTHERS)
-            check(name, value, value <= most, f"at most {most}")
+    """Checks that no integer is far beyond what can work: the allocator would refuse it later, or never.
+
+    Raises:
+        UserError: one is; the message names the option.
+    """
+    for name, own in OPTIONS.items():
+        value, largest = options[name], own.metadata["largest"]
+        if isinstance(value, int) and largest is not None:
+            check(name, value, value <= largest, f"at most {largest}")
 
 
-def apply_architecture(name: str, args: Any) -> None:
-    """Fills in, in place, the sizes that ``args`` (a Namespace or a config) leaves open."""
-    for key, value in {**BASE, **ARCHITECTURES.get(name, {})}.items():
-        if getattr(args, key, None) is None:
-            setattr(args, key, value)
+def architecture_defaults(name: str) -> dict[str, int | bool]:
+    """The sizes of an architecture; an unknown one has those of ``BASE``. What the user gives wins over them."""
+    return {**BASE, **ARCHITECTURES.get(name, {})}
 
 
 def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
-    """The options that say what a model is, not how it is trained, under their names: with them it is built again.
+    """The options that say what a model is, not how it is trained (``recipe``): with them it is built again.
 
     Where the mechanism has no attention weights to drop, ``attention_dropout=0`` is one of them.
     """
-    names = (option.name for option in fields(LinformerRobertaConfig) if option.name not in NOT_OF_THE_MODEL)
-    options = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
-    for name, value in options.items():
-        if isinstance(value, list):  # one number per layer
-            options[name] = value[0] if len(set(value)) == 1 else ",".join(map(str, value))
+    values = {name: getattr(config, name) for name, own in OPTIONS.items() if not own.metadata["recipe"]}
+    options = {name: value for name, value in values.items() if value is not None}
+    for name in options.keys() & set(PER_LAYER):
+        numbers = options[name]
+        options[name] = numbers[0] if len(set(numbers)) == 1 else ",".join(map(str, numbers))
     return options if get_attention(config.attention).HAS_WEIGHTS else {**options, "attention_dropout": 0.0}

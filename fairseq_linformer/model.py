@@ -1,7 +1,6 @@
 """The registered model and its architectures: fairseq's RoBERTa around our sentence encoder."""
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,15 @@ from .checkpoint import check_fits, data_folder, read_checkpoint
 from .compat import rename_parameters
 from .config import (
     ARCHITECTURES,
+    OPTIONS,
+    PER_LAYER,
     LinformerRobertaConfig,
     ResolvedConfig,
-    apply_architecture,
+    architecture_defaults,
 )
 from .encoder import SentenceEncoder
 from .errors import UserError
-from .resolve import BY_LAYER, resolve_config
+from .resolve import resolve_config
 
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
 
@@ -93,7 +94,11 @@ class LinformerRobertaModel(RobertaModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: FairseqTask) -> "LinformerRobertaModel":
-        """Builds the model; ValueError where an option cannot work (``ResolvedConfig.validate``)."""
+        """Builds the model.
+
+        Raises:
+            UserError: an option cannot work (``resolve_config``).
+        """
         config = resolve_config(cfg, task.max_positions())
         return cls(config, LinformerRobertaEncoder(config, task.source_dictionary))
 
@@ -112,7 +117,7 @@ class LinformerRobertaModel(RobertaModel):
         state_dict = prune_state_dict(state_dict, model_cfg)
         if pruned:  # fairseq has noted in model_cfg, which it saves, that this is done; the sizes are ours to note
             with open_dict(model_cfg):
-                for name in ("encoder_layers", *BY_LAYER):
+                for name in ("encoder_layers", *PER_LAYER):
                     model_cfg[name] = getattr(self.args, name)
             self.upgrade_state_dict(state_dict)  # again, as layers have other numbers now
         if strict:
@@ -180,19 +185,22 @@ class LinformerRobertaModel(RobertaModel):
 
 
 def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[str, Any]) -> None:
-    """Changes a checkpoint's configuration in place; ValueError for a name that is nowhere in it."""
+    """Changes a checkpoint's configuration in place.
+
+    Raises:
+        UserError: an override's name is nowhere in it.
+    """
     with open_dict(cfg):
         cfg.bpe = None  # fairseq would keep the checkpoint's own and change its options alone
     overwrite_args_by_name(cfg, subword_model)
-    options = {field.name for field in fields(LinformerRobertaConfig)}
     groups = [vars(group) if isinstance(group, Namespace) else group for group in cfg.values()]
-    known = options.union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
+    known = set(OPTIONS).union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
     unknown = sorted(overrides.keys() - known)
     if unknown:
         raise UserError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
     overwrite_args_by_name(cfg, overrides)
     with open_dict(cfg):  # an older checkpoint may lack options that the model has
-        for name in options & overrides.keys():
+        for name in OPTIONS.keys() & overrides.keys():
             setattr(cfg.model, name, overrides[name])
 
 
@@ -210,5 +218,12 @@ def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:
     return {"bpe": bpe}
 
 
+def _fill_in(architecture: str, args: Any) -> None:
+    """Gives ``args``, a Namespace or a config, the sizes that it leaves open, in place, as fairseq asks for."""
+    for name, size in architecture_defaults(architecture).items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, size)
+
+
 for _name in ARCHITECTURES:
-    register_model_architecture("linformer_roberta", _name)(partial(apply_architecture, _name))
+    register_model_architecture("linformer_roberta", _name)(partial(_fill_in, _name))

@@ -1,33 +1,23 @@
 """From the options that a user gave to the complete, validated configuration of a model."""
 
 from argparse import Namespace
-from enum import Enum
 from typing import Any, cast
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .attention import ATTENTIONS, by_layer
+from .attention import spread_over_layers
 from .attention.projection import PROJECTIONS
 from .compat import translate_flags
 from .config import (
+    OPTIONS,
+    PER_LAYER,
     LinformerRobertaConfig,
     ResolvedConfig,
-    apply_architecture,
+    architecture_defaults,
     check_magnitudes,
 )
 from .errors import UserError, check
-
-# Options that may differ from layer to layer, and what numbers between FIRST and LAST are rounded to a multiple of.
-BY_LAYER: dict[str, int] = {
-    "projected_length": 1,
-    **{
-        name: own.metadata["by_layer"]
-        for kind in ATTENTIONS.values()
-        for name, own in kind.option_fields()
-        if own.metadata["by_layer"]
-    },
-}
 
 
 def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
@@ -38,33 +28,32 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
         task_length: the task's longest sequence, in tokens; the default of ``max_positions``.
 
     Raises:
-        ValueError: an option is unknown, is missing or its value cannot work.
+        UserError: an option is unknown, is missing or its value cannot work.
     """
+    options = _typed(cfg)
     architecture = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
-    if isinstance(cfg, Namespace):
-        cfg = LinformerRobertaConfig.from_namespace(cfg)
+    options |= {name: size for name, size in architecture_defaults(architecture).items() if options[name] is None}
+    options["max_positions"] = _longest_sequence(options["max_positions"], task_length)
+    check_magnitudes(options)
+    options |= translate_flags(options)
+    options |= _projection(options)
+    options |= _layers(options)
+    config = ResolvedConfig(**options)
+    config.validate()
+    return config
+
+
+def _typed(cfg: Any) -> dict[str, Any]:
+    """Every option as plain data of its type; None for what is left open."""
+    if isinstance(cfg, Namespace):  # with the flags of everything else
+        cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
-        typed = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
-        options = cast(dict[str, Any], OmegaConf.to_container(typed, resolve=True))
+        merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
+        options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
     except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"
         raise UserError(f"{name}: {str(error).splitlines()[0]}") from error
-    given = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
-    given.pop("_name", None)
-    args = Namespace(**given)
-    apply_architecture(architecture, args)
-    args.max_positions = _longest_sequence(args.max_positions, task_length)
-    check_magnitudes(vars(args))
-    complete = {**vars(args), **translate_flags(vars(args))}
-    config = ResolvedConfig(**_spread_over_layers(_fill_in_projection(complete)))
-    if config.encoder_layers_to_keep:
-        kept = _kept_layers(config.encoder_layers_to_keep, config.encoder_layers)
-        config.encoder_layers = len(kept)
-        for name in BY_LAYER:
-            whole = getattr(config, name)
-            setattr(config, name, whole and [whole[layer] for layer in kept])
-    config.validate()
-    return config
+    return {name: options[name] for name in OPTIONS}
 
 
 def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
@@ -77,23 +66,27 @@ def _longest_sequence(max_positions: int | None, task_length: int | None) -> int
     return cast(int, task_length if max_positions is None else max_positions)
 
 
-def _fill_in_projection(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with those of the projection complete, as fairseq's examples/linformer has them where left open."""
-    kind = PROJECTIONS[options["projection"]]
-    k = options["projected_length"]
+def _projection(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the projection; those left open are as in fairseq's examples/linformer."""
+    kind, k = PROJECTIONS[options["projection"]], options["projected_length"]
     return {
-        **options,
         "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
         "sharing": options["sharing"] or kind.SHARINGS[0],
         "projection_init": options["projection_init"] or next(iter(kind.INITIALISATIONS), None),
     }
 
 
-def _spread_over_layers(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with a list, one value a layer, for each that may differ from layer to layer and is not left open."""
-    given = {name: options[name] for name in BY_LAYER if options[name] is not None}
-    layers = options["encoder_layers"]
-    return {**options, **{name: by_layer(name, value, layers, BY_LAYER[name]) for name, value in given.items()}}
+def _layers(options: dict[str, Any]) -> dict[str, Any]:
+    """The number of layers, after pruning, and for each option that may differ per layer its list, unless left open."""
+    layers, pruning = options["encoder_layers"], options["encoder_layers_to_keep"]
+    lists = {
+        name: spread_over_layers(name, options[name], layers, OPTIONS[name].metadata["multiple"])
+        for name in PER_LAYER
+        if options[name] is not None
+    }
+    kept = _kept_layers(pruning, layers) if pruning else range(layers)
+    lists = {name: [whole[layer] for layer in kept] for name, whole in lists.items()}
+    return {**lists, "encoder_layers": len(kept), "encoder_layers_to_keep": None}
 
 
 def _kept_layers(value: str, layers: int) -> list[int]:

@@ -1,16 +1,19 @@
 """Options: what is refused, by name, and how sizes come from the architecture."""
 
 from argparse import Namespace
+from dataclasses import asdict
 
 import pytest
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
+from write_model_options import options_yaml
 
 import fairseq_linformer.model  # noqa: F401 (registers the architectures)
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.config import ARCHITECTURES
+from fairseq_linformer.config import ARCHITECTURES, OPTIONS, architecture_defaults, architecture_options
 from fairseq_linformer.resolve import resolve_config
+from tests.conftest import ROOT
 
 
 def test_a_number_beyond_all_floats_is_refused():
@@ -145,7 +148,7 @@ def test_projected_length_by_layer_as_a_flag(written):
     ("given", "said"),
     [
         ({"projected_length": [96, 64]}, r"projected_length=\[96, 64\] is not allowed: it must be one number or 12"),
-        ({"projected_length": "a..b"}, "projected_length=a..b is not allowed: it must be a number, one a layer"),
+        ({"projected_length": "a..b"}, "projected_length=a..b is not allowed: it must be a number, one per layer"),
         ({"projected_length": 0.5}, "projected_length=0.5 is not allowed"),
         (
             {"projected_length": "600..100"},
@@ -177,8 +180,41 @@ def test_projections_that_cannot_work_are_refused(given, said):
 
 
 def test_pruning_keeps_each_layers_length():
+    """And is done: what is built from the complete configuration is not pruned again."""
     options = {"encoder_layers": 3, "projected_length": "96..32", "encoder_layers_to_keep": "2,0"}
-    assert resolve_config(OmegaConf.create(options), 512).projected_length == [96, 32]
+    config = resolve_config(OmegaConf.create(options), 512)
+    assert (config.projected_length, config.encoder_layers, config.encoder_layers_to_keep) == ([96, 32], 2, None)
+
+
+def test_the_model_is_built_again_from_its_options_alone():
+    """All that is not the recipe's, as plain values, pruned and spread over the layers."""
+    given = {"_name": "linformer_roberta_tiny", "attention": "longformer", "longformer_window": "4..8", "compressed": 8}
+    recipe = {"dropout": 0.3, "checkpoint_activations": True, "min_params_to_wrap": 5, "load_checkpoint_heads": True}
+    config = resolve_config(OmegaConf.create({**given, **recipe, "encoder_layers_to_keep": "0,3"}), 512)
+    options = architecture_options(config)
+    assert (options["longformer_window"], options["projected_length"], options["encoder_layers"]) == ("4,8", 64, 2)
+    assert not options.keys() & (recipe.keys() | {"_name", "compressed", "encoder_layers_to_keep"})
+    assert resolve_config(OmegaConf.create({**options, **recipe}), 512) == config
+
+
+def test_the_values_of_a_complete_configuration_are_plain():
+    """No enumerations, no nodes of OmegaConf: it is compared, printed and written as JSON."""
+    config = asdict(resolve_config(OmegaConf.create({"projected_length": [64, 32], "encoder_layers": 2}), 512))
+    assert {type(value) for value in config.values()} <= {int, float, bool, str, list, type(None)}
+
+
+def test_an_architecture_is_asked_for_its_sizes_and_changes_none():
+    sizes = architecture_defaults("linformer_roberta_tiny")
+    sizes["encoder_layers"] = 99
+    assert architecture_defaults("linformer_roberta_tiny")["encoder_layers"] == 4
+    assert architecture_defaults("linformer_roberta") == architecture_defaults("linformer_roberta_base")
+
+
+def test_the_file_of_options_is_as_its_script_writes_it():
+    """Hydra can override on the command line what a YAML names: an option missing there needs an odd plus sign."""
+    written = (ROOT / "configs" / "model" / "options.yaml").read_text()
+    assert written == options_yaml(), "run python scripts/write_model_options.py"
+    assert OmegaConf.create(written).keys() == {"_name", *OPTIONS}
 
 
 def test_a_missing_length_is_named():

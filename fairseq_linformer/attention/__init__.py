@@ -3,16 +3,16 @@
 import importlib
 import pkgutil
 
-from ..errors import check
 from .base import (
     ATTENTIONS,
     Attention,
     AttentionConfig,
     Options,
-    by_layer,
+    PerLayer,
     get_attention,
     option,
     register_attention,
+    spread_over_layers,
 )
 
 for _module in pkgutil.iter_modules(__path__):
@@ -23,9 +23,9 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "Options",
-    "by_layer",
-    "check",
+    "PerLayer",
     "get_attention",
     "option",
     "register_attention",
+    "spread_over_layers",
 ]

@@ -7,7 +7,7 @@ Nothing under ``attention/`` imports fairseq: each mechanism can be read, tested
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,30 +26,56 @@ class AttentionConfig(Protocol):
     max_positions: int
     projection: str
     projection_init: str | None  # None where there is no choice
-    projected_length: list[int]  # one a layer
+    projected_length: list[int]  # one per layer
     sharing: str
     freeze_projection: bool
 
 
-def option(default: Any, help: str, by_layer: int | None = None) -> Any:
-    """A field of a dataclass of options, with the help text that ``fairseq-train --help`` shows.
+LARGEST = 2**20  # of an integer option, unless it says otherwise: above all that counts positions
 
-    Where it may differ from layer to layer, its type is Any and `by_layer` the argument `multiple` of ``by_layer``.
+# What a user may give for an option that can differ per layer. OmegaConf has no type for "a number or a list of them",
+# so at run time it is Any, which fairseq reads as text from the command line; spread_over_layers checks it.
+if TYPE_CHECKING:
+    PerLayer: TypeAlias = int | str | list[int] | None
+else:
+    PerLayer = Any
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    recipe: bool = False,
+    largest: int | None = LARGEST,
+    per_layer: bool = False,
+    multiple: int = 1,
+) -> Any:
+    """A field of a dataclass of options.
+
+    Args:
+        default: its value where the user gives none.
+        help: what ``fairseq-train --help`` shows.
+        recipe: it says how a model is trained or run, not what the model is: a run that starts from a checkpoint
+            does not take it from there.
+        largest: of an integer, the largest value; None for no bound.
+        per_layer: it may differ per layer. The user gives a ``PerLayer``; the mechanism reads a list[int].
+        multiple: of such an option, see ``spread_over_layers``.
     """
-    return field(default=default, metadata={"help": help, "by_layer": by_layer})
+    metadata = {"help": help, "recipe": recipe, "largest": largest, "per_layer": per_layer, "multiple": multiple}
+    return field(default=default, metadata=metadata)
 
 
-def by_layer(name: str, value: Any, layers: int, multiple: int = 1) -> list[int]:
+def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int = 1) -> list[int]:
     """The value of an option in each layer, from what the user gave.
 
     Args:
         name: of the option, for messages.
-        value: a number, a list of them (in text: 256,128), or FIRST..LAST, evenly spaced over the layers.
+        value: a number, a list of them (as text: 256,128), or FIRST..LAST, evenly spaced over the layers.
         layers: how many there are.
-        multiple: what numbers between FIRST and LAST are rounded to a multiple of.
+        multiple: numbers between FIRST and LAST are rounded to a multiple of it.
 
     Raises:
-        ValueError: it is none of these.
+        UserError: it is none of these.
     """
     text = str(value).strip("[]")
     spaced = ".." in text
@@ -58,9 +84,9 @@ def by_layer(name: str, value: Any, layers: int, multiple: int = 1) -> list[int]
     except ValueError:
         numbers = []
     readable = len(numbers) == 2 if spaced else bool(numbers)
-    check(name, value, readable, "a number, one a layer (256,128,…) or FIRST..LAST")
+    check(name, value, readable, "a number, one per layer (256,128,…) or FIRST..LAST")
     if not spaced:
-        check(name, value, len(numbers) in (1, layers), f"one number or {layers}, one a layer")
+        check(name, value, len(numbers) in (1, layers), f"one number or {layers}, one per layer")
         return numbers * layers if len(numbers) == 1 else numbers
     first, last = numbers
     divisible = first % multiple == 0 and last % multiple == 0
@@ -71,17 +97,20 @@ def by_layer(name: str, value: Any, layers: int, multiple: int = 1) -> list[int]
 
 @dataclass
 class Options:
-    """Options of a mechanism of its own, by default none: numbers, booleans and strings, each with a default.
+    """A mechanism's own options, by default none: numbers, booleans and strings, each made by ``option``.
 
     The field ``window`` of the mechanism ``longformer`` is the model's option ``longformer_window``. A value that a
-    mechanism cannot work with is refused in ``validate``. One that may differ from layer to layer
-    is what the user gave, or in a complete configuration a list: ``by_layer`` reads both.
+    mechanism cannot work with is refused in ``validate``.
     """
 
     SMALL: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # what the contract suite tries, at 15 positions, d = 12
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
-        """Raises ValueError by ``check``; the name of an option there is `prefix` and its field's name."""
+        """Checks the values with ``check``; an option's name there is `prefix` and the name of its field.
+
+        Raises:
+            UserError: a value cannot work.
+        """
 
 
 class Attention(nn.Module, ABC):
@@ -119,22 +148,33 @@ class Attention(nn.Module, ABC):
     def build_layers(cls, config: AttentionConfig) -> list["Attention"]:
         """Builds the attention of every layer, all at once, so that layers can share parameters."""
         options = cls.read_options(config)
-        return [cls.build(config, layer, options) for layer in range(config.encoder_layers)]
+        return [cls.build(config, **cls.arguments(config, options, layer)) for layer in range(config.encoder_layers)]
 
     @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: Any) -> "Attention":
-        """Builds the attention of one layer, numbered from 0, with the mechanism's own (validated) options.
+    def build(cls, config: AttentionConfig, **arguments: Any) -> "Attention":
+        """Builds the attention of one layer from the sizes and the constructor's arguments after these."""
+        return cls(config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout, **arguments)
 
-        They are the constructor's arguments after the sizes, by name; a mechanism that wants others overrides this.
+    @classmethod
+    def arguments(cls, config: AttentionConfig, options: Any, layer: int) -> dict[str, Any]:
+        """The constructor's arguments after the sizes, for one layer, numbered from 0.
+
+        They are the mechanism's own (validated) options; a mechanism that takes others extends this.
         """
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, **vars(options))
+        values = ((own, getattr(options, own.name)) for own in fields(options))
+        return {own.name: value[layer] if own.metadata["per_layer"] else value for own, value in values}
 
     @classmethod
     def read_options(cls, config: AttentionConfig) -> Any:
-        """The mechanism's own options, those that the configuration leaves open (None) at their defaults."""
-        given = {own.name: getattr(config, name, None) for name, own in cls.option_fields()}
-        return cls.Options(**{name: value for name, value in given.items() if value is not None})
+        """The mechanism's own options: defaults where the configuration has None, lists where they are per layer."""
+        values: dict[str, Any] = {}
+        for name, own in cls.option_fields():
+            given = getattr(config, name, None)
+            value: Any = own.default if given is None else given
+            if own.metadata["per_layer"]:
+                value = spread_over_layers(name, value, config.encoder_layers, own.metadata["multiple"])
+            values[own.name] = value
+        return cls.Options(**values)
 
     @classmethod
     def option_fields(cls) -> Iterator[tuple[str, Field]]:
@@ -196,7 +236,11 @@ AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
 
 
 def register_attention(name: str, options: type[Options] = Options) -> Callable[[AttentionClass], AttentionClass]:
-    """Class decorator: makes a mechanism with its own options ``attention=name``; a name is taken once."""
+    """Class decorator: registers a mechanism, with its own options, as ``attention=name``.
+
+    Raises:
+        UserError: the name is taken.
+    """
 
     def register(cls: AttentionClass) -> AttentionClass:
         if name in ATTENTIONS:
@@ -209,7 +253,11 @@ def register_attention(name: str, options: type[Options] = Options) -> Callable[
 
 
 def get_attention(name: str) -> type[Attention]:
-    """The mechanism of that name; ValueError naming the known ones for any other."""
+    """The mechanism of that name.
+
+    Raises:
+        UserError: there is none; the message lists those that there are.
+    """
     if name not in ATTENTIONS:
         raise UserError(f"attention={name} is not known; choose from {', '.join(sorted(ATTENTIONS))}")
     return ATTENTIONS[name]

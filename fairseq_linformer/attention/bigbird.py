@@ -36,14 +36,15 @@ class BigBirdOptions(Options):
     """Options of ``bigbird``."""
 
     block: int = option(64, "positions in a block; a query sees its own block, the two beside it, the first, the last")
-    random_blocks: int = option(3, "random blocks that a query sees besides, in sequences of max_positions")
+    random_blocks: int = option(
+        3, "random blocks that a query sees besides, in sequences of max_positions", largest=1000
+    )
 
     SMALL: ClassVar = ({"block": 2, "random_blocks": 1}, {"block": 3, "random_blocks": 2})
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "block", self.block, self.block >= 1, "at least 1")
         check(prefix + "random_blocks", self.random_blocks, self.random_blocks >= 0, "at least 0")
-        check(prefix + "random_blocks", self.random_blocks, self.random_blocks <= 1000, "at most 1000")
 
 
 def draw_random_blocks(blocks: int, num_heads: int, count: int) -> Tensor:
@@ -86,9 +87,8 @@ class BigBirdAttention(Attention):
         self.register_buffer("random_blocks", draw_random_blocks(blocks, num_heads, random_blocks))
 
     @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.block, options.random_blocks, config.max_positions)
+    def arguments(cls, config: AttentionConfig, options: BigBirdOptions, layer: int) -> dict[str, Any]:
+        return {**super().arguments(config, options, layer), "max_positions": config.max_positions}
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)

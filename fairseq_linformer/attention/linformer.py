@@ -62,8 +62,7 @@ class ProjectedAttention(Attention):
             key_projection = shared or projection(layer)
             separate = config.sharing in ("none", "headwise")
             value_projection = projection(layer) if separate else key_projection
-            sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-            layers.append(cls(*sizes, key_projection, value_projection))
+            layers.append(cls.build(config, key_projection=key_projection, value_projection=value_projection))
         return layers
 
     def keys_and_values(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

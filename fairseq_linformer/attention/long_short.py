@@ -54,7 +54,7 @@ class LongShortOptions(Options):
     """
 
     window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side")
-    rank: int = option(32, "r: summaries of the whole sequence, a head, that every position sees")
+    rank: int = option(32, "r: summaries of the whole sequence, per head, that every position sees", largest=65_536)
     class_token: bool = option(False, "the first position, <s>, sees every other and is seen by every other")
     conv_width: int = option(0, "width (odd) of a depthwise convolution of the values that starts at zero; 0 for none")
 
@@ -70,7 +70,6 @@ class LongShortOptions(Options):
         check(prefix + "rank", self.rank, self.rank >= 1, "at least 1")
         width = self.conv_width
         check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
-        check(prefix + "rank", self.rank, self.rank <= 65536, "at most 65536")
 
 
 @register_attention("long-short", LongShortOptions)

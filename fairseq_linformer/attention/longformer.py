@@ -13,7 +13,7 @@ models (section 4.1). In a classifier the first position, ``<s>``, is the one gl
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from .base import (
     Attention,
     AttentionConfig,
     Options,
-    by_layer,
     option,
     register_attention,
 )
@@ -39,25 +38,22 @@ from .blocks import (
 class LongformerOptions(Options):
     """Options of ``longformer``."""
 
-    window: Any = option(  # noqa: RUF009 (it makes a field)
+    window: list[int] = option(  # noqa: RUF009 (it makes a field)
         512,
-        "positions that a position sees: half of them on each side, and itself; an even number, one a layer (32,64,…), "
-        "or FIRST..LAST layer",
-        by_layer=2,
+        "positions that a position sees: half of them on each side, and itself; an even number, one per layer "
+        "(32,64,…), or FIRST..LAST layer",
+        per_layer=True,
+        multiple=2,
     )
     global_tokens: int = option(1, "how many first positions see all others and are seen by them")
 
     SMALL: ClassVar = ({"window": 4}, {"window": 6, "global_tokens": 3}, {"window": 2, "global_tokens": 0})
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
-        for window in self.windows(config, prefix):
+        for window in self.window:
             check(prefix + "window", window, window >= 2 and window % 2 == 0, "even and at least 2")
         tokens, n = self.global_tokens, config.max_positions
         check(prefix + "global_tokens", tokens, 0 <= tokens <= n, f"from 0 to max_positions={n}")
-
-    def windows(self, config: AttentionConfig, prefix: str) -> list[int]:
-        """w of each layer."""
-        return by_layer(prefix + "window", self.window, config.encoder_layers, multiple=2)
 
 
 @register_attention("longformer", LongformerOptions)
@@ -81,11 +77,6 @@ class LongformerAttention(Attention):
             self.v_proj_global = nn.Linear(embed_dim, embed_dim)
             self.q_proj_global = nn.Linear(embed_dim, embed_dim)
         self.finish_initialisation()
-
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: LongformerOptions) -> "LongformerAttention":
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.windows(config, cls.prefix())[layer], options.global_tokens)
 
     @torch.no_grad()
     def finish_initialisation(self) -> None:

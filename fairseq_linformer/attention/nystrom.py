@@ -35,8 +35,10 @@ class NystromOptions(Options):
     """The defaults are the authors' settings for n = 512; for 4,096 they widen the convolution to 65."""
 
     landmarks: int = option(64, "m, segment means that stand for the sequence; rows up to m are attended exactly")
-    iterations: int = option(6, "steps of the iteration for the pseudo-inverse")
-    conv_width: int = option(33, "width of the depthwise convolution of the values, added to the output; 0 for none")
+    iterations: int = option(6, "steps of the iteration for the pseudo-inverse", largest=100)
+    conv_width: int = option(
+        33, "width of the depthwise convolution of the values, added to the output; 0 for none", largest=10_001
+    )
 
     SMALL: ClassVar[tuple[dict[str, Any], ...]] = (
         {"landmarks": 4, "conv_width": 3},
@@ -47,8 +49,6 @@ class NystromOptions(Options):
         width = self.conv_width
         check(prefix + "landmarks", self.landmarks, self.landmarks >= 1, "at least 1")
         check(prefix + "iterations", self.iterations, self.iterations >= 1, "at least 1")
-        check(prefix + "iterations", self.iterations, self.iterations <= 100, "at most 100")
-        check(prefix + "conv_width", width, width <= 10_001, "at most 10001")
         check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
 
 

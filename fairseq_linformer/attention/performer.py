@@ -31,14 +31,13 @@ STABILIZER = 1e-4
 
 @dataclass
 class PerformerOptions(Options):
-    features: int = option(256, "m: number of random features")
+    features: int = option(256, "m: number of random features", largest=65_536)
     redraw_interval: int = option(1000, "draw the random features anew after this many updates; 0 for never")
 
     SMALL = ({"features": 10}, {"features": 3})
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "features", self.features, self.features >= 1, "at least 1")
-        check(prefix + "features", self.features, self.features <= 65536, "at most 65536")
         check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
 
 

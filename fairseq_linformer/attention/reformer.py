@@ -46,7 +46,9 @@ class ReformerOptions(Options):
     """Chunks and rounds, m and r."""
 
     chunk_length: int = option(64, "m, positions in a chunk, twice the mean size of a bucket; three chunks are seen")
-    hashes: int = option(4, "rounds of hashing: each costs as much as the first, and finds more of what is alike")
+    hashes: int = option(
+        4, "rounds of hashing: each costs as much as the first, and finds more of what is alike", largest=128
+    )
 
     SMALL: ClassVar[tuple[dict[str, Any], ...]] = (
         {"chunk_length": 2, "hashes": 2},
@@ -57,7 +59,6 @@ class ReformerOptions(Options):
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "chunk_length", self.chunk_length, self.chunk_length >= 1, "at least 1")
         check(prefix + "hashes", self.hashes, self.hashes >= 1, "at least 1")
-        check(prefix + "hashes", self.hashes, self.hashes <= 128, "at most 128")
 
 
 @register_attention("reformer", ReformerOptions)
@@ -87,9 +88,8 @@ class ReformerAttention(Attention):
         self.register_buffer("rotations", torch.randn(num_heads, hashes, self.functions, self.head_dim, columns))
 
     @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: ReformerOptions) -> "ReformerAttention":
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, config.max_positions, options.chunk_length, options.hashes)
+    def arguments(cls, config: AttentionConfig, options: ReformerOptions, layer: int) -> dict[str, Any]:
+        return {**super().arguments(config, options, layer), "max_positions": config.max_positions}
 
     @property
     def k_proj(self) -> nn.Linear:  # type: ignore[override]

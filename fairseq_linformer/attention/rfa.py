@@ -36,7 +36,9 @@ from .linear import RandomKernelAttention
 
 @dataclass
 class RandomFeatureOptions(Options):
-    features: int = option(64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual")
+    features: int = option(
+        64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual", largest=65_536
+    )
     temperature: float = option(1.0, "t: queries and keys of length 1 have the scores q . k / t^2, before training")
     redraw_interval: int = option(1, "draw the random vectors anew after this many updates; 0 for never")
 
@@ -44,7 +46,6 @@ class RandomFeatureOptions(Options):
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         check(prefix + "features", self.features, self.features >= 1, "at least 1")
-        check(prefix + "features", self.features, self.features <= 65536, "at most 65536")
         check(prefix + "temperature", self.temperature, 0 < self.temperature < float("inf"), "above 0, and finite")
         check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
 

@@ -109,9 +109,9 @@ class SparseAttention(Attention):
             state.setdefault(f"{name}.sub_blocks", torch.zeros_like(self.sub_blocks))
 
     @classmethod
-    def build(cls, config: AttentionConfig, layer: int, options: Any) -> Attention:
-        sizes = (config.encoder_embed_dim, config.encoder_attention_heads, config.attention_dropout)
-        return cls(*sizes, options.pattern, options.stride_for(config.max_positions), options.expressivity)
+    def arguments(cls, config: AttentionConfig, options: SparseOptions, layer: int) -> dict[str, Any]:
+        stride = options.stride_for(config.max_positions)
+        return {**super().arguments(config, options, layer), "stride": stride}
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)

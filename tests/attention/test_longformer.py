@@ -8,7 +8,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from fairseq_linformer.attention.longformer import LongformerAttention, LongformerOptions
+from fairseq_linformer.attention.longformer import LongformerAttention
 from fairseq_linformer.model import LinformerRobertaModel
 from fairseq_linformer.resolve import resolve_config
 from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, configured
@@ -164,20 +164,20 @@ def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
         ),
         (
             {"window": [4, 6, 8]},
-            r"longformer_window=\[4, 6, 8\] is not allowed: it must be one number or 2, one a layer",
+            r"longformer_window=\[4, 6, 8\] is not allowed: it must be one number or 2, one per layer",
         ),
         (
             {"window": "wide"},
-            r"longformer_window=wide is not allowed: it must be a number, one a layer .* or FIRST..LAST",
+            r"longformer_window=wide is not allowed: it must be a number, one per layer .* or FIRST..LAST",
         ),
         ({"global_tokens": -1}, "longformer_global_tokens=-1 is not allowed: it must be from 0 to max_positions=15"),
         ({"global_tokens": 16}, "longformer_global_tokens=16 is not allowed: it must be from 0 to max_positions=15"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, message):
-    config = configured("longformer", 3, "linear", "none", 5, 0.0, 2, False, N, D, None, {})
+    config = configured("longformer", 3, "linear", "none", 5, 0.0, 2, False, N, D, None, options)
     with pytest.raises(ValueError, match=message):
-        LongformerOptions(**options).validate(config, "longformer_")
+        LongformerAttention.read_options(config).validate(config, "longformer_")
 
 
 @pytest.mark.parametrize("global_tokens", [0, 1, 3])

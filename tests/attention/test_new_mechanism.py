@@ -1,4 +1,4 @@
-"""docs/attention.md's example: one new file is selectable, configurable and tested, and nothing else changes."""
+"""docs/attention.md's example: one file written by hand is selectable, configurable and tested."""
 
 import os
 import re
@@ -19,10 +19,10 @@ from tests.helpers import ROOT
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the package and its tests, with the one file more."""
+    """A copy of what the example touches and its tests, with the one file more."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("fairseq_linformer", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("fairseq_linformer", "configs", "scripts", "tests"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "fairseq_linformer" / "attention" / "gated_mean.py").write_text(EXAMPLE)
     return folder
 
@@ -67,3 +67,20 @@ def test_its_options_are_flags_and_are_checked(checkout):
         "gated_mean_temperature=1.0 is not allowed: it must be left out with attention=linformer",
         "gated_mean_temperature=-1.0 is not allowed: it must be above 0",
     ]
+
+
+def test_hydras_command_line_takes_its_options(checkout):
+    """Once the script has listed them; until then the test of that list fails, and says so."""
+    stale = [sys.executable, "-m", "pytest", "-q", "tests/test_config.py", "-k", "file_of_options"]
+    environment = {**os.environ, "PYTHONPATH": f"{checkout}:{checkout / 'scripts'}"}
+    done = subprocess.run(stale, check=False, cwd=checkout, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "run python scripts/write_model_options.py" in done.stdout
+    python(checkout, "scripts/write_model_options.py")
+    words = ["task.data=D", "model.attention=gated-mean", "model.gated_mean_temperature=2"]
+    script = f"""
+        from fairseq_linformer.resolve import resolve_config
+        from tests.test_configs import composed
+        cfg = composed("pretrain", "tiny_512", *{words}, "model.attention_dropout=0")
+        print(resolve_config(cfg.model, 512).gated_mean_temperature)
+    """
+    assert python(checkout, "-c", re.sub(r"^ {8}", "", script, flags=re.M)).splitlines()[-1] == "2.0"

@@ -1,0 +1,45 @@
+"""Writes configs/model/options.yaml from the model's options, those of every attention mechanism among them.
+
+example:
+  python scripts/write_model_options.py
+
+Hydra overrides on the command line what a YAML names (model.dropout=0.2), and reads the YAML before anything imports
+the package. Run this after adding or changing an option; a test says so where it was forgotten.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+
+import yaml
+
+from fairseq_linformer.config import OPTIONS
+from fairseq_linformer.errors import one_line_errors
+from fairseq_linformer.system.files import write_whole
+
+FILE = Path(__file__).resolve().parents[1] / "configs" / "model" / "options.yaml"
+HEADER = """\
+# Written by scripts/write_model_options.py: every option of the model at its default, so that each can be overridden on
+# the command line (model.dropout=0.2). fairseq_linformer/config.py explains them. Null stands for what the
+# architecture, `_name`, says, and in an option of one mechanism for the mechanism's default.
+"""
+
+
+def main() -> None:
+    describe = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=describe).parse_args()
+    with one_line_errors():
+        write_whole(FILE, options_yaml())
+        print(f"{len(OPTIONS)} options: {FILE}")
+
+
+def options_yaml() -> str:
+    """The content of the file."""
+    defaults = {name: own.default for name, own in OPTIONS.items()}
+    return HEADER + yaml.safe_dump({"_name": "linformer_roberta", **defaults}, sort_keys=False)
+
+
+if __name__ == "__main__":
+    main()
