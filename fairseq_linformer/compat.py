@@ -1,4 +1,4 @@
-"""Drop-in for fairseq's own ``examples/linformer``: its flags, and the names of parameters in its checkpoints."""
+"""Compatibility with fairseq's ``examples/linformer``: its flags, and the names of parameters in its checkpoints."""
 
 import logging
 import re
@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 
 
 def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
-    """The example's flags in our words: what to change of the options, the flags themselves cleared.
+    """What the example's flags change of the options; the flags themselves become None.
 
     ``compressed`` is n / k; ``shared_kv_compressed`` is sharing=key-value; ``shared_layer_kv_compressed``
     sharing=layerwise, whatever the former says; both 0, headwise; ``freeze_compress`` is freeze_projection.
 
     Raises:
-        ValueError: a flag's value cannot work, or contradicts an option that says the same.
+        UserError: a flag's value cannot work, or contradicts an option that says the same.
     """
     changes: dict[str, Any] = {}
     ratio, n = options["compressed"], options["max_positions"]

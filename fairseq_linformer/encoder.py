@@ -17,7 +17,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention, get_attention
-from .attention.sdpa import Dropout
+from .attention.dropout import Dropout
 from .config import ResolvedConfig
 from .errors import UserError
 
@@ -36,8 +36,7 @@ class LocalConvolution(nn.Module):
         self.conv = nn.Conv1d(embed_dim, embed_dim, width, padding=width // 2, groups=embed_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        if padding_mask is not None:
-            x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        x = Attention.zero_padding(x, padding_mask)
         return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution wants (B, d, n)
 
 

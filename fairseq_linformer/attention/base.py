@@ -131,17 +131,28 @@ class Attention(nn.Module, ABC):
     name: ClassVar[str]
     HAS_WEIGHTS: ClassVar[bool] = True
     USES_PROJECTION: ClassVar[bool] = False  # whether it reads the options of E and F, which are validated if so
+    INPUT_MAPS: ClassVar[tuple[str, ...]] = ("k_proj", "v_proj", "q_proj")  # those that it has, in fairseq's order
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float):
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    q_proj: nn.Linear
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, **before_out_proj: nn.Module):
+        """Adds the linear maps, and `before_out_proj`, modules of the mechanism that stand before the last map.
+
+        The order is that of fairseq's own code, because optimizers keep their state by the order of parameters.
+        """
         super().__init__()
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.dropout = dropout
-        # In this order, fairseq's, because optimizers keep their state by the order of parameters.
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
+        for name in Attention.INPUT_MAPS:
+            linear = nn.Linear(embed_dim, embed_dim)  # drawn even if left out: seeds keep their meaning
+            if name in self.INPUT_MAPS:
+                self.add_module(name, linear)
+        for name, module in before_out_proj.items():
+            self.add_module(name, module)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     @classmethod
@@ -203,6 +214,10 @@ class Attention(nn.Module, ABC):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Maps (B, n, d) to (B, n, d); see the class for the contract."""
 
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: (B, n, d) -> three times (B, n, d)."""
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, n, d) -> (B, h, n, d_h)."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
@@ -216,18 +231,29 @@ class Attention(nn.Module, ABC):
         """(B, n), True where a position is no padding."""
         return x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
 
-    def softmax_attention(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None = None) -> Tensor:
-        """softmax(Q K^T / sqrt(d_h)) V with dropout on the weights, heads joined and projected.
+    @staticmethod
+    def zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """(B, n, d) with zeros at padded positions."""
+        return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """softmax(Q K^T / sqrt(d_h)) V, in training with dropout on the weights.
 
         Args:
             queries: (B, h, n, d_h).
             keys, values: (B, h, m, d_h), m keys of whatever kind.
-            visible: boolean, broadcast to (B, h, n, m), True where a key may be seen; None for everywhere.
+            attn_mask: boolean, broadcast to (B, h, n, m), True where a query attends to a key; None for everywhere.
 
         Returns:
-            (B, n, d).
+            (B, h, n, d_h).
         """
-        return self.join_heads(attend(queries, keys, values, visible, self.dropout if self.training else 0.0))
+        return attend(queries, keys, values, attn_mask, self.dropout if self.training else 0.0)
+
+    def softmax_attention(
+        self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        """``attend``, heads joined and projected: (B, n, d)."""
+        return self.join_heads(self.attend(queries, keys, values, attn_mask))
 
 
 ATTENTIONS: dict[str, type[Attention]] = {}

@@ -8,7 +8,7 @@ the last one, L, the one with the row's last real position, however far it is pa
 
 Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, r random blocks, m = r + 5 blocks that a query
 sees, d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d^2 + B n m b d) time, O(B n m (b h + d)) memory.
+Cost per layer: O(B n d^2 + B n m b d) time, O(B n m (b h + d)) memory.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class BigBirdAttention(Attention):
         real = self.real_positions(x, padding_mask)
         size = block_size(self.block, x.size(1))
         real = into_blocks(real, size)  # (B, N, b)
-        queries, keys, values = (into_blocks(p(x), size) for p in (self.q_proj, self.k_proj, self.v_proj))
+        queries, keys, values = (into_blocks(rows, size) for rows in self.project(x))
         # Padding stands on the right: the blocks that hold something real are the first ones, at least block 0.
         last = (real.any(2).sum(1).clamp(min=1) - 1)[:, None, None, None]  # (B, 1, 1, 1)
 
@@ -119,12 +119,12 @@ class BigBirdAttention(Attention):
 
         The blocks of queries, each with its keys, are the rows of a larger batch of B N.
         """
-        seen, visible = self._seen_blocks(queries.size(1), last)  # (B, N, h, m)
+        seen, attended = self._seen_blocks(queries.size(1), last)  # (B, N, h, m)
         index = seen + queries.size(1) * torch.arange(seen.size(0), device=seen.device)[:, None, None, None]
-        visible = visible.unsqueeze(-1) & real.flatten(0, 1)[index]  # (B, N, h, m, b)
-        visible = visible.flatten(3).flatten(0, 1).unsqueeze(2)  # (B N, h, 1, m b)
+        attn_mask = attended.unsqueeze(-1) & real.flatten(0, 1)[index]  # (B, N, h, m, b)
+        attn_mask = attn_mask.flatten(3).flatten(0, 1).unsqueeze(2)  # (B N, h, 1, m b)
         keys, values = (self._take(blocks, index) for blocks in (keys, values))
-        out = self.softmax_attention(self.split_heads(queries.flatten(0, 1)), keys, values, visible)  # (B N, b, d)
+        out = self.softmax_attention(self.split_heads(queries.flatten(0, 1)), keys, values, attn_mask)  # (B N, b, d)
         return out.unflatten(0, queries.shape[:2])
 
     def _seen_blocks(self, blocks: int, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,10 +136,10 @@ class BigBirdAttention(Attention):
         numbers = torch.arange(blocks, device=last.device)
         window = numbers[:, None] + torch.arange(-1, 2, device=last.device)  # (N, 3)
         inner = torch.cat([window[:, None].expand(-1, self.num_heads, -1), self.random_blocks[:blocks]], dim=-1)
-        inner_visible = (inner >= 1) & (inner < last)  # (B, N, h, r + 3)
-        ends = torch.cat([torch.zeros_like(last), last], dim=-1).expand(*inner_visible.shape[:3], 2)
-        seen = torch.cat([ends, inner.clamp(0, blocks - 1).expand_as(inner_visible)], dim=-1)
-        return seen, F.pad(inner_visible, (2, 0), value=True)
+        inner_attended = (inner >= 1) & (inner < last)  # (B, N, h, r + 3)
+        ends = torch.cat([torch.zeros_like(last), last], dim=-1).expand(*inner_attended.shape[:3], 2)
+        seen = torch.cat([ends, inner.clamp(0, blocks - 1).expand_as(inner_attended)], dim=-1)
+        return seen, F.pad(inner_attended, (2, 0), value=True)
 
     def _take(self, blocks: Tensor, index: Tensor) -> Tensor:
         """Head by head the blocks of that index into (B N), (B, N, h, m): (B, N, b, d) -> (B N, h, m b, d_h)."""

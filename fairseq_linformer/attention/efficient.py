@@ -3,7 +3,7 @@
     head = softmax over features(Q) . (softmax over positions(K)^T V)
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d^2 / h) time beside the linear maps, O(B n d) memory.
+Cost per layer: O(B n d^2 / h) time beside the linear maps, O(B n d) memory.
 
 Each of the d_h features of the keys is one global attention map over the positions: its weights sum the values up to
 one context vector, and a query mixes the d_h context vectors. The product of both softmaxes is a matrix whose rows sum
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .base import Attention, register_attention
-from .sdpa import dropout
+from .dropout import dropout
 
 
 @register_attention("efficient")
@@ -24,7 +24,7 @@ class EfficientAttention(Attention):
     """A context of d_h vectors, each a weighted sum of the values, is read by every query."""
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        queries, keys, values = (self.split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        queries, keys, values = map(self.split_heads, self.project(x))
         if padding_mask is not None:
             hidden = padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
             keys = keys.masked_fill(hidden, torch.finfo(keys.dtype).min)

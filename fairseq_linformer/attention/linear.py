@@ -3,7 +3,7 @@
     head_i = phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j),    here with phi(x) = elu(x) + 1
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m features (here m = d_h).
-Cost a layer: O(B h n m d_h) time beside the linear maps, O(B h n m) memory: both sums over j are taken once for all i.
+Cost per layer: O(B h n m d_h) time beside the linear maps, O(B h n m) memory: each sum over j is taken once for all i.
 
 It is attention whose weights phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j) are never formed, so there is nothing to
 apply attention dropout to. ``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k), and
@@ -39,9 +39,8 @@ class KernelAttention(Attention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         padding = None if padding_mask is None else padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
-        projected = (self.split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         wide = torch.promote_types(x.dtype, torch.float32)
-        queries, keys, values = (part.to(wide) for part in projected)
+        queries, keys, values = (self.split_heads(part).to(wide) for part in self.project(x))
         with torch.autocast(x.device.type, enabled=False):
             heads = self._attend(self.query_features(queries), self.key_features(keys, padding), values, padding)
         return self.join_heads(heads.to(x.dtype))

@@ -29,27 +29,27 @@ class ProjectedAttention(Attention):
 
     USES_PROJECTION = True
 
+    key_projection: Projection
+    value_projection: Projection
+
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float, key_projection: Projection, value_projection: Projection
     ):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.key_projection = key_projection
-        self.value_projection = value_projection
-        # Again the order of fairseq's own code, here of its examples/linformer: E and F stand before the last map.
-        self.out_proj = self._modules.pop("out_proj")  # type: ignore[assignment]
+        projections = {"key_projection": key_projection, "value_projection": value_projection}
+        super().__init__(embed_dim, num_heads, dropout, **projections)
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
-        """One attention a layer; ``sharing`` says how many matrices (kernels, …) there are for L layers of h heads.
+        """One attention per layer; ``sharing`` says how many matrices (kernels, …) there are for L layers of h heads.
 
-        ======== ========================================== ============
-        sharing  E and F                                    matrices
-        ======== ========================================== ============
-        none     one E and one F a head                     2 h L
-        headwise one E and one F a layer                    2 L
-        key-value one E = F a layer                         L
-        layerwise one E = F for the whole model             1
-        ======== ========================================== ============
+        ========= ============================= ========
+        sharing   E and F                       matrices
+        ========= ============================= ========
+        none      one E and one F per head      2 h L
+        headwise  one E and one F per layer     2 L
+        key-value one E = F per layer           L
+        layerwise one E = F for the whole model 1
+        ========= ============================= ========
         """
 
         def projection(layer: int) -> Projection:
@@ -69,9 +69,9 @@ class ProjectedAttention(Attention):
         """Projects keys and values.
 
         Returns:
-            E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that attention may see, or None for all.
+            E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that queries attend to, or None for all.
         """
-        real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        real = self.zero_padding(x, padding_mask)
         if self.embedding_first(x.size(1)):
             keys = self._embed_then_project(real, self.key_projection, self.k_proj)
             values = self._embed_then_project(real, self.value_projection, self.v_proj)
@@ -81,14 +81,14 @@ class ProjectedAttention(Attention):
             if self.value_projection is not self.key_projection:
                 rows = self.value_projection(real, padding_mask)
             values = self._embed(rows, self.v_proj)
-        return keys, values, self.key_projection.visible(padding_mask)
+        return keys, values, self.key_projection.attended_rows(padding_mask)
 
     def embedding_first(self, length: int) -> bool:
         """Whether E (X W_k^T) takes fewer multiplications than (E X) W_k^T, for n = length, keys and values together.
 
-        Matrices alone leave the choice. It does for sequences shorter than about k, and for a matrix a head, where X
-        is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length would tie
-        the graph to some lengths.
+        Only matrices leave the choice. It does for sequences shorter than about k, and for one matrix per head, where
+        X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length would
+        tie the graph to some lengths.
         """
         projection = self.key_projection
         if not isinstance(projection, LinearProjection):
@@ -107,7 +107,7 @@ class ProjectedAttention(Attention):
         return projection(self.split_heads(F.linear(x, linear.weight))) + bias
 
     def _embed(self, rows: Tensor, linear: nn.Linear) -> Tensor:
-        """(B, m, d) -> (B, h, m, d_h); with a matrix a head, (B, h, m, d) -> (B, h, m, d_h) by head i's share of W."""
+        """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""
         if rows.dim() == 3:
             return self.split_heads(linear(rows))
         weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))  # (d, d) -> (h, d_h, d)
@@ -118,11 +118,11 @@ class ProjectedAttention(Attention):
 class LinformerAttention(ProjectedAttention):
     """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
 
-    Cost a layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
+    Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
     where softmax attention takes B (4 n d^2 + 2 n^2 d).
     """
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        keys, values, visible = self.keys_and_values(x, padding_mask)
-        mask = None if visible is None else visible[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
-        return self.softmax_attention(self.split_heads(self.q_proj(x)), keys, values, mask)
+        keys, values, rows = self.keys_and_values(x, padding_mask)
+        attn_mask = None if rows is None else rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
+        return self.softmax_attention(self.split_heads(self.q_proj(x)), keys, values, attn_mask)

@@ -14,12 +14,12 @@ and to what they have become, C, without dropout on these weights:
 
     class_i = softmax(q_c [K_c; C_i]^T / sqrt(d_h)) [V_c; C_i]
 
-And a depthwise convolution of the values LN_L(V_i) along the sequence, one kernel a head, may be added to C afterwards.
-It starts at zero, so that it changes nothing at first.
+And a depthwise convolution of the values LN_L(V_i) along the sequence, one kernel per head, may be added to C
+afterwards. It starts at zero, so that it changes nothing at first.
 
 Dimensions: B batch, n sequence length, w window, e = w / 2 positions on a side, s = ceil(n / w) segments, r rank,
 g = 1 with a class token, else 0, m = g + r + w + 2 e keys, d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + r))).
+Cost per layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + r))).
 """
 
 from dataclasses import dataclass
@@ -127,18 +127,18 @@ class LongShortAttention(Attention):
         keys = self.far_and_near(keys, projection, window, first_key)
         values = self.far_and_near(values, projection, window, first_value)
         far = self.rank + int(self.class_token)
-        visible = F.pad(self.near(real, window), (far, 0), value=True).flatten(0, 1)[:, None, None, :]  # (B s, 1, 1, m)
+        attn_mask = F.pad(self.near(real, window), (far, 0), value=True)  # (B, s, m)
+        attn_mask = attn_mask.flatten(0, 1)[:, None, None, :]  # (B s, 1, 1, m)
         queries = into_blocks(self.q_proj(x), window).flatten(0, 1)  # (B s, w, d): a segment attends as a row does
-        dropout = self.dropout if self.training else 0.0
-        segments = attend(self.split_heads(queries), keys, values, visible, dropout)  # (B s, h, w, d_h)
+        segments = self.attend(self.split_heads(queries), keys, values, attn_mask)  # (B s, h, w, d_h)
         rows = segments.transpose(1, 2).flatten(0, 1).unflatten(0, (x.size(0), -1))  # (B, s w, h, d_h)
         return leading(rows, x.size(1), dim=1).transpose(1, 2)
 
     def _attend_from(self, token: Tensor, heads: Tensor, real: Tensor) -> Tensor:
         """The class token over itself and the others' heads: (B, 1, d), (B, h, n, d_h), (B, n) to (B, h, 1, d_h)."""
-        query, key, value = (self.split_heads(project(token)) for project in (self.q_proj, self.k_proj, self.v_proj))
-        visible = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
-        return attend(query, torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2), visible)
+        query, key, value = map(self.split_heads, self.project(token))
+        attn_mask = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
+        return attend(query, torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2), attn_mask)
 
     def projection(self, x: Tensor, real: Tensor) -> Tensor:
         """P: (B, n, d) and (B, n), True where a position is real, to (B, h, r, n), which sum to 1 over positions."""
@@ -152,11 +152,9 @@ class LongShortAttention(Attention):
         """
         far = projection @ self.split_heads(rows)  # (B, h, r, n) (B, h, n, d_h)
         far = far.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
-        far = self.global_norm(far if first is None else torch.cat([first, far], dim=1)).unsqueeze(
-            1
-        )  # (B, 1, g + r, d)
+        far = self.global_norm(far if first is None else torch.cat([first, far], dim=1))  # (B, g + r, d)
         near = self.near(rows, window)
-        both = torch.cat([far.expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
+        both = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))
 
     @staticmethod

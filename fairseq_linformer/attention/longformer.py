@@ -5,7 +5,7 @@
 
 Dimensions: B batch, n sequence length, w window, g global tokens, b block, N = ceil(n / b) blocks, d embedding,
 h heads, d_h = d / h.
-Cost a layer: O(B n d^2 + B n (w + g) d) time, O(B n ((w + g) h + d)) memory. Blocks of b = w / 2 queries see their
+Cost per layer: O(B n d^2 + B n (w + g) d) time, O(B n ((w + g) h + d)) memory. Blocks of b = w / 2 queries see their
 own and the two neighbouring blocks, masked to the window: 1.5 times the scores that are needed.
 
 The window is not dilated, as in the paper's pretrained models; it may grow from layer to layer, as in its language
@@ -111,8 +111,8 @@ class LongformerAttention(Attention):
         blocks = into_blocks(self.q_proj(x), size)  # (B, N, b, d)
         keys, values = (self._keys(project(x), size) for project in (self.k_proj, self.v_proj))  # (B, N, g + 3 b, d)
         queries, keys, values = (self.split_heads(rows.flatten(0, 1)) for rows in (blocks, keys, values))
-        visible = self._visible(real, size).flatten(0, 1).unsqueeze(1)  # (B N, 1, b, g + 3 b)
-        out = self.softmax_attention(queries, keys, values, visible)  # (B N, b, d)
+        attn_mask = self._attn_mask(real, size).flatten(0, 1).unsqueeze(1)  # (B N, 1, b, g + 3 b)
+        out = self.softmax_attention(queries, keys, values, attn_mask)  # (B N, b, d)
         return out_of_blocks(out.unflatten(0, blocks.shape[:2]), x.size(1))
 
     def _keys(self, rows: Tensor, size: int) -> Tensor:
@@ -121,7 +121,7 @@ class LongformerAttention(Attention):
         first = rows[:, None, : self.global_tokens].expand(-1, window.size(1), -1, -1)
         return torch.cat([first, window], dim=2)
 
-    def _visible(self, real: Tensor, size: int) -> Tensor:
+    def _attn_mask(self, real: Tensor, size: int) -> Tensor:
         """Which of these keys each query sees: (B, n) -> (B, N, b, g + 3 b)."""
         positions = torch.arange(real.size(1), device=real.device)
         # A global position is among the keys already, and must not count twice.

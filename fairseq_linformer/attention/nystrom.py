@@ -5,7 +5,7 @@
 The landmarks Q~ and K~ are the means of m segments of Q and K; ^+ is the pseudo-inverse, by iteration.
 
 Dimensions: B batch, n sequence length, m landmarks, d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d^2 + B n m d + B h m^3) time, O(B n d + B h n m) memory: linear in n.
+Cost per layer: O(B n d^2 + B n m d + B h m^3) time, O(B n d + B h n m) memory: linear in n.
 
 Segments are those of a row's real length l: position p is in segment floor(p m / l), so lengths differ by one at most
 and padding has no part in them. A row of no more than m positions is its own landmarks; then the method is exact, and
@@ -73,8 +73,7 @@ class NystromAttention(Attention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         n = x.size(1)
-        real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
-        queries, keys, values = (self.split_heads(project(real)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        queries, keys, values = map(self.split_heads, self.project(self.zero_padding(x, padding_mask)))
 
         positions = x.new_full((1,), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)  # (B,)
         # Fewer rows for a short batch save work and change nothing; a compiled graph would be tied to some lengths.
@@ -82,18 +81,17 @@ class NystromAttention(Attention):
         means = segment_means(positions, rows, n, values.dtype).unsqueeze(1)  # (B, 1, m, n)
         query_landmarks, key_landmarks = means @ queries, means @ keys  # (B, h, m, d_h)
 
-        visible = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
-        seen = attend(query_landmarks, keys, values, visible)  # (B, h, m, d_h)
+        real = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
+        seen = attend(query_landmarks, keys, values, real)  # (B, h, m, d_h)
         summaries = self._solve(query_landmarks, key_landmarks, seen)
         # A row that is its own landmarks has their values as summaries, and the first softmax is all of attention.
         short = (positions <= self.landmarks)[:, None, None, None]  # (B,) -> (B, 1, 1, 1)
         summaries = torch.where(short, means @ values, summaries)
 
         present = (torch.arange(rows, device=x.device) < positions.unsqueeze(1))[:, None, None, :]  # (B, 1, 1, m)
-        dropout = self.dropout if self.training else 0.0
-        heads = attend(queries, key_landmarks, summaries, present, dropout)  # (B, h, n, d_h)
+        heads = self.attend(queries, key_landmarks, summaries, present)  # (B, h, n, d_h)
         if self.conv is not None:
-            heads = heads + self.conv(values if visible is None else values * visible.transpose(-1, -2))
+            heads = heads + self.conv(values if real is None else values * real.transpose(-1, -2))
         return self.join_heads(heads)
 
     def _solve(self, queries: Tensor, keys: Tensor, seen: Tensor) -> Tensor:

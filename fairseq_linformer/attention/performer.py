@@ -4,7 +4,7 @@
     phi(x)_r = exp(w_r . x' - |x'|^2 / 2),    x' = x / d_h^(1/4),    w_r of length chi(d_h), orthogonal in blocks of d_h
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m random features.
-Cost a layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
+Cost per layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
 
 The mean of phi(q)_r phi(k)_r over draws of w_r is exp(q . k / sqrt(d_h)), so it is an unbiased estimate of the weights
 of softmax attention before they are normalised, and a better one the more features there are. The factor 1 / sqrt(m)

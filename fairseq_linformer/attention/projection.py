@@ -19,7 +19,7 @@ from .blocks import into_blocks, leading
 NOISE = 0.002  # standard deviation of the noise on the segment means: enough to tell the rows of E and F apart
 
 
-def segment_means(max_positions: int, projected_length: int) -> Tensor:
+def adaptive_pooling(max_positions: int, projected_length: int) -> Tensor:
     """(k, n): row j averages the positions from floor(j n / k) to ceil((j + 1) n / k), as adaptive pooling does."""
     n, k = max_positions, projected_length
     rows, positions = torch.arange(k).unsqueeze(1), torch.arange(n)
@@ -44,22 +44,22 @@ class Projection(nn.Module, ABC):
         """(B, n, d), zero at padded positions, and their mask (B, n) to (B, m, d)."""
 
     @abstractmethod
-    def visible(self, padding_mask: Tensor | None) -> Tensor | None:
-        """(B, m), True for the rows that attention may see; None for all of them."""
+    def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
+        """(B, m), True for the rows that queries attend to; None for all of them."""
 
 
 class LinearProjection(Projection):
     """A learned matrix: k rows for every length up to n; a row's weights stay with their positions.
 
-    A shorter sequence uses the first columns. ``weight`` is (k, n), or (h, k, n) with a matrix a head. Costs
-    B k n d a call.
+    A shorter sequence uses the first columns. ``weight`` is (k, n), or (h, k, n) with one matrix per head. Costs
+    B k n d per call.
 
     Args:
         max_positions: n, the longest sequence.
         projected_length: k, from 1 to n.
-        num_heads: h for a matrix a head, None for one that all heads share.
-        initialisation: how ``weight`` starts. ``segment-mean``: ``segment_means`` plus noise. ``normal``: normal with
-            standard deviation 0.02, as the authors' code trains. ``johnson-lindenstrauss``: normal with variance
+        num_heads: h for one matrix per head, None for one that all heads share.
+        initialisation: how ``weight`` starts. ``segment-mean``: ``adaptive_pooling`` plus noise. ``normal``: normal
+            with standard deviation 0.02, as the authors' code trains. ``johnson-lindenstrauss``: normal with variance
             1 / k, as in the proof of the paper's theorem 2.
     """
 
@@ -71,7 +71,7 @@ class LinearProjection(Projection):
         shape = (projected_length, max_positions) if num_heads is None else (num_heads, projected_length, max_positions)
         weight = torch.randn(shape)
         if initialisation == "segment-mean":
-            weight = segment_means(max_positions, projected_length) + NOISE * weight
+            weight = adaptive_pooling(max_positions, projected_length) + NOISE * weight
         elif initialisation == "normal":
             weight = 0.02 * weight
         elif initialisation == "johnson-lindenstrauss":
@@ -87,12 +87,12 @@ class LinearProjection(Projection):
         return cls(config.max_positions, config.projected_length[layer], heads, config.projection_init)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """(B, n, d) -> (B, k, d), or (B, h, k, d) with a matrix a head; (B, h, n, d_h) -> (B, h, k, d_h)."""
+        """(B, n, d) -> (B, k, d), or (B, h, k, d) with one matrix per head; (B, h, n, d_h) -> (B, h, k, d_h)."""
         if x.dim() < self.weight.dim() + 1:
             x = x.unsqueeze(1)
         return leading(self.weight, x.size(-2), dim=-1) @ x  # a zero row of X adds nothing to E X
 
-    def visible(self, padding_mask: Tensor | None) -> None:
+    def attended_rows(self, padding_mask: Tensor | None) -> None:
         return None
 
 
@@ -109,7 +109,7 @@ class RandomProjection(LinearProjection):
 class WindowProjection(Projection):
     """A row for every window of w = n / k positions, the last one as short as the text; there is no longest length.
 
-    Costs B n d a call. Windows without any real position are hidden from attention.
+    Costs B n d per call. Windows without any real position are hidden from attention.
     """
 
     def __init__(self, window: int):
@@ -120,7 +120,7 @@ class WindowProjection(Projection):
     def build(cls, config: AttentionConfig, layer: int) -> Projection:
         return cls(config.max_positions // config.projected_length[layer])
 
-    def visible(self, padding_mask: Tensor | None) -> Tensor | None:
+    def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
         # Padding stands on the right: a window holds something real where its first position does.
         return None if padding_mask is None else ~padding_mask[:, :: self.window]
 

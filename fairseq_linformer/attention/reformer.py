@@ -6,10 +6,10 @@ Keys are the queries at unit length. A round of locality-sensitive hashing sorts
 h(q) = argmax([q R; -q R]) for a random R, and cuts the sorted sequence into chunks of m: A_i^(r) is what stands in the
 chunk of i or beside it. A position attends to itself only where A_i is empty.
 
-Dimensions: B batch, n sequence length, N = C m with C = ceil(n / m) chunks, r rounds, f hash functions a round,
+Dimensions: B batch, n sequence length, N = C m with C = ceil(n / m) chunks, r rounds, f hash functions per round,
 c columns of a rotation, d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d^2 + B r n m d + B r n c d + B h r n log n) time, with c at most m, or sqrt(n / 2m) + 1 where that
-is more; O(B n d + B h r n (m + d_h)) memory, linear in n.
+Cost per layer: O(B n d^2 + B r n m d + B r n c d + B h r n log n) time, with c at most m, or sqrt(n / 2m) + 1 where
+that is more; O(B n d + B h r n (m + d_h)) memory, linear in n.
 
 As in the authors' code and experiments, a chunk is attended as a whole, whatever the buckets in it; there are about
 2 l / m buckets for l positions; two hash functions together number them where that could be more than 2 m buckets; and
@@ -36,7 +36,7 @@ from .base import (
     register_attention,
 )
 from .blocks import into_blocks, leading
-from .sdpa import dropout
+from .dropout import dropout
 
 ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
 
@@ -74,13 +74,14 @@ class ReformerAttention(Attention):
         chunk_length, hashes: as in ``ReformerOptions``.
     """
 
+    INPUT_MAPS = ("v_proj", "q_proj")
+
     rotations: Tensor
 
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float, max_positions: int, chunk_length: int, hashes: int
     ):
         super().__init__(embed_dim, num_heads, dropout)
-        del self._modules["k_proj"]
         self.chunk_length = chunk_length
         self.hashes = hashes
         self.functions = 1 if max_positions <= chunk_length**2 else 2
@@ -99,7 +100,7 @@ class ReformerAttention(Attention):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         n, m = x.size(1), self.chunk_length
         chunks = (n + m - 1) // m
-        real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        real = self.zero_padding(x, padding_mask)
         lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
         # Projected first: a matrix product of another layout would round otherwise, and hashing would tell.
         projected = (into_blocks(project(real), m).flatten(1, 2) for project in (self.q_proj, self.v_proj))  # (B, N, d)

@@ -18,23 +18,23 @@ import torch
 from torch import Tensor
 
 from .base import register_attention
+from .dropout import dropout
 from .linformer import ProjectedAttention
-from .sdpa import dropout
 
 
 @register_attention("revisited-linformer")
 class RevisitedLinformerAttention(ProjectedAttention):
     """Every feature of a head picks from the projected rows; every position mixes the d_h features.
 
-    Attention dropout applies to the weights of the projected rows, (d_h, m) a head.
+    Attention dropout applies to the weights of the projected rows, (d_h, m) per head.
     """
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        keys, values, visible = self.keys_and_values(x, padding_mask)
+        keys, values, rows = self.keys_and_values(x, padding_mask)
         scale = self.head_dim**-0.5
         scores = scale * keys.transpose(2, 3)  # (B, h, m, d_h) -> (B, h, d_h, m)
-        if visible is not None:
-            hidden = ~visible[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
+        if rows is not None:
+            hidden = ~rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = dropout(scores.softmax(-1), self.dropout, self.training)
         picked = weights @ values  # (B, h, d_h, d_h): right to left, which keeps n and k apart

@@ -5,7 +5,7 @@
     w_r = s * g_r / t,    g_r drawn from N(0, I),  s learned by each head, t the temperature
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m random vectors, hence 2 m features.
-Cost a layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
+Cost per layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
 
 With s = 1, as it starts, the mean of phi(q) . phi(k) over draws is exp(-|q' - k'|^2 / (2 t^2)) = exp(q' . k' / t^2) up
 to a factor that cancels: softmax attention of queries and keys of length 1. The authors learn s by reparametrisation,

@@ -1,10 +1,9 @@
-"""Dropout, and softmax attention with dropout on its weights, that cost little on the CPU too.
+"""Scaled-dot-product attention (sdpa), with dropout on its weights that costs little memory on the CPU too.
 
-There PyTorch draws masks serially, a random number an element, and its fused attention knows no dropout: instead of it
-several tensors of n x m weights are kept for the backward pass. Here four elements share the 64 bits of a draw, and
-attention takes some queries at a time and computes their weights again in the backward pass, as FlashAttention does
-(Dao et al. 2022, arXiv 2205.14135, section 3.1). On a GPU PyTorch's own kernels do as much; while PyTorch compiles they
-are taken for every device.
+There PyTorch's fused attention knows no dropout: instead of it several tensors of n x m weights are kept for the
+backward pass. Here attention takes some queries at a time and computes their weights again in the backward pass, as
+FlashAttention does (Dao et al. 2022, arXiv 2205.14135, section 3.1). On a GPU PyTorch's own kernels do as much; while
+PyTorch compiles they are taken for every device.
 
 Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
 """
@@ -14,45 +13,32 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LEVELS = 2**16  # a probability is a multiple of 1 / LEVELS here: 0.1 is 6554 / 65536
+from .dropout import draw_mask, is_slow, scale
+
 WEIGHTS = 2**21  # at a time: fewer or more were slower, at n = 512 and at 4,096
 LEAST_QUERIES = 16  # at a time, however many weights they have
 
 
-def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """``F.dropout``: in training zeros with probability p, below 1, the rest divided by 1 - p."""
-    if not training or p == 0 or not _has_slow_dropout(x):
-        return F.dropout(x, p, training)
-    return x.masked_fill(~_draw(x.shape, p), 0.0) * _scale(p)
-
-
-class Dropout(nn.Dropout):
-    """``nn.Dropout`` by ``dropout``."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p, self.training)
-
-
-def attend(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None = None, p: float = 0.0) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None, p: float = 0.0) -> Tensor:
     """softmax(Q K^T / sqrt(d_h)) V, with dropout of probability p on the weights.
 
     Args:
         queries: (B, h, n, d_h).
         keys, values: (B, h, m, d_h).
-        visible: boolean, broadcast to (B, h, n, m), True where a key may be seen; None for everywhere. The result of
-            a query that sees no key is finite and otherwise free.
+        attn_mask: boolean, broadcast to (B, h, n, m), True where a query attends to a key; None for everywhere. The
+            result of a query without any key is finite and otherwise free.
 
     Returns:
         (B, h, n, d_h).
     """
-    if visible is not None:
-        visible = visible[(None,) * (4 - visible.dim())]
-    if p == 0 or not _has_slow_dropout(queries):
-        return F.scaled_dot_product_attention(queries, keys, values, visible, p)
-    return _DropoutAttention.apply(queries, keys, values, visible, p)
+    if attn_mask is not None:
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
+    if p == 0 or not is_slow(queries):
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask, p)
+    return _DropoutAttention.apply(queries, keys, values, attn_mask, p)
 
 
 class _DropoutAttention(torch.autograd.Function):
@@ -64,24 +50,24 @@ class _DropoutAttention(torch.autograd.Function):
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
-    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, p: float) -> Tensor:
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float) -> Tensor:
         ctx.p, ctx.seed = p, int(torch.randint(2**62, ()))
         out = queries.new_empty(queries.transpose(1, 2).shape).transpose(1, 2)  # so that heads join without a copy
         scaled_keys, scaled_values = _scaled(queries, keys, values, p)
-        for rows, weights, kept in _weights(queries, scaled_keys, visible, p, ctx.seed):
+        for rows, weights, kept in _weights(queries, scaled_keys, attn_mask, p, ctx.seed):
             out[:, :, rows] = weights.mul_(kept) @ scaled_values
-        ctx.save_for_backward(queries, keys, values, visible, out)
+        ctx.save_for_backward(queries, keys, values, attn_mask, out)
         return out
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys, values, visible, out = ctx.saved_tensors
+        queries, keys, values, attn_mask, out = ctx.saved_tensors
         scaled_keys, scaled_values = _scaled(queries, keys, values, ctx.p)
         grad_queries = torch.empty_like(queries)
         grad_keys, grad_values = torch.zeros_like(scaled_keys), torch.zeros_like(scaled_values)
-        for rows, weights, kept in _weights(queries, scaled_keys, visible, ctx.p, ctx.seed):
+        for rows, weights, kept in _weights(queries, scaled_keys, attn_mask, ctx.p, ctx.seed):
             some_queries, some_grad = (part[:, :, rows].to(weights.dtype) for part in (queries, grad))
             dropped = weights * kept
             grad_scores = (some_grad @ scaled_values.transpose(2, 3)).mul_(dropped)
@@ -97,11 +83,11 @@ class _DropoutAttention(torch.autograd.Function):
 def _scaled(queries: Tensor, keys: Tensor, values: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """Keys / sqrt(d_h) and values / (1 - p), or their gradients, in the precision that attention is computed in."""
     precision = torch.promote_types(queries.dtype, torch.float32)
-    return keys.to(precision) * queries.size(-1) ** -0.5, values.to(precision) * _scale(p)
+    return keys.to(precision) * queries.size(-1) ** -0.5, values.to(precision) * scale(p)
 
 
 def _weights(
-    queries: Tensor, keys: Tensor, visible: Tensor | None, p: float, seed: int
+    queries: Tensor, keys: Tensor, attn_mask: Tensor | None, p: float, seed: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Some queries at a time: which, their softmax of Q K^T, (B, h, q, m), and 1 for weights that are kept, else 0.
 
@@ -112,27 +98,7 @@ def _weights(
     for start in range(0, queries.size(2), step):
         rows = slice(start, start + step)
         scores = queries[:, :, rows].to(keys.dtype) @ keys.transpose(2, 3)
-        if visible is not None:
-            seen = visible if visible.size(2) == 1 else visible[:, :, rows]
-            scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)  # minus infinity alone in a row would give nan
-        yield rows, scores.softmax(-1), _draw(scores.shape, p, generator).to(scores.dtype)
-
-
-def _has_slow_dropout(x: Tensor) -> bool:
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def _draw(shape: torch.Size, p: float, generator: torch.Generator | None = None) -> Tensor:
-    """A mask of that shape, False with probability p."""
-    number = shape.numel()
-    draws = torch.empty((number + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return (draws.view(torch.int16)[:number] >= _level(p) - LEVELS // 2).view(shape)
-
-
-def _level(p: float) -> int:
-    return min(round(p * LEVELS), LEVELS - 1)
-
-
-def _scale(p: float) -> float:
-    """What the rest is multiplied by."""
-    return LEVELS / (LEVELS - _level(p))
+        if attn_mask is not None:
+            some = attn_mask if attn_mask.size(2) == 1 else attn_mask[:, :, rows]
+            scores.masked_fill_(~some, torch.finfo(scores.dtype).min)  # minus infinity alone in a row would give nan
+        yield rows, scores.softmax(-1), draw_mask(scores.shape, p, generator).to(scores.dtype)

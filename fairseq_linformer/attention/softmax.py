@@ -1,7 +1,7 @@
-"""Softmax attention of the Transformer (Vaswani et al. 2017, arXiv 1706.03762, eq. 1): the twin to compare with.
+"""Softmax attention of the Transformer (Vaswani et al. 2017, arXiv 1706.03762, eq. 1): the baseline to compare with.
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d^2 + B n^2 d) time; memory O(B n d) where PyTorch has a fused kernel for the device.
+Cost per layer: O(B n d^2 + B n^2 d) time; memory O(B n d) where PyTorch has a fused kernel for the device.
 """
 
 from torch import Tensor
@@ -14,6 +14,6 @@ class SoftmaxAttention(Attention):
     """Every position attends to every other: softmax(Q K^T / sqrt(d_h)) V."""
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        visible = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
-        queries, keys, values = (self.split_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
-        return self.softmax_attention(queries, keys, values, visible)
+        attn_mask = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
+        queries, keys, values = map(self.split_heads, self.project(x))
+        return self.softmax_attention(queries, keys, values, attn_mask)

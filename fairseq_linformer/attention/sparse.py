@@ -13,7 +13,7 @@ sub-blocks, here floor(l / c), as many as fit.
 
 Dimensions: B batch, n sequence length, l stride, R = ceil(n / l) blocks of l positions, c expressivity, m keys,
 d embedding, h heads, d_h = d / h.
-Cost a layer: O(B n d^2 + B n m d) time, O(B n (m h + d)) memory, where a position sees at most m = 3 l + n / l keys
+Cost per layer: O(B n d^2 + B n m d) time, O(B n (m h + d)) memory, where a position sees at most m = 3 l + n / l keys
 (strided, 2 l of them masked) or l + c n / l (fixed): O(n sqrt n) with l near sqrt n.
 """
 
@@ -38,19 +38,19 @@ from .blocks import (
     out_of_blocks,
     with_neighbours,
 )
-from .sdpa import dropout
+from .dropout import dropout
 
 PATTERNS = ("fixed", "strided")
 EXPRESSIVITY = 8
 
 
 class Part(NamedTuple):
-    """Some of the keys and values, and where a query may see them."""
+    """Some of the keys and values, and which queries attend to them."""
 
     axes: str  # of keys and values, as einsum wants them (``SparseAttention._attend``)
     keys: Tensor
     values: Tensor
-    visible: Tensor  # broadcast to (B, R, h, l, keys)
+    attn_mask: Tensor  # broadcast to (B, R, h, l, keys)
 
 
 @dataclass
@@ -116,7 +116,7 @@ class SparseAttention(Attention):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
         size = block_size(self.stride, x.size(1))
-        queries, keys, values = (into_blocks(p(x), size) for p in (self.q_proj, self.k_proj, self.v_proj))
+        queries, keys, values = (into_blocks(rows, size) for rows in self.project(x))
         parts = (self._strided if self.strided else self._fixed)(keys, values, into_blocks(real, size))
         out = self._attend(self._heads(queries), parts)  # (B, R, h, l, d_h)
         return self.out_proj(out_of_blocks(out.transpose(2, 3).flatten(3), x.size(1)))
@@ -162,9 +162,9 @@ class SparseAttention(Attention):
         queries = queries * self.head_dim**-0.5
         scores = [torch.einsum(f"brhid,{part.axes}->brhis", queries, part.keys) for part in parts]
         lowest = torch.finfo(queries.dtype).min  # not -inf: padding may see nothing at all
-        hidden = [score.masked_fill(~part.visible, lowest) for score, part in zip(scores, parts, strict=True)]
+        hidden = [score.masked_fill(~part.attn_mask, lowest) for score, part in zip(scores, parts, strict=True)]
         weights = dropout(torch.cat(hidden, dim=-1).softmax(-1), self.dropout, self.training)
-        shares = weights.split([part.visible.size(-1) for part in parts], dim=-1)
+        shares = weights.split([part.attn_mask.size(-1) for part in parts], dim=-1)
         out = [torch.einsum(f"brhis,{part.axes}->brhid", w, part.values) for w, part in zip(shares, parts, strict=True)]
         return out[0] + out[1]
 

@@ -1,11 +1,11 @@
-"""Dropout on the CPU: its rate, its scale, and attention with it against the naive product under the same masks."""
+"""Scaled-dot-product attention with dropout on the CPU, against the naive product under the same masks."""
 
 import pytest
 import torch
 from torch.autograd import grad
 
 from fairseq_linformer.attention import sdpa as module
-from fairseq_linformer.attention.sdpa import Dropout, attend, dropout
+from fairseq_linformer.attention.sdpa import attend
 
 P = 0.3
 KEPT = 1 - round(P * 2**16) / 2**16
@@ -15,50 +15,28 @@ def draw(*shape):
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize("p", [0.001, 0.1, 0.9])
-def test_rate_and_scale(p):
-    torch.manual_seed(0)
-    x = torch.full((1000, 1001), 2.0)
-    dropped = dropout(x, p, training=True)
-    zeros = (dropped == 0).float()
-    assert zeros.mean() == pytest.approx(p, abs=4 * (p * (1 - p) / x.numel()) ** 0.5 + 2**-17)
-    assert dropped[dropped != 0].unique().numel() == 1
-    assert dropped.max() == pytest.approx(2 / (1 - p), rel=1e-3 if p < 0.9 else 1e-2)
-    both = (zeros[:, :-1] * zeros[:, 1:]).mean()
-    assert both == pytest.approx(p * p, abs=2e-3), "neighbours, whose bits come from one draw, are independent"
-
-
-def test_same_seed_same_mask_and_nothing_in_evaluation():
-    layer, x = Dropout(P), torch.ones(7, 3)
-    torch.manual_seed(1)
-    first = layer(x)
-    torch.manual_seed(1)
-    assert torch.equal(layer(x), first) and not torch.equal(layer(x), first)
-    assert torch.equal(layer.eval()(x), x) and torch.equal(Dropout(0.0)(x), x)
-
-
 @pytest.fixture(autouse=True)
 def few_at_a_time(monkeypatch):
     monkeypatch.setattr(module, "WEIGHTS", 16 * 2 * 3 * 5)
 
 
 @pytest.mark.parametrize("queries", [1, 16, 35])
-@pytest.mark.parametrize("visible", [None, (2, 1, 1, 5), (2, 1, -1, 5), (1, 3, -1, 5)], ids=str)
-def test_attention_equals_the_naive_product_under_the_same_mask(queries, visible):
+@pytest.mark.parametrize("attn_mask", [None, (2, 1, 1, 5), (2, 1, -1, 5), (1, 3, -1, 5)], ids=str)
+def test_attention_equals_the_naive_product_under_the_same_mask(queries, attn_mask):
     """Gradients too: a mask of the backward pass that is not the forward's, or a forgotten scale, would show."""
     torch.manual_seed(0)
     q, k, v = draw(2, 3, queries, 5), draw(2, 3, 5, 5), draw(2, 3, 5, 5)
-    if visible is not None:
-        visible = torch.rand([queries if size == -1 else size for size in visible]) < 0.6
-        visible[..., 0] = True
+    if attn_mask is not None:
+        attn_mask = torch.rand([queries if size == -1 else size for size in attn_mask]) < 0.6
+        attn_mask[..., 0] = True
     torch.manual_seed(1)
-    seen = attend(q, k, torch.eye(5, dtype=torch.float64).expand(2, 3, 5, 5), visible, P)  # the weights themselves
+    seen = attend(q, k, torch.eye(5, dtype=torch.float64).expand(2, 3, 5, 5), attn_mask, P)  # the weights themselves
     scores = q @ k.transpose(2, 3) / 5**0.5
-    weights = (scores if visible is None else scores.masked_fill(~visible, -torch.inf)).softmax(-1)
+    weights = (scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)).softmax(-1)
     naive = weights * (seen != 0) / KEPT @ v
 
     torch.manual_seed(1)
-    out = attend(q, k, v, visible, P)
+    out = attend(q, k, v, attn_mask, P)
     torch.testing.assert_close(out, naive, atol=1e-12, rtol=0)
     towards = torch.randn(out.shape, dtype=torch.float64)
     for ours, theirs in zip(grad(out, (q, k, v), towards), grad(naive, (q, k, v), towards), strict=True):
@@ -71,12 +49,12 @@ def test_masks_of_every_rank_that_broadcasts(shape, p):
     """As their expansion to (B, h, n, m), more queries than are taken at a time."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, length, 4) for length in (35, 5, 5))
-    visible = torch.rand(shape) < 0.7 if shape else torch.tensor(True)
+    attn_mask = torch.rand(shape) < 0.7 if shape else torch.tensor(True)
     results = []
-    for mask in (visible, visible.expand(2, 3, 35, 5).contiguous()):
+    for mask in (attn_mask, attn_mask.expand(2, 3, 35, 5).contiguous()):
         torch.manual_seed(1)
         results.append(attend(q, k, v, mask, p))
-    seen = visible.expand(2, 3, 35, 5).any(-1)
+    seen = attn_mask.expand(2, 3, 35, 5).any(-1)
     torch.testing.assert_close(results[0][seen], results[1][seen], atol=1e-6, rtol=0)
 
 

@@ -1,0 +1,46 @@
+"""Dropout that costs little on the CPU too.
+
+There PyTorch draws masks serially, one random number per element. Here four elements share the 64 bits of a draw. On a
+GPU PyTorch's own kernels do as much; while PyTorch compiles they are taken for every device.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LEVELS = 2**16  # a probability is a multiple of 1 / LEVELS here: 0.1 is 6554 / 65536
+
+
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """``F.dropout``: in training zeros with probability p, below 1, the rest divided by 1 - p."""
+    if not training or p == 0 or not is_slow(x):
+        return F.dropout(x, p, training)
+    return x.masked_fill(~draw_mask(x.shape, p), 0.0) * scale(p)
+
+
+class Dropout(nn.Dropout):
+    """``nn.Dropout`` by ``dropout``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p, self.training)
+
+
+def is_slow(x: Tensor) -> bool:
+    """Whether PyTorch's own dropout is slow for this tensor."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def draw_mask(shape: torch.Size, p: float, generator: torch.Generator | None = None) -> Tensor:
+    """A mask of that shape, False with probability p."""
+    number = shape.numel()
+    draws = torch.empty((number + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return (draws.view(torch.int16)[:number] >= _level(p) - LEVELS // 2).view(shape)
+
+
+def scale(p: float) -> float:
+    """What the elements that are kept are multiplied by."""
+    return LEVELS / (LEVELS - _level(p))
+
+
+def _level(p: float) -> int:
+    return min(round(p * LEVELS), LEVELS - 1)
