@@ -7,16 +7,13 @@ Hydra overrides on the command line what a YAML names (model.dropout=0.2), and r
 the package. Run this after adding or changing an option; a test says so where it was forgotten.
 """
 
-import argparse
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 import yaml
 
+from fairseq_linformer.cli.arguments import make_parser
+from fairseq_linformer.cli.program import program
 from fairseq_linformer.config import OPTIONS
-from fairseq_linformer.errors import one_line_errors
 from fairseq_linformer.system.files import write_whole
 
 FILE = Path(__file__).resolve().parents[1] / "configs" / "model" / "options.yaml"
@@ -28,9 +25,8 @@ HEADER = """\
 
 
 def main() -> None:
-    describe = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=describe).parse_args()
-    with one_line_errors():
+    make_parser(__doc__).parse_args()
+    with program():
         write_whole(FILE, options_yaml())
         print(f"{len(OPTIONS)} options: {FILE}")
 
