@@ -1,8 +1,6 @@
 """Drop-in for fairseq's examples/linformer: its flags, its checkpoints, and runs that go on from them."""
 
 import json
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -66,13 +64,13 @@ def losses(output: str) -> dict[int, float]:
     return {int(row["num_updates"]): float(row["loss"]) for row in rows if "loss" in row}
 
 
-def test_a_checkpoint_of_theirs_gives_the_same_logits(theirs, corpus):
+def test_a_checkpoint_of_theirs_gives_the_same_logits(theirs, corpus, tmp_path):
     _, checkpoint, _ = theirs
     roberta = LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus))
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randint(4, 25, (length,), generator=generator).tolist() for length in (LENGTH, 13, 1)]
-    command = [sys.executable, "-c", THEIR_LOGITS, str(EXAMPLE), str(checkpoint), json.dumps(rows)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (tmp_path / "logits.py").write_text(THEIR_LOGITS)
+    printed = run(tmp_path / "logits.py", EXAMPLE, checkpoint, json.dumps(rows), cwd=tmp_path)
     expected = json.loads(next(line for line in printed.splitlines() if line.startswith("LOGITS"))[len("LOGITS") :])
     for row, logits in zip(rows, expected, strict=True):
         ours = roberta.eval().model(torch.tensor([row]))[0][0]

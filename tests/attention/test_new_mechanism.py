@@ -1,14 +1,15 @@
 """docs/attention.md's example: one file written by hand is selectable, configurable and tested."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
+import textwrap
 
 import pytest
 
 from tests.helpers import ROOT
+from tests.helpers.commands import run
+
+pytestmark = pytest.mark.slow
 
 (EXAMPLE,) = re.findall(
     r"<!-- run by tests/attention/test_new_mechanism.py -->\n```python\n(.*?)```",
@@ -27,16 +28,9 @@ def checkout(tmp_path_factory):
     return folder
 
 
-def python(checkout, *words) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-    output = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run([sys.executable, *words], check=False, cwd=checkout, env=environment, **output)
-    assert done.returncode == 0, done.stdout[-4000:]
-    return done.stdout
-
-
 def test_the_contract_suite_tests_it(checkout):
-    printed = python(checkout, "-m", "pytest", "-q", "-rs", "tests/attention/test_contract.py", "-k", "gated-mean")
+    words = ("-q", "-rs", "tests/attention/test_contract.py", "-k", "gated-mean")
+    printed = run("pytest", *words, cwd=checkout, root=checkout)
     assert re.search(r"(\d+) passed", printed) and "write tests/reference/gated_mean.py" in printed
 
 
@@ -59,9 +53,9 @@ def test_its_options_are_flags_and_are_checked(checkout):
             except ValueError as error:
                 print(error)
     """
-    lines = [
-        line for line in python(checkout, "-c", re.sub(r"^ {8}", "", script, flags=re.M)).splitlines() if "=" in line
-    ]
+    (checkout / "refuse.py").write_text(textwrap.dedent(script))
+    printed = run(checkout / "refuse.py", cwd=checkout, root=checkout)
+    lines = [line for line in printed.splitlines() if "=" in line]
     assert lines[-3:] == [
         "attention_dropout=0.1 is not allowed: it must be 0 with attention=gated-mean, which has no attention weights",
         "gated_mean_temperature=1.0 is not allowed: it must be left out with attention=linformer",
@@ -71,16 +65,16 @@ def test_its_options_are_flags_and_are_checked(checkout):
 
 def test_hydras_command_line_takes_its_options(checkout):
     """Once the script has listed them; until then the test of that list fails, and says so."""
-    stale = [sys.executable, "-m", "pytest", "-q", "tests/test_config.py", "-k", "file_of_options"]
-    environment = {**os.environ, "PYTHONPATH": f"{checkout}:{checkout / 'scripts'}"}
-    done = subprocess.run(stale, check=False, cwd=checkout, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1 and "run python scripts/write_model_options.py" in done.stdout
-    python(checkout, "scripts/write_model_options.py")
+    stale = ("-q", "tests/test_config.py", "-k", "file_of_options", "-o", "pythonpath=scripts")
+    printed = run("pytest", *stale, cwd=checkout, root=checkout, status=1)
+    assert "run python scripts/write_model_options.py" in printed
+    run(checkout / "scripts" / "write_model_options.py", cwd=checkout, root=checkout)
     words = ["task.data=D", "model.attention=gated-mean", "model.gated_mean_temperature=2"]
     script = f"""
         from fairseq_linformer.resolve import resolve_config
-        from tests.test_configs import composed
+        from tests.helpers.configs import composed
         cfg = composed("pretrain", "tiny_512", *{words}, "model.attention_dropout=0")
         print(resolve_config(cfg.model, 512).gated_mean_temperature)
     """
-    assert python(checkout, "-c", re.sub(r"^ {8}", "", script, flags=re.M)).splitlines()[-1] == "2.0"
+    (checkout / "compose.py").write_text(textwrap.dedent(script))
+    assert run(checkout / "compose.py", cwd=checkout, root=checkout).splitlines()[-1] == "2.0"

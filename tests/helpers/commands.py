@@ -1,8 +1,12 @@
 """Command lines as users type them, and the options of a small pretraining run."""
 
+import atexit
+import logging
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.helpers import ROOT
@@ -11,16 +15,58 @@ SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 
 SIZES |= {"projected_length": 8, "local_conv": 3, "max_positions": 32}
 HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
 
+PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+PROCESSES.set_forkserver_preload(["torch._dynamo", "fairseq.trainer", "fairseq.options", "sklearn.metrics"])
 
-def run(*command, cwd: Path, status: int = 0) -> str:
-    """What a command line of this environment prints, standard error included; it must end with that status."""
+
+def run(*command, cwd: Path, status: int = 0, root: Path = ROOT) -> str:
+    """What a command line of this environment prints, standard error included; it must end with that status.
+
+    The program, a Python script, runs in a process of its own. That process is forked from one that has imported torch
+    and fairseq, which takes most of the time of a short command, and nothing of this project.
+    """
     program, *arguments = map(str, command)
-    words = [sys.executable, str(ROOT / program)] if program.startswith("scripts/") else [_in_environment(program)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    output = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(words + arguments, check=False, cwd=cwd, env=environment, **output)
-    assert done.returncode == status, f"{program} ended with {done.returncode}:\n{done.stdout[-4000:]}"
-    return done.stdout
+    script = ROOT / program if program.startswith("scripts/") else Path(sys.executable).parent / program
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    with tempfile.NamedTemporaryFile() as output:
+        process = PROCESSES.Process(target=_run, args=([str(script), *arguments], cwd, environment, output.name))
+        process.start()
+        process.join()
+        printed = Path(output.name).read_text()
+    assert process.exitcode == status, f"{program} ended with {process.exitcode}:\n{printed[-4000:]}"
+    return printed
+
+
+def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str) -> None:
+    """What Python does with a command line, in a process that is there already."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.argv[:] = words
+    sys.path[:] = [str(Path(words[0]).parent), environment["PYTHONPATH"], *filter(_is_installed, sys.path)]
+    with open(output, "ab") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    if Path(words[0]).name.startswith("fairseq-"):
+        logging.root.handlers.clear()  # these programs set logging up, and import fairseq after that
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as ended:
+        if not isinstance(ended.code, str):
+            raise
+        print(ended.code, file=sys.stderr)
+        sys.exit(1)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _is_installed(folder: str) -> bool:
+    return not Path(folder).is_relative_to(ROOT) or Path(folder).is_relative_to(sys.prefix)
 
 
 def as_flags(options: dict) -> list:
@@ -53,7 +99,3 @@ def with_hydra(data, save_dir, updates, *more):
 
 def last_line(output):
     return output.rstrip().splitlines()[-1]
-
-
-def _in_environment(program: str) -> str:
-    return str(Path(sys.executable).parent / program)

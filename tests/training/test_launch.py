@@ -221,6 +221,7 @@ def test_a_failed_call_does_not_stop_the_others():
     assert (first, str(second), third) == (1, "no space", 3)
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_what_runs_side_by_side(calls, data, tmp_path):
     """Ctrl-C in one of them, and what another has started does not train on unseen."""
 
@@ -265,6 +266,7 @@ def test_temporary_files_of_a_run_are_gone_with_it(calls, data, tmp_path):
     assert not Path(calls.read_text().split()[0]).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
 def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_training(
     calls, data, tmp_path, ended_by
@@ -272,7 +274,7 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
     script = """
         import sys
         from pathlib import Path
-        from fairseq_linformer import running
+        from fairseq_linformer.training import launch as running
         from fairseq_linformer.errors import one_line_errors
         running.sys.executable = sys.argv[1]
         with one_line_errors():
