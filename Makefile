@@ -2,7 +2,8 @@
 #                  EXTRAS=dev,peers adds the other implementations that tests and the benchmark compare with; without a
 #                  GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves the download of CUDA)
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= runs it on your own text)
-# make test        the tests, in two processes
+# make test        the tests, in two processes: about 7 minutes on two cores
+# make test-fast   those that take no more than seconds and start no process: about 90 seconds
 # make soak        random kills and mutated input for at most half an hour: docs/reliability.md
 # make check       ruff, mypy, then the tests: what CI runs
 
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED = $(PYTHON) $(TORCH) $(EXTRAS)
 
-.PHONY: install quickstart test soak check clean
+.PHONY: install quickstart test test-fast soak check clean
 
 install: $(VENV)/.installed
 ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin EXTRAS)))
@@ -33,6 +34,9 @@ quickstart: install
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-fast: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 soak: install
 	$(BIN)/python -m tests.soak

@@ -10,6 +10,14 @@ from tests.helpers.commands import run
 from tests.helpers.inputs import sentences, write_sst_2
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the prepared corpus starts a process."""
+    for item in items:
+        if "corpus" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real texts that LINFORMER_DATA names (default ../shared/data beside the checkout)."""

@@ -184,12 +184,14 @@ def test_the_hook_leaves_other_programs_and_hooks_alone(program):
     assert program("fairseq-train", full="1") is sys.__excepthook__, "who asks Hydra for tracebacks gets them"
 
 
+@pytest.mark.slow
 def test_a_wrong_config_name_lists_the_names(tmp_path):
     last = run(*HYDRA, "tiny_521", "task.data=D", cwd=tmp_path, status=1).splitlines()[-1]
     assert last.startswith("error: --config-name tiny_521: ")
     assert last.endswith("did you mean tiny_512? (base_1024, base_2048, base_4096, base_512, large_4096, tiny_512)")
 
 
+@pytest.mark.slow
 def test_hydras_own_help_stays(tmp_path):
     assert "Compose your configuration" in run(*HYDRA, "tiny_512", "--help", cwd=tmp_path)
 

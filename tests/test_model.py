@@ -106,6 +106,7 @@ def test_autocast_with_attention_dropout(options, length):
     assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("options", COMPILED, ids=str)
 def test_compiles_without_graph_breaks_for_all_lengths(options, training):
@@ -123,6 +124,7 @@ def test_compiles_without_graph_breaks_for_all_lengths(options, training):
     assert counter.frame_count <= 3, "the third for another number of rows"
 
 
+@pytest.mark.slow
 def test_a_compiled_step_has_the_same_gradients():
     """With PyTorch's own code generator, in training mode."""
     model = small(dropout=0.0, attention_dropout=0.0, local_conv=3)
@@ -136,6 +138,7 @@ def test_a_compiled_step_has_the_same_gradients():
         torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_compiled_layers_give_the_same_and_keep_their_names():
     """In training and evaluation, padded or not, at all lengths, within the number of graphs that PyTorch allows."""
     torch._dynamo.reset()
@@ -156,6 +159,7 @@ def test_compiled_layers_give_the_same_and_keep_their_names():
                 torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", COMPILED, ids=str)
 def test_exports_with_dynamic_batch_and_length(options):
     encoder = small(**options).encoder.sentence_encoder.eval()

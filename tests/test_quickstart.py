@@ -11,6 +11,7 @@ from tests.helpers.inputs import sentences
 FEW = ("--updates", 2, "--fine-tuning-updates", 2, "--seeds", 1)
 
 
+@pytest.mark.slow
 def test_on_the_documentation_of_this_python(tmp_path):
     output = run("scripts/quickstart.py", "--out", "q", *FEW, cwd=tmp_path)
     for said in ("before pretraining", "token frequencies", "after pretraining", "majority class", "pretrained  "):
@@ -26,6 +27,7 @@ def _without_progress(text):
     return [line for line in text.splitlines() if line.startswith("  ") or "->" in line]
 
 
+@pytest.mark.slow
 def test_on_own_text(tmp_path):
     (tmp_path / "own.txt").write_text(sentences(3000, seed=3))
     command = ("scripts/quickstart.py", "--corpus", "own.txt", "--vocab-size", 30, "--updates", 2)

@@ -13,6 +13,8 @@ from tests.soak.kills import Command, Cycle, Undisturbed, run_undisturbed
 from tests.soak.mutations import input_of, judge, soak_inputs
 from tests.soak.report import HANGS, LOST, TRACEBACKS, Report
 
+pytestmark = pytest.mark.slow
+
 
 def refuse_in_two_lines():
     raise ValueError("two\nlines")

@@ -118,6 +118,7 @@ def test_crops_differ_between_epochs_and_agree_between_runs(texts):
         assert row[1:-1] in windows
 
 
+@pytest.mark.slow
 def test_crops_of_every_epoch_reach_the_worker_processes(texts):
     """fairseq's live from epoch to epoch, with the dataset that they got when they started."""
     options = {"truncation": "random-crop", "truncate_to": LENGTH}

@@ -45,10 +45,11 @@ def reference_of(name):
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 @pytest.mark.parametrize("length", [1, 2, 7, N])
 def test_equals_naive_reference_with_gradients(name, options, length):
+    """Of one row: test_padding_is_invisible has that a row is the same beside another."""
     attention = build(name, **options)[0].double()
-    x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(1, length, D, dtype=torch.float64, requires_grad=True)
     out = attention(x)
-    expected = torch.stack([reference_of(name)(attention, row) for row in x])
+    expected = reference_of(name)(attention, x[0]).unsqueeze(0)
     torch.testing.assert_close(out, expected, atol=1e-9, rtol=0)
 
     wanted = [x, *(parameter for parameter in attention.parameters() if parameter.requires_grad)]
@@ -235,7 +236,7 @@ def test_gradcheck(projection, sharing):
         out = torch.func.functional_call(attention, dict(zip(names, values, strict=True)), (x, mask))
         return out[0], out[1, :3]  # what stands at padded positions is free
 
-    assert torch.autograd.gradcheck(function, (x, *trained))
+    assert torch.autograd.gradcheck(function, (x, *trained), fast_mode=True)
 
 
 def test_frozen_projection_is_not_trained():

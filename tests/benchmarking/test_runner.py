@@ -63,6 +63,7 @@ def test_what_does_not_fit_in_memory_costs_its_own_figure_alone(monkeypatch, tmp
     assert "out of memory" in write_report(tmp_path, benchmark.settings, benchmark.rows)
 
 
+@pytest.mark.slow
 def test_without_rounds_memory_alone_is_measured_the_same_each_time(tmp_path):
     def measured(rounds, *names):
         small = plan(lengths=(512, 1024), models=("softmax",))
@@ -117,6 +118,7 @@ def command(tmp_path):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_the_command_measures_what_is_missing_and_refuses_other_settings(command, tmp_path, capsys):
     command("--suites", "table3")
     results = json.loads((tmp_path / "runs" / "results.json").read_text())

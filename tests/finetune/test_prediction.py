@@ -333,7 +333,8 @@ def test_the_command_line(reviews, tmp_path):
 )
 def test_options_that_do_not_go_together_are_refused(words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        predict.parse_arguments(words.split())
+        arguments = vars(predict.parse_arguments(words.split())).values()
+    assert sorted(str(value) for value in arguments if value is not None) == sorted(words.split()[1::2])
     assert "give --checkpoint and --input, with what goes with them, or --runs, --data and" in capsys.readouterr().err
 
 
@@ -346,7 +347,8 @@ def test_options_that_do_not_go_together_are_refused(words, capsys):
     ],
 )
 def test_options_that_go_together(words):
-    predict.parse_arguments(words.split())
+    arguments = vars(predict.parse_arguments(words.split())).values()
+    assert sorted(str(value) for value in arguments if value is not None) == sorted(words.split()[1::2])
 
 
 def write_results(folder, *runs) -> Path:

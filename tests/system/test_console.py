@@ -7,6 +7,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import nn
 
+import fairseq_linformer  # noqa: F401 (leaves it out)
+
 
 @pytest.mark.parametrize(
     ("logger", "message", "shown"),

@@ -78,6 +78,7 @@ def trained(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
 def test_gradients_of_two_ranks_are_the_mean_over_their_batches(trained, name):
     """With dropout, and beside a model that keeps its activations: recomputation draws the masks of the first time."""

@@ -59,13 +59,15 @@ def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
         {"optimization.max_update": 5, "checkpoint.reset_optimizer": True},  # counts from 0 again
     ],
 )
-def test_a_run_that_has_not_goes_on(folder, changes):
-    Run(config(folder, **changes), {}, "")
+def test_a_run_that_has_not_goes_on(folder, capsys, changes):
+    assert Run(config(folder, **changes), {}, "").folder == folder
+    assert "complete" not in capsys.readouterr().out
 
 
-def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path):
+def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path, capsys):
     pretrained = {"checkpoint.finetune_from_model": folder / "checkpoint_best.pt", "optimization.max_update": 5}
-    Run(config(tmp_path / "other", **pretrained), {}, "")
+    assert Run(config(tmp_path / "other", **pretrained), {}, "").folder == tmp_path / "other"
+    assert "complete" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("updates", "interval"), [(10, 1), (1000, 50), (100000, 100), (0, 100)])

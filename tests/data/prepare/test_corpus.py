@@ -1,5 +1,6 @@
 """Text into a prepared folder: against fairseq-preprocess, and what happens when something goes wrong."""
 
+import functools
 import gzip
 import io
 import json
@@ -24,7 +25,9 @@ from fairseq_linformer.data.prepare import encoding, reading
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
+from fairseq_linformer.system.processes import available_cores
 from tests.helpers import ROOT
+from tests.helpers.commands import run
 from tests.helpers.processes import running_in_group, wait_until
 
 SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
@@ -36,6 +39,7 @@ WORDS = [
 ]
 
 
+@functools.cache
 def random_lines(count: int, seed: int) -> list[str]:
     """Lines of words; about one in nine is blank."""
     random = np.random.default_rng(seed)
@@ -95,6 +99,7 @@ def test_dataset_is_that_of_fairseq_preprocess(
     assert {name: ours[name] for name in DATASET[:-1]} == {name: (theirs / name).read_bytes() for name in DATASET[:-1]}
 
 
+@pytest.mark.slow
 def test_every_way_of_giving_text_gives_the_same(
     tmp_path: Path, texts: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +304,7 @@ def test_nothing_of_the_users_is_overwritten(tmp_path: Path, texts: tuple[Path, 
 
 def test_default_number_of_workers_keeps_to_the_allowed_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
-    assert encoding.available_cores() == 3
+    assert available_cores() == 3
 
 
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
@@ -326,14 +331,15 @@ def test_a_terminated_worker_is_no_result(
         signal.signal(signal.SIGTERM, previous)
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, model: Path) -> None:
     """Nor does it leave processes; and a second run at the same time is refused."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(random_lines(5000, seed=1) * 100))
-    command = [sys.executable, str(SCRIPT), "--train", str(text), "--valid", str(text), "--spm", str(model)]
-    command += ["--out", str(tmp_path / "out"), "--workers", "2"]
+    words = ["scripts/prepare_corpus.py", "--train", str(text), "--valid", str(text), "--spm", str(model)]
+    words += ["--out", str(tmp_path / "out"), "--workers", "2"]
     data = tmp_path / "out.partial" / "train.bin"
-    with subprocess.Popen(command, start_new_session=True) as process:
+    with subprocess.Popen([sys.executable, str(SCRIPT), *words[1:]], start_new_session=True) as process:
         wait_until(lambda: data.exists() and data.stat().st_size > 0)
         with pytest.raises(ValueError, match="another run is writing there"):
             prepare_corpus([text], [text], tmp_path / "out", spm=model, workers=1)
@@ -343,16 +349,15 @@ def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, mod
     assert not (tmp_path / "out").exists() and data.exists()
     (tmp_path / "out.partial" / "test.bin").touch()  # what a stale run left does not come into the new folder
     text.write_text("the lim\n")
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    printed = run(*words, cwd=tmp_path)
     assert (
         f"next: fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data={tmp_path}"
         in printed
     )
     assert sorted(os.listdir(tmp_path / "out")) == sorted([*DATASET, "corpus.json"])
     assert not (tmp_path / "out.partial").exists()
-    again = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert again.returncode == 1
-    assert again.stderr.splitlines()[-1].startswith(f"error: {tmp_path / 'out'} exists")
+    again = run(*words, cwd=tmp_path, status=1)
+    assert again.splitlines()[-1].startswith(f"error: {tmp_path / 'out'} exists")
 
 
 MEMORY = """
@@ -365,6 +370,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, texts: tuple[Path, Path], model: Path) -> None:
     """From 2 to 12 MB and 75,000 to 375,000 lines, whose text or sizes as Python lists would take 20 MB more."""
     lines = random_lines(5000, seed=1)
@@ -398,6 +404,7 @@ def test_sample_smaller_than_the_text_trains(tmp_path: Path, texts: tuple[Path, 
     assert len(load_tokenizer(tmp_path / "out").dictionary) == 63
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_real_books(tmp_path: Path, real_data: Path) -> None:
     """A held-out part of the books: nearly no unknown tokens, and the text comes back from its tokens."""

@@ -161,6 +161,7 @@ def test_text_for_pretraining(tmp_path: Path) -> None:
     assert size == len("First.\n    indented\nlast\n\nMöbius\n\n".encode())
 
 
+@pytest.mark.slow
 def test_every_process_finds_the_same(tmp_path: Path) -> None:
     for package in PACKAGES:
         for module in range(10):

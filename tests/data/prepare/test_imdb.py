@@ -341,6 +341,7 @@ def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(
     assert (tmp_path / "out" / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_the_sample_archive_and_its_folder_agree(real_data: Path, tmp_path: Path) -> None:
     source = real_data / "aclImdb_v1_10k.tar.xz"
