@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
@@ -18,11 +19,13 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 from fairseq.utils import split_paths
 
 from .data.epochs import SharedEpochDataset
+from .data.tasks import SUMMARY_FILE, Task, label_names, own_task, read_summary
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset
 from .errors import check
 from .system.files import check_data_path
 from .training.run import TrainingTask, whole_config
+from .training.schedule import plan
 
 DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 
@@ -87,6 +90,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
     """
 
     NEXT = "python scripts/predict.py --checkpoint {run} --input TEXTS"
+    record: Task
 
     @classmethod
     def setup_task(cls, cfg: TextPredictionConfig, **kwargs: Any) -> "TextPredictionTask":
@@ -96,14 +100,29 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             FileNotFoundError: the data folder, or a dictionary in it, does not exist.
             ValueError: an option cannot work, with this data.
         """
+        summary = read_summary(Path(cfg.data)) if Path(cfg.data, SUMMARY_FILE).is_file() else None
+        if summary is not None:
+            _adopt_record(cfg, summary.task)
         _check_data(cfg)
         task = super().setup_task(cfg, **kwargs)
+        kind, classes = (
+            ("regression", ()) if cfg.regression_target else ("single-label", label_names(task.label_dictionary))
+        )
+        task.record = own_task(Path(cfg.data).name, kind, classes) if summary is None else summary.task
+        if task.to_train is not None:
+            plan(task.to_train, None if summary is None else summary.splits["train"].examples)
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
             whole = whole_config(cfg)
             cfg.max_positions = getattr(whole and whole.model, "max_positions", None) or DEFAULT_POSITIONS
         _check_lengths(cfg, cfg.max_positions)
         return task
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
+        """As every task; with the metrics that our criterion, whose own method of this name is static, has of us."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if hasattr(criterion, "log_metrics"):
+            criterion.log_metrics(logging_outputs)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
         """Loads a split, its rows truncated as the class says."""
@@ -127,6 +146,16 @@ def _check_file(data: Path, name: str) -> None:
         raise FileNotFoundError(f"data={data}: there is no such folder")
     if not (data / name).is_file():
         raise FileNotFoundError(f"data={data}: it holds no {name}")
+
+
+def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
+    """Gives the task, and the criterion beside it, what the data's record says."""
+    if cfg.num_classes == -1:
+        cfg.num_classes = len(record.classes) or 1
+    cfg.regression_target = record.kind == "regression"
+    whole = whole_config(cfg)
+    if whole is not None:
+        whole.criterion.regression_target = cfg.regression_target
 
 
 def _check_data(cfg: TextPredictionConfig) -> None:

@@ -45,7 +45,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import check_data_path, staged_folder
 from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_perplexity
-from fairseq_linformer.training.launch import command_line, override, train
+from fairseq_linformer.training.launch import FINE_TUNING, command_line, override, train
 from fairseq_linformer.training.provenance import digest_file
 
 # Smaller than tiny_512 itself: in the same minutes it sees four times the text, which is worth more than its size.
@@ -119,13 +119,13 @@ def pretrain(data: Path, out: Path, updates: int) -> list[dict]:
     return train("pretrain/tiny_512", [*SIZES, *RECIPE, override("task.data", data)], out, updates)
 
 
-def fine_tune(data: Path, checkpoint: Path | None, out: Path, classes: int, seed: int, updates: int) -> list[dict]:
+def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates: int) -> list[dict]:
     """From a checkpoint, or from random weights where it is None."""
     start = (
         override("checkpoint.finetune_from_model", checkpoint) if checkpoint else "checkpoint.finetune_from_model=null"
     )
-    overrides = [*SIZES, override("task.data", data), f"task.num_classes={classes}", start, f"common.seed={seed}"]
-    return train("finetune/docstrings", overrides, out, updates)
+    overrides = ["recipe=docstrings", "model=tiny_512", *SIZES, override("task.data", data), start]
+    return train(FINE_TUNING, [*overrides, f"common.seed={seed}"], out, updates)
 
 
 def read_examples(file: Path) -> dict[str, list[Example]]:
@@ -147,7 +147,7 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
     for seed in seeds:
         for name, start in (("pretrained", checkpoint), ("random weights", None)):
             out = folder / f"fine-tuned-{name.replace(' ', '-')}-{seed}"
-            logs[name].append(fine_tune(data, start, out, len(labels), seed, updates))
+            logs[name].append(fine_tune(data, start, out, seed, updates))
     print(f"\nwhich of {len(labels)} packages is a docstring from? ({', '.join(sorted(labels))})")
     print(f"  majority class  {100 * max(labels.values()) / sum(labels.values()):5.1f} % of {sum(labels.values()):,}")
     for name, runs in logs.items():

@@ -18,6 +18,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.errors import check, install_excepthook, report
 from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
+from hydra_plugins.fairseq_linformer_plugin import check_config_name
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed
@@ -189,6 +190,11 @@ def test_a_wrong_config_name_lists_the_names(tmp_path):
     last = run(*HYDRA, "tiny_521", "task.data=D", cwd=tmp_path, status=1).splitlines()[-1]
     assert last.startswith("error: --config-name tiny_521: ")
     assert last.endswith("did you mean tiny_512? (base_1024, base_2048, base_4096, base_512, large_4096, tiny_512)")
+
+
+def test_a_recipe_that_is_given_as_the_name_is_explained():
+    with pytest.raises(SystemExit, match=r"--config-name sst_2: .* --config-name finetune recipe=sst_2$"):
+        check_config_name(ROOT / "configs/finetune", "sst_2")
 
 
 @pytest.mark.slow

@@ -1,15 +1,16 @@
-"""Fine-tunes a pretrained checkpoint on GLUE and IMDB over seeds, and prints the table that papers print.
+"""Fine-tunes a pretrained checkpoint on tasks over seeds, and prints the table that papers print.
 
     python scripts/finetune.py --checkpoint runs/tiny_512/checkpoint_best.pt --data data-bin/tasks \\
         --tasks rte,mrpc,sst_2 --seeds 1,2,3
 
-The data is a folder with a folder a task, as scripts/prepare_glue.py and prepare_imdb.py write them with the
-checkpoint's tokenizer. Each run is fairseq-hydra-train with the task's YAML of configs/finetune and the checkpoint's
-model; its best checkpoint predicts the dev set, and the official metrics are computed from the saved predictions.
-Runs that are complete are not run again, an interrupted one goes on, a failed one is named at the end; one whose
-checkpoint, data or configuration has other content by now is refused. The table is of all runs of the checkpoint that
-OUT holds, of a task those that differ in the seed alone. Words at the end are Hydra's overrides for every run:
-optimization.clip_norm=1.0
+The data is a folder with a folder per task, as scripts/prepare_glue.py, prepare_imdb.py and prepare_table.py write
+them with the checkpoint's tokenizer. Each run is fairseq-hydra-train with configs/finetune/finetune.yaml, the task's
+recipe there (recipe/own.yaml for your own task) and the checkpoint's model. Its best checkpoint, by the task's headline
+metrics or --metric, predicts the dev sets, and the metrics are computed from the saved predictions.
+Completed runs are skipped, interrupted ones resume, failed ones are named at the end; one whose checkpoint, data or
+configuration has other content by now is refused. The table has all runs of the checkpoint in OUT, for each task those
+that differ in the seed alone, beside TF-IDF with a linear SVM on the same data. Words at the end are Hydra's overrides
+for every run: optimization.clip_norm=1.0
 
 --jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
 launcher of Hydra's, which overrides configure:
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..finetune.metrics import TASK_METRICS
+from ..finetune.metrics import METRICS
 from ..finetune.results import write_results
 from ..finetune.runner import BATCH_SIZES, RATES, FineTuning
 from .arguments import comma_list, make_parser, number
@@ -36,12 +37,12 @@ def finetune(tuning: FineTuning, jobs: int, launcher: list[str]) -> None:
     results, search = tuning.run(jobs, launcher)
     table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search)
     print(f"\n{table}\nruns, predictions, results.json and results.md: {tuning.out}")
-    for task, setting in {result.run.task: result.run.setting for result in results}.items():
+    for task, setting in {result.run.task.name: result.run.setting for result in results}.items():
         print(f"{task}: lr {setting.rate}, batches of {setting.batch_size}")
     failed = [result for result in (*results, *search) if result.error]
     for result in failed:
         run = result.run
-        print(f"\n{run.task}, {run.setting}, seed {run.seed} failed: {result.error}", file=sys.stderr)
+        print(f"\n{run.task.name}, {run.setting}, seed {run.seed} failed: {result.error}", file=sys.stderr)
     if failed:
         runs = len(results) + len(search)
         raise UserError(f"{len(failed)} of {runs} runs failed; repeat the command to run them again")
@@ -52,26 +53,27 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     from_where = "of a pretrained model, or its run's folder (checkpoint_best.pt)"
     add("--checkpoint", metavar="FILE|DIR", type=Path, required=True, help=from_where)
-    add("--data", metavar="DIR", type=Path, required=True, help="holds a prepared folder a task: DIR/RTE, DIR/IMDB")
-    add("--tasks", metavar="A,B,…", type=comma_list(str), required=True, help=f"of {', '.join(TASK_METRICS)}")
+    add("--data", metavar="DIR", type=Path, required=True, help="holds a prepared folder per task: DIR/RTE, DIR/mine")
+    add("--tasks", metavar="A,B,…", type=comma_list(str), required=True, help="folders in DIR; small letters will do")
     add("--seeds", metavar="N,N,…", type=comma_list(number(int, least=0)), default=[1, 2, 3], help="default: 1,2,3")
     add("--out", metavar="DIR", type=Path, default=Path("runs/finetune"), help="default: runs/finetune")
-    add("--epochs", metavar="N", type=number(float, above=0), help="default: the updates of the task's YAML")
+    add("--epochs", metavar="N", type=number(float, above=0), help="default: the length of the task's recipe")
     add(
         "--learning-rates",
         metavar="X,X,…",
         type=comma_list(number(float, above=0)),
         default=[],
-        help="default: the task's YAML",
+        help="default: the task's recipe",
     )
     add(
         "--batch-sizes",
         metavar="N,N,…",
         type=comma_list(number(int, least=1)),
         default=[],
-        help="default: the task's YAML",
+        help="default: the task's recipe",
     )
     grid = f"{', '.join(map(str, RATES))} and {', '.join(map(str, BATCH_SIZES))}"
+    add("--metric", choices=METRICS, help="chooses checkpoint and setting (default: the mean of the headline metrics)")
     add("--search", action="store_true", help=f"try RoBERTa's grid where none is named: {grid}")
     add("--jobs", metavar="N", type=number(int, least=1), default=1, help="runs side by side (default 1)")
     add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")

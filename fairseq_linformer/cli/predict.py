@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ..checkpoint import checkpoint_file
 from ..data.prepare.rows import FORMATS, read_rows
+from ..data.tasks import TASKS
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints
@@ -85,7 +86,7 @@ def submit(runs: Path, data: Path, submission: Path) -> None:
     found: dict[str, Path] = {}
     missing: dict[str, str] = {}
     for name, (task, _) in FILES.items():
-        trained = "MNLI" if task == "AX" else task
+        trained = TASKS[task].trained_as or task
         if trained not in checkpoints:
             missing[name] = f"{runs} has no run of {trained}"
         elif not (data / task).is_dir():

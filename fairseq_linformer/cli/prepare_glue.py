@@ -20,7 +20,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..data.prepare.glue import SOURCES, glue_folder, read_glue
+from ..data.prepare.glue import DOWNLOADS, glue_folder, read_glue
 from ..data.prepare.labelled import write_labelled
 from ..data.tasks import SUMMARY_FILE, TASKS
 from ..data.tokenizer import (
@@ -30,7 +30,6 @@ from ..data.tokenizer import (
     load_tokenizer,
 )
 from ..system.files import check_data_path
-from ..training.launch import config_name
 from .arguments import comma_list, make_parser
 from .program import program, typed
 
@@ -39,7 +38,13 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--source", metavar="DIR|ARCHIVE|URL", required=True, help="where the official files are")
-    add("--tasks", metavar="A,B,…", type=comma_list(str), default=list(SOURCES), help=f"default: {','.join(SOURCES)}")
+    add(
+        "--tasks",
+        metavar="A,B,…",
+        type=comma_list(str),
+        default=list(DOWNLOADS),
+        help=f"default: {','.join(DOWNLOADS)}",
+    )
     from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
     add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make a folder a task in")
@@ -64,7 +69,7 @@ def prepare_glue(source: str, tasks: Sequence[str], tokenizer: Path, out: Path) 
             rows = {split: read.examples for split, read in splits.items()}
             summary = write_labelled(out / task, TASKS[task], rows, loaded)
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    trained = ",".join(config_name(task) for task in tasks if TASKS[task].trained_as is None)
+    trained = ",".join(task for task in tasks if TASKS[task].trained_as is None)
     print(f"next: {typed('finetune')} --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
 
 

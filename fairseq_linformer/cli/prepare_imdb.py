@@ -47,7 +47,7 @@ def prepare_imdb(source: str, tokenizer: Path, out: Path) -> None:
         rows = {split: read.examples for split, read in splits.items()}
         summary = write_labelled(out, TASKS["IMDB"], rows, loaded)
     print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    print("next:", fine_tuning_command("imdb", out))
+    print("next:", fine_tuning_command("IMDB", out))
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -25,6 +25,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "regression": (("pearson", "spearman"), ("pearson", "spearman")),
     "token-label": (("accuracy", "macro_f1"), ("accuracy",)),
 }
+ENTITY_METRICS = (("entity_f1", "accuracy"), ("entity_f1",))  # of token labels that mark entities
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,20 @@ class Task:
 
 
 def own_task(name: str, kind: str, classes: Sequence[str] = (), scale: float = 1.0) -> Task:
-    """The record of a task that is none of TASKS, with the metrics of its kind.
+    """The record of a task that is none of TASKS, with the metrics of its kind; entities are scored as entities.
 
     Raises:
         UserError: there is no such kind.
     """
     check("kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
-    return Task(name, kind, tuple(classes), *KINDS[kind], scale=scale)
+    metrics = ENTITY_METRICS if kind == "token-label" and _are_entity_tags(classes) else KINDS[kind]
+    return Task(name, kind, tuple(classes), *metrics, scale=scale)
+
+
+def _are_entity_tags(classes: Sequence[str]) -> bool:
+    """Whether the classes are IOB2 tags: O, B-PER where a person begins, I-PER inside."""
+    begins = any(name.startswith("B-") for name in classes)
+    return begins and all(name == "O" or name.startswith(("B-", "I-")) for name in classes)
 
 
 class _Task(TypedDict):

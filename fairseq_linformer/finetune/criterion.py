@@ -4,7 +4,8 @@ fairseq's own ends the run where a validation batch has one row, of which there 
 wherever a metric needs the predictions themselves: it lets the trainer add up the ranks' lists of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -18,40 +19,24 @@ from fairseq.logging.meters import MetersDict
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from ..data.tasks import label_names
-from ..errors import check
-from .metrics import CORRELATIONS, METRICS
-
-# What an option of fairseq's logs: each of these metrics, and their mean under the option's own name.
-REPORTS: Mapping[str, tuple[str, ...]] = {
-    "mcc": ("mcc",),
-    "acc_and_f1": ("accuracy", "f1"),
-    "pearson_and_spearman": ("pearson", "spearman"),
-}
+from ..data.tasks import Task, label_names
+from .metrics import SCORE, score
 
 
 @register_criterion("text_prediction", dataclass=SentencePredictionConfig)
 class TextPredictionCriterion(SentencePredictionCriterion):
-    """Cross-entropy, or the squared error of a regression; Matthews, F1 and correlations in validation.
+    """Cross-entropy, or the squared error of a regression; the metrics of the task's record in validation.
 
-    The metrics are those of ``scores.METRICS`` over all rows of a split, however they are batched and whichever rank
-    validated them, times 100 and rounded to one digit. Classes may have any names; F1 is of the one named 1.
-
-    Raises:
-        ValueError: a metric that cannot be computed is asked for.
+    They are those of ``metrics.METRICS`` over all rows of a split, however they are batched and whichever rank
+    validated them, times 100 and rounded to one digit; ``score`` is the mean of the headline metrics.
     """
 
     def __init__(self, cfg: SentencePredictionConfig, task: FairseqTask) -> None:
         super().__init__(cfg, task)
-        for name in ("report_mcc", "report_acc_and_f1"):
-            check(name, True, not (getattr(cfg, name) and cfg.regression_target), "false with regression_target=true")
-        asked = cfg.report_pearson_and_spearman
-        check("report_pearson_and_spearman", True, cfg.regression_target or not asked, "false for classes")
-        if cfg.report_acc_and_f1:
-            binary = task.cfg.num_classes == 2 and "1" in task.label_dictionary
-            check("report_acc_and_f1", True, binary, "false, unless there are two classes, one of them named 1")
+        self.record: Task = task.record
+        self.keep_pred_and_targ = True
         if not cfg.regression_target:
-            self.label_dict = _numbered(task.label_dictionary, binary=cfg.report_acc_and_f1)
+            self.label_dict = _numbered(task.label_dictionary)
 
     def forward(
         self, model: nn.Module, sample: Mapping[str, Any], reduce: bool = True
@@ -63,23 +48,25 @@ class TextPredictionCriterion(SentencePredictionCriterion):
             log["rows"] = beside_other_ranks(torch.tensor(rows, dtype=torch.double, device=loss.device).T)
         return loss, sample_size, log
 
-    @staticmethod
-    def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Logs what fairseq does, over all batches since an aggregation began."""
-        SentencePredictionCriterion.reduce_metrics(logging_outputs)
+    def log_metrics(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """Logs the task's metrics over all batches since an aggregation began, where there were rows."""
         places = [log["rows"].flatten(0, 1) for log in logging_outputs if "rows" in log]
         if not places:
             return
         rows = torch.cat(places).cpu()
-        rows = rows[rows[:, 2] > 0]
         # Of names with an underscore fairseq shows nothing.
-        metrics.log_concat_tensor("_predictions", rows[:, 0])
-        metrics.log_concat_tensor("_targets", rows[:, 1])
-        for report, names in REPORTS.items():
-            if any(f"report_{report}" in log for log in logging_outputs):
-                for name in names:
-                    metrics.log_derived(name, _mean_of(name))  # accuracy stays as fairseq logged it above
-                metrics.log_derived(report, _mean_of(*names))
+        metrics.log_concat_tensor("_rows", rows[rows[:, 2] > 0, :2])
+        for name in self.record.metrics:
+            metrics.log_derived(name, partial(self._value, names=(name,)))  # accuracy stays as fairseq logged it
+        metrics.log_derived(SCORE, partial(self._value, names=self.record.headline))
+
+    def _value(self, meters: MetersDict, names: Sequence[str]) -> float:
+        predictions, targets = meters["_rows"].tensor.T.tolist()
+        if self.record.classes:
+            classes = self.record.classes
+            predictions, targets = ([classes[int(number)] for number in part] for part in (predictions, targets))
+        found = score(self.record, targets, predictions)
+        return round(mean(found[name] for name in names), 1)
 
 
 def beside_other_ranks(rows: Tensor) -> Tensor:
@@ -98,19 +85,9 @@ def beside_other_ranks(rows: Tensor) -> Tensor:
     return places
 
 
-def _numbered(dictionary: Dictionary, *, binary: bool) -> Dictionary:
-    """Classes named by whole numbers, which fairseq's forward needs: by position; `binary`: 1, and 0 for any other."""
+def _numbered(dictionary: Dictionary) -> Dictionary:
+    """Classes named by whole numbers, which fairseq's forward needs: by position."""
     numbers = Dictionary()
-    for position, name in enumerate(label_names(dictionary)):
-        numbers.add_symbol(str(int(name == "1") if binary else position))
+    for position in range(len(label_names(dictionary))):
+        numbers.add_symbol(str(position))
     return numbers
-
-
-def _mean_of(*names: str) -> Callable[[MetersDict], float]:
-    def value(meters: MetersDict) -> float:
-        columns = [meters[name].tensor.numpy() for name in ("_targets", "_predictions")]
-        if not CORRELATIONS.issuperset(names):
-            columns = [column.astype(int).astype(str) for column in columns]
-        return round(100 * mean(float(METRICS[name](*columns)) for name in names), 1)
-
-    return value

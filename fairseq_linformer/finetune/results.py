@@ -1,27 +1,29 @@
 """What runs of fine-tuning gave, and the table that papers print: OUT/results.json and OUT/results.md.
 
-Both are derived from the folders of the runs, each of which says by content what made it, and what it scored.
+Both are derived from the folders of the runs, each of which says of which task it is, by content what made it, and
+what it scored.
 """
 
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
 from ..config import ResolvedConfig
+from ..data.tasks import SUMMARY_FILE, TASKS, Task, read_summary
 from ..system.files import write_whole
 from ..system.state import read_state
-from ..training.launch import RUN_FILE, config_name, read_run
-from ..training.provenance import Provenance, digest_file
-from .metrics import NAMES, TASK_METRICS, paper_score
+from ..training.launch import FINE_TUNING, RUN_FILE, read_run
+from ..training.provenance import Provenance, digest_file, digest_folder
+from .metrics import METRICS, SCORE, paper_score, value_of
 
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.json"  # in a run's folder: its metrics, and what made them
 PREDICTIONS = "predictions-{}.tsv"  # likewise, of a split
-_TASKS = {f"finetune/{config_name(task)}": task for task in TASK_METRICS}  # by the YAML that trains on each
+BASELINE_FILE = "baseline.json"  # in the folder of a task's runs: what no neural network reaches on the same data
 
 
 class _RunRow(TypedDict):
@@ -29,8 +31,7 @@ class _RunRow(TypedDict):
 
     task: str
     folder: str
-    scores: dict[str, dict[str, float]]
-    error: str
+    score: float | None
 
 
 class _Runs(TypedDict):
@@ -42,6 +43,13 @@ class _Scores(TypedDict):
 
     made_by: dict[str, str | None]
     predictions: dict[str, str]
+    scores: dict[str, dict[str, float]]
+
+
+class _Baseline(TypedDict):
+    """Metrics by dev set, and the digest of the data's folder that they are of."""
+
+    data: str
     scores: dict[str, dict[str, float]]
 
 
@@ -58,13 +66,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """One training, and where it lies."""
+    """One training, where it lies, and the metric that chooses its checkpoint (``metrics.value_of``)."""
 
-    task: str
+    task: Task
     seed: int
     setting: Setting
     updates: int
     folder: Path
+    metric: str = SCORE
 
 
 @dataclass
@@ -79,31 +88,34 @@ class Result:
     error: str = ""
     made: Provenance | None = None
 
+    @property
+    def value(self) -> float:
+        """By which settings and runs are chosen; minus infinity where there are no scores."""
+        return value_of(self.run.metric, self.run.task, self.scores)
 
-def mean_score(scores: Mapping[str, Mapping[str, float]]) -> float:
-    """By which settings and runs are chosen: the mean of all metrics; none is worse than any."""
-    values = [value for metrics in scores.values() for value in metrics.values()]
-    return statistics.mean(values) if values else -math.inf
 
-
-def summarise(results: Sequence[Result], config: ResolvedConfig) -> list[dict[str, Any]]:
+def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> list[dict[str, Any]]:
     """A row of the table for each task, dev set and metric."""
     rows = []
-    for task in dict.fromkeys(result.run.task for result in results):
-        done = [result for result in results if result.run.task == task and not result.error]
-        for split, scores in (done[0].scores if done else {"valid": dict.fromkeys(TASK_METRICS[task])}).items():
-            for name in scores:
+    for task in {result.run.task.name: result.run.task for result in results}.values():
+        of_task = [result for result in results if result.run.task.name == task.name]
+        done = [result for result in of_task if not result.error]
+        baseline = read_baseline(out / task.name, {result.made.data for result in of_task if result.made})
+        for split, dev_set in task.dev_sets.items():
+            for name in task.metrics:
                 values = [result.scores[split][name] for result in done]
                 rows.append(
                     {
-                        "task": task,
+                        "task": task.name,
                         "split": split,
-                        "metric": NAMES[name],
+                        "dev_set": dev_set,
+                        "metric": METRICS[name].title,
                         "mean": statistics.mean(values) if values else None,
                         "deviation": statistics.stdev(values) if len(values) > 1 else None,
                         "median": statistics.median(values) if values else None,
                         "values": values,
-                        "paper": paper_score(task, name, config),
+                        "baseline": baseline.get(split, {}).get(name),
+                        "paper": paper_score(task.name, name, config),
                     }
                 )
     return rows
@@ -111,14 +123,16 @@ def summarise(results: Sequence[Result], config: ResolvedConfig) -> list[dict[st
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows in Markdown."""
-    lines = ["| task | metric | mean ± deviation | median | runs | paper, table 2 |", "|---|---|---|---|---|---|"]
+    columns = ["task", "metric", "mean ± deviation", "median", "runs", "TF-IDF + linear SVM", "paper, table 2"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in rows:
         cells = ["failed", "", "0"]
         if row["values"]:
             spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
             cells = [f"{row['mean']:.1f}{spread}", f"{row['median']:.1f}", str(len(row["values"]))]
-        name = row["task"] if row["split"] == "valid" else f"{row['task']} (mismatched)"
-        lines.append("| " + " | ".join([name, row["metric"], *cells, row["paper"]]) + " |")
+        name = f"{row['task']} ({row['dev_set']})" if row["dev_set"] else row["task"]
+        baseline = "" if row["baseline"] is None else f"{row['baseline']:.1f}"
+        lines.append("| " + " | ".join([name, row["metric"], *cells, baseline, row["paper"]]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -132,10 +146,8 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
         raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
     best: dict[str, tuple[float, Path]] = {}
     for run in read_state(out / RESULTS_FILE, _Runs)["runs"]:
-        if not run["error"]:
-            mean = mean_score(run["scores"])
-            if run["task"] not in best or mean > best[run["task"]][0]:
-                best[run["task"]] = mean, out / run["folder"] / "checkpoint_best.pt"
+        if run["score"] is not None and (run["task"] not in best or run["score"] > best[run["task"]][0]):
+            best[run["task"]] = run["score"], out / run["folder"] / "checkpoint_best.pt"
     return {task: checkpoint for task, (_, checkpoint) in best.items()}
 
 
@@ -145,16 +157,17 @@ def write_scores(folder: Path, made: Provenance, scores: Mapping[str, Mapping[st
     write_whole(folder / SCORES_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def read_scores(folder: Path, made: Provenance) -> dict[str, dict[str, float]] | None:
+def read_scores(folder: Path, made: Provenance, task: Task) -> dict[str, dict[str, float]] | None:
     """The scores in a run's folder; None where there are none of that run, or its predictions are not those scored."""
     try:
         content = read_state(folder / SCORES_FILE, _Scores)
         digests = _predictions(folder, content["scores"])
     except (OSError, ValueError):  # none, or damaged: they are computed again
         return None
-    named = all(metrics.keys() == {*TASK_METRICS[_TASKS[made.config]]} for metrics in content["scores"].values())
-    valid = named and content["made_by"] == made.digests() and digests == content["predictions"]
-    return content["scores"] if valid and content["scores"] else None
+    whole = content["scores"].keys() == task.dev_sets.keys()
+    named = all(metrics.keys() == {*task.metrics} for metrics in content["scores"].values())
+    valid = content["made_by"] == made.digests() and digests == content["predictions"]
+    return content["scores"] if whole and named and valid else None
 
 
 def _predictions(folder: Path, splits: Iterable[str]) -> dict[str, str]:
@@ -162,20 +175,42 @@ def _predictions(folder: Path, splits: Iterable[str]) -> dict[str, str]:
     return {file.name: digest_file(file) for file in (folder / PREDICTIONS.format(split) for split in splits)}
 
 
+def keep_baseline(folder: Path, data: Path) -> None:
+    """Keeps what TF-IDF with a linear SVM reaches on prepared data in the folder of the runs on it."""
+    from .baseline import baseline
+
+    digest = digest_folder(data)
+    if not read_baseline(folder, {digest}):
+        content: _Baseline = {"data": digest, "scores": baseline(data)}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / BASELINE_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def read_baseline(folder: Path, data: Set[str]) -> dict[str, dict[str, float]]:
+    """The baseline's metrics by dev set in the folder of a task's runs; empty where there are none of that data."""
+    try:
+        content = read_state(folder / BASELINE_FILE, _Baseline)
+    except (OSError, ValueError):  # none, or damaged: it is computed again
+        return {}
+    return content["scores"] if {content["data"]} == data else {}
+
+
 def _find_runs(out: Path, checkpoint: str) -> list[Result]:
     """What the folders of runs below `out` say of those that start from the checkpoint with that digest."""
     found = []
     for file in sorted(out.rglob(RUN_FILE)):
-        state = read_run(file.parent)
+        folder, state = file.parent, read_run(file.parent)
         made = state.provenance if state else None
-        if state is None or made is None or made.config not in _TASKS or made.checkpoint != checkpoint:
+        if state is None or made is None or made.config != FINE_TUNING or made.checkpoint != checkpoint:
             continue
-        options = made.configuration
+        if not (folder / SUMMARY_FILE).is_file():
+            continue  # trained by hand
+        task, options = read_summary(folder).task, made.configuration
         setting = Setting(options["optimization.lr"][0], options["dataset.batch_size"])
-        task, seed, updates = _TASKS[made.config], options["common.seed"], options["optimization.max_update"]
-        scores = read_scores(file.parent, made) if state.complete else None
-        error = "" if scores else "not complete: repeat its command"
-        found.append(Result(Run(task, seed, setting, updates, file.parent), scores or {}, error, made))
+        seed, updates = options["common.seed"], options["optimization.max_update"]
+        run = Run(task, seed, setting, updates, folder, options["checkpoint.best_checkpoint_metric"])
+        scores = read_scores(folder, made, task) if state.complete else None
+        found.append(Result(run, scores or {}, "" if scores else "not complete: repeat its command", made))
     return found
 
 
@@ -183,7 +218,7 @@ def _recipe(results: Sequence[Result]) -> str | None:
     """Of a task's runs, the recipe that most seeds were trained with; of equal ones that with the best mean."""
 
     def worth(recipe: str) -> tuple[int, float]:
-        means = [mean_score(one.scores) for one in results if _has_recipe(one, recipe) and not one.error]
+        means = [one.value for one in results if _has_recipe(one, recipe) and not one.error]
         return len(means), statistics.mean(means) if means else -math.inf
 
     return max(dict.fromkeys(one.made.recipe() for one in results if one.made), key=worth, default=None)
@@ -225,15 +260,15 @@ def write_results(
         if result.error:
             result.error = failures.get(result.run.folder, result.error)
     shown: list[Result] = []
-    for task in TASK_METRICS:
-        of_task = ([result for result in part if result.run.task == task] for part in (found, results))
+    for task in sorted({result.run.task.name for result in (*found, *results)}, key=_place):
+        of_task = ([result for result in part if result.run.task.name == task] for part in (found, results))
         shown += _shown(*of_task)
     folders = {result.run.folder for result in shown}
     others = [result for result in found if result.run.folder not in folders]
     content: dict[str, Any] = {
         "checkpoint": {"path": str(checkpoint), "sha256": digest},
         "model": vars(model),
-        "table": summarise(shown, model),
+        "table": summarise(shown, model, out),
         "runs": [_as_row(result, out) for result in shown],
         "search": [_as_row(result, out) for result in others],
     }
@@ -243,7 +278,14 @@ def write_results(
     return table
 
 
+def _place(task: str) -> tuple[int, str]:
+    """Where a task stands in the table: known ones in their order, then own ones by name."""
+    return [*TASKS, task].index(task), task
+
+
 def _as_row(result: Result, out: Path) -> dict[str, Any]:
-    run = {**asdict(result.run), "folder": result.run.folder.relative_to(out)}
+    run = {**vars(result.run), "task": result.run.task.name, "setting": asdict(result.run.setting)}
+    run["folder"] = result.run.folder.relative_to(out)
     made = result.made.digests() if result.made else {}
-    return {**run, "made_by": made, "scores": result.scores, "error": result.error}
+    value = None if result.error else result.value
+    return {**run, "made_by": made, "scores": result.scores, "score": value, "error": result.error}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.prepare.glue import SOURCES
 from ..data.tasks import TASKS, Task, read_summary
 from ..errors import UserError
 
@@ -19,11 +18,11 @@ FILES: Mapping[str, tuple[str, str]] = {
 
 def check_test_set(data: Path, name: str) -> None:
     """ValueError where a prepared task has not the labels and the test set that a file of the submission needs."""
-    task, split = FILES[name]
+    task, split = TASKS[FILES[name][0]], FILES[name][1]
     summary = read_summary(data)
-    if sorted(summary.task.classes) != sorted(TASKS[task].classes):
-        found, official = (", ".join(names) or "scores" for names in (summary.task.classes, TASKS[task].classes))
-        raise UserError(f"{data}: its labels are {found}, the official ones of {task} are {official}")
+    if sorted(summary.task.classes) != sorted(task.classes):
+        found, official = (", ".join(names) or "scores" for names in (summary.task.classes, task.classes))
+        raise UserError(f"{data}: its labels are {found}, the official ones of {task.name} are {official}")
     rows = summary.splits[split].examples if split in summary.splits else 0
     official_rows = _official_rows(name)
     if rows != official_rows:
@@ -34,7 +33,9 @@ def check_test_set(data: Path, name: str) -> None:
 
 def _official_rows(name: str) -> int:
     task, split = FILES[name]
-    return SOURCES[task].files[split].rows
+    source = TASKS[task].source
+    assert source is not None  # as every task of the leaderboard has
+    return source.files[split].rows
 
 
 def write_submission_file(folder: Path, name: str, predictions: Sequence[str]) -> None:

@@ -28,6 +28,8 @@ from ..system.processes import available_cores
 from ..system.state import read_state
 from .provenance import CONFIGS, Provenance
 
+FINE_TUNING = "finetune/finetune"  # the YAML of every fine-tuning; recipe=NAME gives the differences of a task
+
 RUN_FILE = "run.json"  # in a run's folder: what it is made of, and whether it is complete
 LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hydra where the configs say
 
@@ -39,6 +41,7 @@ T = TypeVar("T")
 _Options = TypedDict(  # of a configuration, those that its readers need
     "_Options",
     {
+        "checkpoint.best_checkpoint_metric": str,
         "common.seed": int,
         "dataset.batch_size": int | None,
         "optimization.lr": list[float],
@@ -85,14 +88,16 @@ def command_line(config: str, *overrides: str) -> str:
     return f"fairseq-hydra-train --config-dir {configs}/{folder} --config-name {name} {settings}"
 
 
-def config_name(task: str) -> str:
-    """The name of a task's YAML in configs/finetune: sst_2 for SST-2."""
-    return task.lower().replace("-", "_")
+def recipe_name(task: str) -> str:
+    """The YAML of a task in configs/finetune/recipe: sst_2 for SST-2, own where there is none."""
+    name = task.lower().replace("-", "_")
+    return name if (CONFIGS / "finetune" / "recipe" / f"{name}.yaml").is_file() else "own"
 
 
-def fine_tuning_command(config: str, data: Path) -> str:
-    """What to type to fine-tune with a folder that was prepared for a YAML of configs/finetune."""
-    return command_line(f"finetune/{config}", override("task.data", data), "checkpoint.finetune_from_model=CHECKPOINT")
+def fine_tuning_command(task: str, data: Path) -> str:
+    """What to type to fine-tune on the prepared folder of a task."""
+    start = "checkpoint.finetune_from_model=CHECKPOINT"
+    return command_line(FINE_TUNING, f"recipe={recipe_name(task)}", override("task.data", data), start)
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,7 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
     with (
         tempfile.TemporaryDirectory() as temporary,
         (folder / LOG_FILE).open("a+", encoding="utf-8") as rows,
-        tqdm(total=updates, unit="update", desc=f"{name}, {folder.name}") as bar,
+        tqdm(total=updates, unit="update", desc="/".join(folder.parts[-3:])) as bar,
     ):
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         if launcher:

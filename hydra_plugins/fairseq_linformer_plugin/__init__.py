@@ -1,9 +1,11 @@
-"""What fairseq-hydra-train says of mistakes in its command line.
+"""What happens while Hydra composes: the names of runs, and what is said of mistakes in a command line.
 
-They end the program while Hydra composes the configuration, before fairseq has read ``common.user_dir`` and imported
-``fairseq_linformer``: only a plugin of Hydra's can say anything then. Hydra looks for plugins in the namespace package
-``hydra_plugins`` alone, which is why this folder lies beside the package. Every program that uses Hydra imports it, so
-it is small, and does nothing but in fairseq-hydra-train with a --config-dir.
+fairseq-hydra-train has not read ``common.user_dir`` and imported ``fairseq_linformer`` by then: only a plugin of
+Hydra's can do anything. Hydra looks for plugins in the namespace package ``hydra_plugins`` alone, which is why this
+folder lies beside the package. Every program that uses Hydra imports it, so it is small: it adds one resolver, and does
+nothing else but in fairseq-hydra-train with a --config-dir.
+
+``${folder_name:PATH}`` is the last part of a path: ``${folder_name:${task.data}}`` is SST-2 for data-bin/tasks/SST-2/.
 """
 
 import os
@@ -16,6 +18,9 @@ from types import TracebackType
 from hydra._internal.utils import get_args  # as fairseq-hydra-train itself reads its command line
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+OmegaConf.register_new_resolver("folder_name", lambda path: Path(os.path.abspath(path)).name, replace=True)
 
 
 class FairseqLinformerPlugin(SearchPathPlugin):
@@ -42,6 +47,9 @@ def check_config_name(folder: Path, name: str) -> None:
     file = f"{name.removesuffix('.yaml')}.yaml"
     if not folder.is_dir() or (folder / file).is_file() or (files("fairseq.config") / file).is_file():
         return
+    if (folder / "recipe" / file).is_file():
+        recipe = Path(file).stem
+        sys.exit(f"error: --config-name {name}: {recipe} is a recipe, given as --config-name finetune recipe={recipe}")
     # Files that begin with a package are parts of others.
     names = sorted(path.stem for path in folder.glob("*.yaml") if not path.read_text().startswith("# @package"))
     nearest = get_close_matches(name, names, n=1)

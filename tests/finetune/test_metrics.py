@@ -1,18 +1,14 @@
 """The metrics against their definitions, and the paper's figures."""
 
 import math
+import sys
 
 import pytest
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.config import ResolvedConfig
-from fairseq_linformer.finetune.metrics import (
-    NAMES,
-    PAPER,
-    TASK_METRICS,
-    paper_score,
-    score,
-)
+from fairseq_linformer.data.tasks import KINDS, TASKS, own_task
+from fairseq_linformer.finetune.metrics import METRICS, PAPER, paper_score, score
 
 TARGETS = ["1", "0", "1", "1", "0", "0", "1", "0", "1"]
 PREDICTIONS = ["1", "1", "1", "0", "0", "0", "1", "0", "0"]
@@ -34,27 +30,27 @@ def correlation(a, b):
 def test_accuracy_and_f1():
     f1 = 2 * TRUE_1 / (2 * TRUE_1 + FALSE_1 + FALSE_0)
     expected = {"accuracy": 100 * (TRUE_1 + TRUE_0) / len(TARGETS), "f1": 100 * f1}
-    assert score("MRPC", TARGETS, PREDICTIONS) == pytest.approx(expected)
+    assert score(TASKS["MRPC"], TARGETS, PREDICTIONS) == pytest.approx(expected)
 
 
 def test_matthews():
     root = math.sqrt((TRUE_1 + FALSE_1) * (TRUE_1 + FALSE_0) * (TRUE_0 + FALSE_1) * (TRUE_0 + FALSE_0))
     expected = 100 * (TRUE_1 * TRUE_0 - FALSE_1 * FALSE_0) / root
-    assert score("CoLA", TARGETS, PREDICTIONS) == pytest.approx({"mcc": expected})
+    assert score(TASKS["CoLA"], TARGETS, PREDICTIONS) == pytest.approx({"mcc": expected})
 
 
 def test_correlations():
     targets, predictions = [5.0, 1.0, 3.0, 0.0, 4.0], [4.0, 2.0, 5.0, 1.0, 3.0]
     ranks = [[sorted(values).index(value) for value in values] for values in (targets, predictions)]
     expected = {"pearson": 100 * correlation(targets, predictions), "spearman": 100 * correlation(*ranks)}
-    assert score("STS-B", targets, predictions) == pytest.approx(expected)
+    assert score(TASKS["STS-B"], targets, predictions) == pytest.approx(expected)
 
 
 def test_a_correlation_with_a_constant_is_zero():
     """Not nan, of which there is no mean over seeds."""
     for alike in ([2.0, 2.0, 2.0], [2.0, 2.0000001, 2.0]):
-        assert score("STS-B", [1.0, 2.0, 3.0], alike) == {"pearson": 0.0, "spearman": 0.0}
-    assert score("CoLA", ["0", "1", "1"], ["1", "1", "1"]) == {"mcc": 0.0}
+        assert score(TASKS["STS-B"], [1.0, 2.0, 3.0], alike) == {"pearson": 0.0, "spearman": 0.0}
+    assert score(TASKS["CoLA"], ["0", "1", "1"], ["1", "1", "1"]) == {"mcc": 0.0}
 
 
 @pytest.mark.filterwarnings("error")
@@ -65,25 +61,76 @@ def test_metrics_that_are_not_defined_are_zero():
         ([1.0, 3.0], [math.nan, 2.0]),
         ([1.0, 3.0], [math.inf, 2.0]),
     ):
-        assert score("STS-B", targets, predictions) == {"pearson": 0.0, "spearman": 0.0}
+        assert score(TASKS["STS-B"], targets, predictions) == {"pearson": 0.0, "spearman": 0.0}
     for alike in (["0"], ["0", "0"]):
-        assert score("CoLA", alike, alike) == {"mcc": 0.0}
-        assert score("MRPC", alike, alike) == {"accuracy": 100.0, "f1": 0.0}
+        assert score(TASKS["CoLA"], alike, alike) == {"mcc": 0.0}
+        assert score(TASKS["MRPC"], alike, alike) == {"accuracy": 100.0, "f1": 0.0}
 
 
 def test_a_correlation_does_not_depend_on_the_scale():
     """Scores are saved times the task's scale, and logged without it."""
     targets, predictions = [0.0, 1.0, 3.0], [1.0, 1.0006, 1.0012]
-    tenth = score("STS-B", [target / 10 for target in targets], [prediction / 10 for prediction in predictions])
-    assert tenth == pytest.approx(score("STS-B", targets, predictions)) and tenth["spearman"] == pytest.approx(100)
+    tenth = score(TASKS["STS-B"], [target / 10 for target in targets], [prediction / 10 for prediction in predictions])
+    assert tenth == pytest.approx(score(TASKS["STS-B"], targets, predictions)) and tenth["spearman"] == pytest.approx(
+        100
+    )
 
 
 def test_class_names_that_are_words():
-    assert score("RTE", ["entailment", "not_entailment"], ["entailment", "entailment"]) == {"accuracy": 50.0}
+    assert score(TASKS["RTE"], ["entailment", "not_entailment"], ["entailment", "entailment"]) == {"accuracy": 50.0}
 
 
-def test_every_metric_has_a_name():
-    assert {name for names in TASK_METRICS.values() for name in names} == NAMES.keys()
+def test_every_metric_of_a_record_is_known():
+    records = [
+        *TASKS.values(),
+        *(own_task("own", kind) for kind in KINDS),
+        own_task("own", "token-label", ("B-A", "O")),
+    ]
+    assert {name for task in records for name in task.metrics} == METRICS.keys()
+    assert all({*task.headline} <= {*task.metrics} for task in records)
+
+
+def test_several_labels():
+    """Micro F1 counts over all classes, macro F1 averages theirs; accuracy is of rows with all of them right."""
+    task = own_task("own", "multi-label", ("a", "b", "c"))
+    targets, predictions = [("a", "b"), ("b",), (), ("c",)], [("a",), ("b", "c"), (), ("c",)]
+    micro, macro = 2 * 3 / (2 * 3 + 1 + 1), (1 + 2 / 3 + 2 / 3) / 3
+    expected = {"micro_f1": 100 * micro, "macro_f1": 100 * macro, "accuracy": 50.0}
+    assert score(task, targets, predictions) == pytest.approx(expected)
+
+
+@pytest.mark.filterwarnings("error")
+def test_several_labels_of_which_one_or_none_occurs():
+    task = own_task("own", "multi-label", ("a", "b"))
+    one = score(task, [("a",), (), ("a",), ()], [("a",), ("a",), (), ()])
+    assert one == pytest.approx({"micro_f1": 50.0, "macro_f1": 50.0, "accuracy": 50.0})
+    assert score(task, [(), ()], [(), ()]) == {"micro_f1": 0.0, "macro_f1": 0.0, "accuracy": 100.0}
+
+
+def test_tags_of_words():
+    """Of all words alike: a long row counts more than a short one."""
+    task = own_task("own", "token-label", ("NOUN", "VERB"))
+    targets, predictions = [("NOUN", "VERB", "NOUN"), ("VERB",)], [("NOUN", "VERB", "VERB"), ("VERB",)]
+    noun, verb = 2 * 1 / (2 * 1 + 1), 2 * 2 / (2 * 2 + 1)
+    assert score(task, targets, predictions) == pytest.approx({"accuracy": 75.0, "macro_f1": 50 * (noun + verb)})
+
+
+def test_entities():
+    """One is right where its type and both of its ends are; an entity ends with its row."""
+    pytest.importorskip("seqeval")
+    task = own_task("own", "token-label", ("B-LOC", "B-PER", "I-PER", "O"))
+    assert task.headline == ("entity_f1",)
+    targets = [("B-PER", "I-PER", "O", "B-LOC"), ("B-PER",)]
+    predictions = [("B-PER", "I-PER", "O", "B-PER"), ("B-PER",)]
+    f1 = 2 * 2 / (2 * 2 + 1 + 1)
+    assert score(task, targets, predictions) == pytest.approx({"entity_f1": 100 * f1, "accuracy": 80.0})
+    assert score(task, [("O",)], [("O",)]) == {"entity_f1": 0.0, "accuracy": 100.0}
+
+
+def test_entities_without_seqeval(monkeypatch):
+    monkeypatch.setitem(sys.modules, "seqeval.metrics", None)
+    with pytest.raises(ValueError, match=r"the metric entity_f1 needs the package seqeval: pip install seqeval$"):
+        score(own_task("own", "token-label", ("B-A", "I-A", "O")), [("O",)], [("O",)])
 
 
 def model(**options):

@@ -1,22 +1,40 @@
-"""What results say where the files in a run's folder are damaged."""
+"""What the results say: by the tasks' records, and where the files in a run's folder are damaged."""
 
 import json
+import math
 from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, Summary, own_task
 from fairseq_linformer.finetune.results import (
+    BASELINE_FILE,
     SCORES_FILE,
+    Result,
+    Run,
+    Setting,
+    as_table,
+    best_checkpoints,
     read_scores,
+    summarise,
     write_results,
     write_scores,
 )
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.training.launch import RUN_FILE
+from fairseq_linformer.training.launch import FINE_TUNING, RUN_FILE
 from fairseq_linformer.training.provenance import Provenance
 
-OPTIONS = {"common.seed": 1, "dataset.batch_size": 16, "optimization.lr": [0.01], "optimization.max_update": 6}
-MADE = Provenance("finetune/rte", OPTIONS, "1" * 64, "0" * 64)
+OPTIONS = {
+    "checkpoint.best_checkpoint_metric": "score",
+    "common.seed": 1,
+    "dataset.batch_size": 16,
+    "optimization.lr": [0.01],
+    "optimization.max_update": 6,
+}
+MADE = Provenance(FINE_TUNING, OPTIONS, "1" * 64, "0" * 64)
+RTE = TASKS["RTE"]
 SCORES = {"valid": {"accuracy": 80.5}}
 
 
@@ -26,6 +44,7 @@ def folder(tmp_path):
     run = tmp_path / "RTE" / "seed1"
     run.mkdir(parents=True)
     (run / RUN_FILE).write_text(json.dumps({**MADE.as_json(), "complete": True}))
+    (run / SUMMARY_FILE).write_text(json.dumps(Summary(RTE, {}, 512).as_json()))
     (run / "predictions-valid.tsv").write_text("label\tprediction\n0\t0\n")
     write_scores(run, MADE, SCORES)
     return run
@@ -54,11 +73,59 @@ def test_a_run_that_lacks_an_option_is_named(folder, tmp_path, name):
         {"vali": {"accuracy": 80.5}},
         {"a\0b": {"accuracy": 80.5}},
         {"a" * 300: {"accuracy": 80.5}},
+        {**SCORES, "valid1": {"accuracy": 80.5}},
     ],
 )
 def test_scores_other_than_the_tasks_are_computed_again(folder, tmp_path, scores):
-    assert read_scores(folder, MADE) == SCORES
+    assert read_scores(folder, MADE, RTE) == SCORES
     content = json.loads((folder / SCORES_FILE).read_text())
     (folder / SCORES_FILE).write_text(json.dumps({**content, "scores": scores}))
-    assert read_scores(folder, MADE) is None
+    assert read_scores(folder, MADE, RTE) is None
     assert "| RTE | accuracy | failed |" in write(tmp_path)
+
+
+MODEL = resolve_config(Namespace(encoder_layers=1), 16)
+
+
+def result_of(task, scores, seed=1, metric="score", made=None):
+    return Result(Run(task, seed, Setting(0.01, 16), 6, Path("run"), metric), scores, made=made)
+
+
+def test_dev_sets_have_their_names(tmp_path):
+    """Those of the record: a second set of an own task is not mismatched."""
+    own = replace(own_task("own", "single-label"), dev_sets={"valid": "", "valid1": "reviews of 2026"})
+    scores = dict.fromkeys(("accuracy", "macro_f1", "mcc"), 50.0)
+    results = [
+        result_of(own, {"valid": scores, "valid1": scores}),
+        result_of(TASKS["MNLI"], {split: {"accuracy": 80.0} for split in ("valid", "valid1")}),
+    ]
+    rows = as_table(summarise(results, MODEL, tmp_path)).splitlines()[2:]
+    names = [row.split(" | ")[0] for row in rows]
+    assert names == ["| own"] * 3 + ["| own (reviews of 2026)"] * 3 + ["| MNLI", "| MNLI (mismatched)"]
+
+
+def test_the_baseline_is_of_the_data_that_the_runs_saw(folder, tmp_path):
+    file = tmp_path / "RTE" / BASELINE_FILE
+    for data, cell in (("1" * 64, "66.6"), ("2" * 64, "")):
+        file.write_text(json.dumps({"data": data, "scores": {"valid": {"accuracy": 66.6}}}))
+        assert f"| RTE | accuracy | 80.5 | 80.5 | 1 | {cell} |  |" in write(tmp_path)
+    file.write_text("{")
+    assert "| RTE | accuracy | 80.5 | 80.5 | 1 |  |  |" in write(tmp_path)
+
+
+def test_the_value_of_a_run_is_of_its_metric():
+    """The mean of the record's headline metrics over dev sets, not of all metrics; or the one that was asked for."""
+    own = own_task("own", "single-label")
+    scores = {"valid": {"accuracy": 60.0, "macro_f1": 30.0, "mcc": 10.0}}
+    assert result_of(own, scores).value == 60.0 and result_of(own, scores, metric="mcc").value == 10.0
+    both = {"valid": {"accuracy": 80.0}, "valid1": {"accuracy": 70.0}}
+    assert result_of(TASKS["MNLI"], both).value == 75.0
+    assert result_of(TASKS["STS-B"], {"valid": {"pearson": 80.0, "spearman": 90.0}}).value == 85.0
+    assert result_of(own, {}).value == -math.inf
+
+
+def test_the_best_checkpoint_is_that_of_the_best_value(tmp_path):
+    runs = [("a", 60.0), ("b", None), ("c", 80.0)]
+    rows = [{"task": "own", "folder": folder, "score": score} for folder, score in runs]
+    (tmp_path / "results.json").write_text(json.dumps({"runs": rows}))
+    assert best_checkpoints(tmp_path) == {"own": tmp_path / "c/checkpoint_best.pt"}

@@ -14,7 +14,11 @@ import torch
 from hydra.utils import instantiate
 
 from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.cli import finetune
 from fairseq_linformer.data.prepare.glue import SOURCES
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import TASKS, own_task
+from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import runner as finetuning
 from fairseq_linformer.finetune.results import (
     Result,
@@ -22,14 +26,15 @@ from fairseq_linformer.finetune.results import (
     Setting,
     write_results,
 )
-from fairseq_linformer.finetune.runner import FineTuning, check_log, read_recipe
+from fairseq_linformer.finetune.runner import FineTuning, check_log, find_folder, read_recipe, read_task
 from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch as running
+from fairseq_linformer.training.launch import read_run, recipe_name
 from fairseq_linformer.training.provenance import digest_folder
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed
-from tests.helpers.inputs import sentences, write_sst_2
+from tests.helpers.inputs import Numbers, sentences, write_sst_2
 
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
 SIZES |= {"max_positions": 32, "projected_length": "[8,6]", "sharing": "key-value", "local_conv": 3}
@@ -91,7 +96,9 @@ def test_the_table(finished):
         ["| STS-B", "Pearson"],
         ["| STS-B", "Spearman"],
     ]
-    assert "±" in lines[2] and lines[2].endswith("| 2 | 92.4 to 93.4 |")
+    assert "±" in lines[2] and lines[2].endswith(" | 92.4 to 93.4 |") and lines[3].endswith(" |  |")
+    assert lines[0].split(" | ")[4:] == ["runs", "TF-IDF + linear SVM", "paper, table 2 |"]
+    assert all(0 <= float(line.split(" | ")[5]) <= 100 for line in lines[2:])
     results = json.loads((finished / "results.json").read_text())
     runs = [(run["task"], run["seed"]) for run in results["runs"]]
     assert sorted(runs) == [("SST-2", 1), ("SST-2", 2), ("STS-B", 1), ("STS-B", 2)]
@@ -167,7 +174,7 @@ def test_a_fine_tuned_checkpoint_is_a_start_too(finished, pretrained, tmp_path):
 
 def test_slurm_is_configured():
     words = ["task.data=D", "checkpoint.finetune_from_model=C", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"]
-    launcher = composed("finetune", "rte", *words, with_hydra=True).hydra.launcher
+    launcher = composed("finetune", "finetune", *words, with_hydra=True).hydra.launcher
     assert launcher._target_.endswith("submitit_launcher.SlurmLauncher")
     assert (launcher.partition, launcher.gpus_per_node, launcher.nodes, launcher.max_num_timeout) == ("gpu", 1, 1, 3)
     assert launcher.submitit_folder.endswith("/.submitit/%j")
@@ -176,13 +183,14 @@ def test_slurm_is_configured():
 
 def test_epochs_and_batch_sizes_change_the_updates(pretrained):
     checkpoint, tasks = pretrained / "runs/tiny/checkpoint_best.pt", pretrained / "tasks"
-    options = {"batch_sizes": (16, 32), "overrides": ["a=b"]}
+    options = {"batch_sizes": (16, 32), "metric": "pearson", "overrides": ["a=b"]}
     tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
     assert (small.updates, large.updates) == (3598, 1799), "the YAML's at its batch of 16, and as many epochs"
     changes = [tuning._training(run_of).overrides for run_of in (small, large)]
     assert "lr_scheduler.warmup_updates=214" in changes[0] and "lr_scheduler.warmup_updates=107" in changes[1]
-    assert small.folder == Path("/o/STS-B/lr2e-05-batch16/seed1") and changes[0][-1] == "a=b"
+    assert small.folder == Path("/o/STS-B/lr2e-05-batch16/seed1")
+    assert changes[0][-2:] == ("checkpoint.best_checkpoint_metric=pearson", "a=b")
     tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], epochs=25, **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
     assert (small.updates, large.updates) == (75, 38), "of 48 rows"
@@ -208,7 +216,7 @@ def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypat
 
 
 def test_figures_that_are_not_fairseqs_are_an_error():
-    run_of = Run("SST-2", 1, Setting(1, 1), 1, Path("f"))
+    run_of = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, Path("f"))
     result = Result(run_of, {"valid": {"accuracy": 80.04}})
     log = [{"valid_num_updates": 5, "valid_accuracy": 70.0}, {"valid_num_updates": 10, "valid_accuracy": 80.0}]
     check_log(result, log, 10)
@@ -221,9 +229,8 @@ def test_figures_that_are_not_fairseqs_are_an_error():
 def tuning_of(folder, tasks, seeds) -> FineTuning:
     """The command that made `finished`, in this process, for a copy of it."""
     words = ["dataset.num_workers=0"]
-    return FineTuning(
-        folder / "runs/tiny", folder / "tasks", folder / "runs/finetune", tasks, seeds, [0.01], (), 4, words
-    )
+    start, data, out = folder / "runs/tiny", folder / "tasks", folder / "runs/finetune"
+    return FineTuning(start, data, out, tasks, seeds, [0.01], epochs=4, overrides=words)
 
 
 def tune(folder, tasks, seeds) -> list[tuple]:
@@ -344,8 +351,10 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--tasks", "sst_2,mrcp"], "error: task mrcp is unknown, known are: cola, sst_2, mrpc"),
-        (["--tasks", "rte"], "RTE is no prepared task: it holds no task.json"),
+        (["--tasks", "sst_2,mrcp"], "error: tasks holds no task mrcp: it has SST-2, STS-B"),
+        (["--tasks", "sst_2", "--data", "tasks/SST-2"], "tasks/SST-2 is itself a prepared task: --data names the f"),
+        (["--tasks", "sst_2", "--data", "gone"], "there is no folder gone"),
+        (["--tasks", "sst_2,sts_b", "--metric", "accuracy"], "metric=accuracy is not allowed: it must be one of pea"),
         (["--tasks", "sst_2", "--checkpoint", "runs/none.pt"], "error: there is no checkpoint runs/none.pt"),
         (["--tasks", "sst_2", "--learning-rates", "1e-4,x"], "x is not allowed: it must be a number above 0"),
         (["--tasks", "sst_2", "--seeds", "1,1"], "1,1 is not allowed: it must name each once"),
@@ -395,7 +404,59 @@ def test_a_learning_rate_is_the_same_everywhere(pretrained, tmp_path, rate):
     assert trained == [rate] and run_of.folder.parent.name == f"lr{rate!r}-batch32"
 
 
-def test_every_task_has_a_recipe():
-    for task in finetuning.TASK_METRICS:
-        recipe = read_recipe(task)
-        assert recipe.task.num_classes >= 1 and recipe.optimization.max_update > recipe.lr_scheduler.warmup_updates > 0
+def test_every_known_task_has_a_recipe():
+    """With fairseq's validation on the dev sets of its record; but AX, which is predicted alone."""
+    for task in TASKS.values():
+        if task.trained_as is None:
+            assert recipe_name(task.name) != "own"
+            recipe = read_recipe(recipe_name(task.name))
+            assert recipe["dataset"]["valid_subset"].split(",") == [*task.dev_sets]
+    assert recipe_name("reviews") == "own"
+
+
+@pytest.mark.parametrize(("name", "found"), [("sst2", "SST-2"), ("sst_2", "sst_2"), ("SST-2", "SST-2")])
+def test_a_task_is_found_by_the_name_of_its_folder(tmp_path, name, found):
+    (tmp_path / "SST-2").mkdir()
+    assert find_folder(tmp_path, name).name == "SST-2"
+    (tmp_path / "sst_2").mkdir()
+    if name == "sst2":
+        with pytest.raises(ValueError, match=r"holds several tasks sst2: it has none$"):
+            find_folder(tmp_path, name)
+    else:
+        assert find_folder(tmp_path, name).name == found
+
+
+def test_a_task_needs_the_splits_that_it_is_trained_and_scored_on(tmp_path):
+    rows = [Example("1", "a"), Example("2", "b")]
+    write_labelled(tmp_path / "own", own_task("own", "single-label", ("a", "b")), {"train": rows}, Numbers())
+    with pytest.raises(ValueError, match=r"own has no split valid: it has train$"):
+        read_task(tmp_path / "own")
+
+
+def own_rows(number: int, seed: int) -> list[tuple[str, str]]:
+    """Sentences with their animals."""
+    lines = [line for line in sentences(number, seed=seed).splitlines() if line]
+    return [(line, line.split()[2]) for line in lines]
+
+
+def test_an_own_task(pretrained, tmp_path, capsys):
+    """No file but its data: four classes, trained by its epochs, the checkpoint chosen by macro F1."""
+    splits = {name: [Example(*row) for row in own_rows(rows, rows)] for name, rows in (("train", 400), ("valid", 40))}
+    tokenizer = load_tokenizer(pretrained / "runs/tiny")
+    write_labelled(tmp_path / "data/animals", own_task("animals", "single-label"), splits, tokenizer)
+    words = ["--checkpoint", pretrained / "runs/tiny", "--data", tmp_path / "data", "--tasks", "animals"]
+    words += ["--out", tmp_path / "out", "--seeds", 3, "--learning-rates", 0.01, "--metric", "macro_f1"]
+    finetune.main([*map(str, words), "dataset.num_workers=0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[:2] for line in lines if line.startswith("| animals")] == [
+        ["| animals", "accuracy"],
+        ["| animals", "macro F1"],
+        ["| animals", "Matthews"],
+    ]
+    folder = tmp_path / "out/animals/seed3"
+    assert read_tsv(folder / "predictions-valid.tsv")[0].keys() == {"label", "prediction", "bird", "cat", "dog", "fish"}
+    options = read_run(folder).provenance.configuration
+    assert options["optimization.max_update"] == 125 and options["lr_scheduler.warmup_updates"] == 8
+    assert options["checkpoint.best_checkpoint_metric"] == "macro_f1"
+    (result,) = json.loads((tmp_path / "out/results.json").read_text())["runs"]
+    assert result["score"] == result["scores"]["valid"]["macro_f1"] > 75

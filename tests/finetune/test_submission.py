@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import TASKS, own_task
 from fairseq_linformer.finetune.submission import (
@@ -35,7 +34,8 @@ def test_a_file_that_is_written_is_right(tmp_path: Path, name: str, rows: int) -
 
 
 def test_the_files_are_those_of_the_leaderboard() -> None:
-    assert {name.removesuffix(".tsv"): SOURCES[task].files[split].rows for name, (task, split) in FILES.items()} == ROWS
+    rows = {name: TASKS[task].source.files[split].rows for name, (task, split) in FILES.items()}
+    assert {name.removesuffix(".tsv"): number for name, number in rows.items()} == ROWS
     assert FILES["MNLI-mm.tsv"] == ("MNLI", "test1") and FILES["AX.tsv"] == ("AX", "test")
     assert all(TASKS[task].classes == ALLOWED[name] for name, task in (("QNLI",) * 2, ("RTE",) * 2, ("AX",) * 2))
 

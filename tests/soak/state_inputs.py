@@ -2,7 +2,6 @@
 
 import json
 import random
-import statistics
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from benchmarking.runner import Benchmark
 from benchmarking.suites import Plan
 
 from fairseq_linformer.data.prepare.glue import SOURCES
-from fairseq_linformer.data.tasks import read_summary
+from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, read_summary
 from fairseq_linformer.finetune.results import (
     RESULTS_FILE,
     SCORES_FILE,
@@ -24,13 +23,14 @@ from fairseq_linformer.finetune.results import (
 from fairseq_linformer.finetune.submission import check_submission
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.training.launch import RUN_FILE
+from fairseq_linformer.training.launch import FINE_TUNING, RUN_FILE
 from fairseq_linformer.training.provenance import Provenance
 
 from .mutations import mutate, mutate_state
 
 CHECKPOINT = "0" * 64  # the digest of the checkpoint that all runs start from
 OPTIONS = {"optimization.lr": [0.01], "dataset.batch_size": 16, "common.seed": 1, "optimization.max_update": 6}
+OPTIONS |= {"checkpoint.best_checkpoint_metric": "score"}
 PLAN = Plan(Sizes(1, 24, 3, 50, 0.1), 64, (512,), "cpu", ("linformer",), None)
 
 
@@ -41,15 +41,16 @@ class StateFiles:
         self.folder = folder
         counts = {"examples": 40, "tokens": 300, "long": 1, "unknown": 0}
         splits = {"train": counts, "valid": counts}
-        self.summary = {"labels": ["0", "1"], "splits": splits, "long_length": 512, "scale": 5.0}
+        self.summary = {"task": TASKS["RTE"].as_json(), "splits": splits, "long_length": 512}
         self.results = {"runs": [_run(task, seed) for task in ("MRPC", "RTE") for seed in (1, 2)]}
         rows = range(SOURCES["WNLI"].files["test"].rows)
         self.submission = "index\tprediction\n" + "".join(f"{number}\t{number % 2}\n" for number in rows)
         self.model = resolve_config(Namespace(encoder_layers=1), 16)
         self.run = folder / "runs" / "RTE" / "seed1"
         self.run.mkdir(parents=True, exist_ok=True)
-        made = Provenance("finetune/rte", OPTIONS, "1" * 64, CHECKPOINT)
+        made = Provenance(FINE_TUNING, OPTIONS, "1" * 64, CHECKPOINT)
         write_whole(self.run / RUN_FILE, json.dumps({**made.as_json(), "complete": True}))
+        write_whole(self.run / SUMMARY_FILE, json.dumps(self.summary))
         write_whole(self.run / "predictions-valid.tsv", "label\tprediction\n0\t0\n")
         write_scores(self.run, made, {"valid": {"accuracy": 80.5}})
         (folder / RESULTS_FILE).unlink(missing_ok=True)
@@ -76,10 +77,9 @@ class StateFiles:
         found = best_checkpoints(self.folder)
         best: dict[str, tuple[float, Path]] = {}
         for run in content["runs"]:
-            values = [value for metrics in run["scores"].values() for value in metrics.values()]
-            mean = statistics.mean(values) if values else -float("inf")
-            if not run["error"] and (run["task"] not in best or mean > best[run["task"]][0]):
-                best[run["task"]] = mean, self.folder / run["folder"] / "checkpoint_best.pt"
+            value = run["score"]
+            if value is not None and (run["task"] not in best or value > best[run["task"]][0]):
+                best[run["task"]] = value, self.folder / run["folder"] / "checkpoint_best.pt"
         return None if found == {task: path for task, (_, path) in best.items()} else f"the checkpoints {found}"
 
     def _submission(self, chance: random.Random) -> str | None:
@@ -114,8 +114,7 @@ class StateFiles:
 
 
 def _run(task: str, seed: int) -> dict[str, Any]:
-    scores = {"valid": {"accuracy": 80.5 + seed, "f1": 70.0}}
-    return {"task": task, "seed": seed, "folder": f"{task}/seed{seed}", "scores": scores, "error": ""}
+    return {"task": task, "seed": seed, "folder": f"{task}/seed{seed}", "score": 80.5 + seed, "error": ""}
 
 
 def _write(path: Path, whole: Any, chance: random.Random) -> Any:

@@ -23,7 +23,10 @@ FINETUNE = ["task.data=D", "checkpoint.finetune_from_model=C", "checkpoint.save_
     [
         ("pretrain/tiny_512", ["task.data=D", "checkpoint.save_dir=S"]),
         ("pretrain/base_4096", ["task.data=D", "checkpoint.save_dir=S", "optimization.update_freq=[2]"]),
-        ("finetune/sts_b", [*FINETUNE, "model=tiny_512", "common.seed=7", "lr_scheduler=inverse_sqrt"]),
+        (
+            "finetune/finetune",
+            [*FINETUNE, "recipe=sts_b", "model=tiny_512", "common.seed=7", "lr_scheduler=inverse_sqrt"],
+        ),
     ],
 )
 def test_it_composes_what_fairseq_hydra_train_composes(config, overrides):
@@ -68,7 +71,7 @@ def test_what_a_run_is_made_of(tmp_path, monkeypatch):
     words = ["checkpoint.finetune_from_model=null", "model=tiny_512"]
 
     def made(data, *more):
-        return Provenance.of("finetune/rte", [*words, f"task.data={tmp_path / data}", *more])
+        return Provenance.of("finetune/finetune", ["recipe=rte", *words, f"task.data={tmp_path / data}", *more])
 
     first = made("data", "checkpoint.save_dir=/a", "common.seed=1")
     moved = made("moved", "checkpoint.save_dir=/b")

@@ -106,7 +106,7 @@ def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypat
 def test_fine_tuning_builds_the_checkpoints_model(options):
     given = {**vars(LinformerRobertaConfig()), "_name": "linformer_roberta_small", "dropout": 0.0, **options}
     trained = resolve_config(OmegaConf.create(given), 1024)
-    model = composed("finetune", "rte", "task.data=D", "checkpoint.finetune_from_model=C").model
+    model = composed("finetune", "finetune", "task.data=D", "checkpoint.finetune_from_model=C").model
     adopt(model, architecture_options(trained))
     built = resolve_config(model, 1024)
     assert built == replace(trained, dropout=0.1), "dropout is the recipe's"
@@ -120,6 +120,6 @@ def test_no_weights_no_dropout(monkeypatch):
 
 
 def test_what_was_typed_stays():
-    model = composed("finetune", "rte", "task.data=D", "model.projected_length=7", "model.local_conv=5").model
+    model = composed("finetune", "finetune", "task.data=D", "model.projected_length=7", "model.local_conv=5").model
     adopt(model, {"projected_length": 8, "local_conv": 9, "encoder_layers": 3})
     assert (model.projected_length, model.local_conv, model.encoder_layers) == (7, 5, 3)

@@ -102,7 +102,7 @@ def test_python_says_what_is_missing(trained, tmp_path):
         LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(tmp_path))
 
 
-FINETUNE = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "sst_2"]
+FINETUNE = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "finetune"]
 
 
 def test_fine_tuning_without_a_checkpoint_stops(classification, tmp_path):
@@ -123,10 +123,10 @@ def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_p
     command = [*FINETUNE, *schedule, *paths, "common.cpu=true", "dataset.num_workers=0"]
     run(*command, "optimization.max_update=20", cwd=tmp_path)
     output = run(*command, "optimization.max_update=60", cwd=tmp_path)
-    assert "Loaded checkpoint runs/sst_2/checkpoint_last.pt" in output
+    assert "Loaded checkpoint runs/SST-2/checkpoint_last.pt" in output
     assert float(re.findall(r"valid on .*? accuracy ([\d.]+)", output)[-1]) > 90
 
-    roberta = LinformerRobertaModel.from_pretrained(str(tmp_path / "runs/sst_2"))
+    roberta = LinformerRobertaModel.from_pretrained(str(tmp_path / "runs/SST-2"))
     roberta.eval()
     for sentence, label in (("the old dog runs today", "1"), ("the young bird sings today", "0")):
         number = roberta.predict("sentence_classification_head", roberta.encode(sentence)).argmax().item()

@@ -1,0 +1,36 @@
+"""How many updates a run has that counts epochs, and over how many of them its learning rate warms up."""
+
+import math
+
+from omegaconf import DictConfig
+
+from ..errors import check
+
+WARM_UP = 0.06  # of the updates, as RoBERTa's recipes for GLUE have it (Liu et al. 2019, table 10)
+
+
+def updates_of(rows: float, batch_size: int) -> int:
+    """The updates that see so many rows, at least one."""
+    return max(1, math.ceil(rows / batch_size))
+
+
+def plan(cfg: DictConfig, rows: int | None) -> None:
+    """Gives a training that counts epochs alone its updates and warm-up, in place: schedules are by updates.
+
+    Args:
+        cfg: fairseq's whole configuration.
+        rows: of the training set; None where they are not known.
+
+    Raises:
+        UserError: there is nothing to count them by.
+    """
+    if cfg.optimization.max_update > 0 or "total_num_update" not in cfg.lr_scheduler:
+        return
+    countable = rows is not None and cfg.dataset.batch_size is not None and cfg.optimization.max_epoch > 0
+    check("optimization.max_update", 0, countable, "above 0 without a prepared task, batch_size and max_epoch")
+    processes, steps = cfg.distributed_training.distributed_world_size, cfg.optimization.update_freq[0]
+    batch_size = cfg.dataset.batch_size * processes * steps
+    updates = updates_of(cfg.optimization.max_epoch * (rows or 0), batch_size)
+    cfg.optimization.max_update = updates
+    cfg.lr_scheduler.total_num_update = updates
+    cfg.lr_scheduler.warmup_updates = cfg.lr_scheduler.warmup_updates or round(WARM_UP * updates)
