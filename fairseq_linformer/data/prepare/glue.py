@@ -130,6 +130,8 @@ def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as temporary:
         for task in tasks:
+            if task not in DOWNLOADS:
+                raise UserError(f"{task} is not among the official downloads: --source names a folder or an archive")
             files = list(download(source, DOWNLOADS[task]).values())  # in the order of DOWNLOADS
             (Path(temporary) / task).mkdir()
             if task == "MRPC":
