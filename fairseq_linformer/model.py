@@ -54,6 +54,22 @@ class LinformerRobertaEncoder(RobertaEncoder):
         return self.output_layer(features), {"inner_states": None}
 
 
+class TokenClassificationHead(nn.Module):
+    """The layers of RoBERTa's classification head at every token, (B, n, d) to (B, n, classes).
+
+    RoBERTa's reads ``<s>`` alone. The parameters are those of `head`, and have its names in checkpoints.
+    """
+
+    def __init__(self, head: RobertaClassificationHead) -> None:
+        super().__init__()
+        self.dense, self.activation_fn, self.dropout = head.dense, head.activation_fn, head.dropout
+        self.out_proj = head.out_proj
+
+    def forward(self, features: Tensor, **kwargs: Any) -> Tensor:
+        hidden = self.activation_fn(self.dense(self.dropout(features)))
+        return self.out_proj(self.dropout(hidden))
+
+
 @register_model("linformer_roberta", dataclass=LinformerRobertaConfig)
 class LinformerRobertaModel(RobertaModel):
     """Masked language model and classifier with Linformer's attention, or any other of the registry.

@@ -1,7 +1,7 @@
 """The registered tasks, which are fairseq's own with little changed, and what is around training (training/run.py).
 
 ``dynamic_masked_lm`` is ``masked_lm`` with new masks in each epoch; ``text_prediction`` is ``sentence_prediction`` with
-a choice of what is cut of long texts.
+several classes per row and classes per word too, and a choice of what is cut of long texts.
 """
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
@@ -13,16 +13,20 @@ from typing import Any, Optional
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from fairseq.utils import split_paths
+from omegaconf import II, open_dict
 
 from .data.epochs import SharedEpochDataset
-from .data.tasks import SUMMARY_FILE, Task, label_names, own_task, read_summary
+from .data.targets import MultiHotDataset, WordTargetDataset
+from .data.tasks import KINDS, SUMMARY_FILE, Task, label_names, own_task, read_summary
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset
-from .errors import check
+from .errors import UserError, check
+from .model import TokenClassificationHead
 from .system.files import check_data_path
 from .training.run import TrainingTask, whole_config
 from .training.schedule import plan
@@ -30,6 +34,7 @@ from .training.schedule import plan
 DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 
 TRUNCATION_CHOICES = ChoiceEnum(list(METHODS))
+KIND_CHOICES = ChoiceEnum(list(KINDS))
 
 
 def _save_interval() -> Any:
@@ -67,8 +72,16 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
 @dataclass
 class TextPredictionConfig(SentencePredictionConfig):
-    """Options of ``text_prediction``: those of ``sentence_prediction``, and how long texts are shortened."""
+    """Options of ``text_prediction``: those of ``sentence_prediction``, and how long texts are shortened.
 
+    What the data says itself, its kind and number of classes, may be left out, and is written into checkpoints.
+    """
+
+    kind: Optional[KIND_CHOICES] = field(  # type: ignore[valid-type]  # noqa: UP045
+        default=None, metadata={"help": "what a label is (default: as the data says)"}
+    )
+    num_classes: int = field(default=-1, metadata={"help": "outputs of the model (default: as the data says)"})
+    regression_target: Optional[bool] = II("criterion.regression_target")  # noqa: UP045
     truncation: TRUNCATION_CHOICES = field(  # type: ignore[valid-type]
         default="head", metadata={"help": "what stays of a long text (random-crop: of train's; the head of others)"}
     )
@@ -83,10 +96,13 @@ class TextPredictionConfig(SentencePredictionConfig):
 
 @register_task("text_prediction", dataclass=TextPredictionConfig)
 class TextPredictionTask(TrainingTask, SentencePredictionTask):
-    """Classification or regression of texts and pairs of any length, shortened to ``truncate_to`` tokens.
+    """Classification or regression of texts and pairs of any length, or of words, shortened to ``truncate_to`` tokens.
 
     Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of the split ``train``,
     new ones each epoch; every other split takes the head, so that validation does not depend on chance.
+
+    Attributes:
+        record: what the data's folder says of itself: its kind, classes and metrics.
     """
 
     NEXT = "python scripts/predict.py --checkpoint {run} --input TEXTS"
@@ -98,19 +114,14 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
 
         Raises:
             FileNotFoundError: the data folder, or a dictionary in it, does not exist.
-            ValueError: an option cannot work, with this data.
+            UserError: an option cannot work, with this data.
         """
-        summary = read_summary(Path(cfg.data)) if Path(cfg.data, SUMMARY_FILE).is_file() else None
-        if summary is not None:
-            _adopt_record(cfg, summary.task)
-        _check_data(cfg)
+        record = read_record(Path(cfg.data), bool(cfg.regression_target))
+        _adopt_record(cfg, record)
         task = super().setup_task(cfg, **kwargs)
-        kind, classes = (
-            ("regression", ()) if cfg.regression_target else ("single-label", label_names(task.label_dictionary))
-        )
-        task.record = own_task(Path(cfg.data).name, kind, classes) if summary is None else summary.task
+        task.record = record
         if task.to_train is not None:
-            plan(task.to_train, None if summary is None else summary.splits["train"].examples)
+            plan(task.to_train, _training_rows(Path(cfg.data)))
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
             whole = whole_config(cfg)
@@ -118,18 +129,26 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         _check_lengths(cfg, cfg.max_positions)
         return task
 
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
-        """As every task; with the metrics that our criterion, whose own method of this name is static, has of us."""
-        super().reduce_metrics(logging_outputs, criterion)
-        if hasattr(criterion, "log_metrics"):
-            criterion.log_metrics(logging_outputs)
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """The model, with the head that the kind of label needs."""
+        model = super().build_model(cfg, from_checkpoint)
+        if self.record.kind == "token-label":
+            name = self.cfg.classification_head_name
+            model.classification_heads[name] = TokenClassificationHead(model.classification_heads[name])
+        return model
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
-        """Loads a split, its rows truncated as the class says."""
+        """Loads a split, its rows truncated as the class says, its targets as ``data/targets.py`` has them."""
         cfg, dictionary = self.cfg, self.source_dictionary
+        dataset = super().load_dataset(split, combine, **kwargs)
+        if self.record.kind == "multi-label":
+            dataset = MultiHotDataset(dataset, cfg.num_classes)
+        if self.record.kind == "token-label":
+            _check_file(Path(cfg.data), f"label/{split}.idx")  # without it nothing says where words begin
+            dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
         method = "head" if cfg.truncation == "random-crop" and split != "train" else str(cfg.truncation)
         truncated = TruncatedDataset(
-            super().load_dataset(split, combine, **kwargs),
+            dataset,
             cfg.max_positions if cfg.truncate_to is None else cfg.truncate_to,
             method,
             dictionary.bos(),
@@ -140,6 +159,51 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         self.datasets[split] = SharedEpochDataset(truncated)
         return self.datasets[split]
 
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
+        """As every task; with the metrics that our criterion, whose own method of this name is static, has of us."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if hasattr(criterion, "log_metrics"):
+            criterion.log_metrics(logging_outputs)
+
+
+def read_record(folder: Path, regression: bool) -> Task:
+    """The record of a prepared folder; one of the kind's own metrics for what fairseq-preprocess wrote.
+
+    Args:
+        folder: of ``text_prediction``, or of fairseq's ``sentence_prediction``.
+        regression: whether it is one, where the folder does not say.
+
+    Raises:
+        FileNotFoundError: the folder, or a dictionary in it, does not exist.
+        UserError: the path or the folder's summary cannot be read.
+    """
+    check_data_path(folder)
+    _check_file(folder, f"input0/{DICTIONARY_FILE}")
+    task = read_summary(folder).task if (folder / SUMMARY_FILE).is_file() else None
+    kind = task.kind if task is not None else "regression" if regression else "single-label"
+    classes: tuple[str, ...] = ()
+    if kind != "regression":
+        _check_file(folder, f"label/{DICTIONARY_FILE}")
+        classes = class_names(Dictionary.load(str(folder / "label" / DICTIONARY_FILE)))
+    if task is None:
+        return own_task(folder.name, kind, classes)
+    if task.classes != classes:
+        names = (", ".join(found) for found in (task.classes, classes))
+        raise UserError("{}: {} has the classes {}, but label/dict.txt {}".format(folder, SUMMARY_FILE, *names))
+    return task
+
+
+def _training_rows(folder: Path) -> int | None:
+    """The rows of train; None where the folder does not say."""
+    split = read_summary(folder).splits.get("train") if (folder / SUMMARY_FILE).is_file() else None
+    return None if split is None else split.examples
+
+
+def class_names(dictionary: Dictionary) -> tuple[str, ...]:
+    """The classes, without what tasks add to a dictionary, and what fairseq-preprocess fills it up with."""
+    names = label_names(dictionary)
+    return tuple(name for name in names if name != "<mask>" and not name.startswith("madeupword"))
+
 
 def _check_file(data: Path, name: str) -> None:
     if not data.is_dir():
@@ -149,30 +213,28 @@ def _check_file(data: Path, name: str) -> None:
 
 
 def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
-    """Gives the task, and the criterion beside it, what the data's record says."""
-    if cfg.num_classes == -1:
-        cfg.num_classes = len(record.classes) or 1
-    cfg.regression_target = record.kind == "regression"
-    whole = whole_config(cfg)
-    if whole is not None:
-        whole.criterion.regression_target = cfg.regression_target
+    """Completes the options that the data decides, also in the configuration of the whole run, which checkpoints hold.
 
-
-def _check_data(cfg: TextPredictionConfig) -> None:
-    folder = Path(cfg.data)
-    check_data_path(folder)
-    for name in ("input0",) if cfg.regression_target else ("input0", "label"):
-        _check_file(folder, f"{name}/{DICTIONARY_FILE}")
-    if not cfg.regression_target:
-        file = folder / "label" / DICTIONARY_FILE
-        classes = _number_of_classes(file)
-        check("num_classes", cfg.num_classes, cfg.num_classes == classes, f"{classes}, the classes of {file}")
-
-
-def _number_of_classes(file: Path) -> int:
-    """The lines of a label dictionary, without those that fairseq-preprocess fills up to a multiple of eight with."""
-    with file.open(encoding="utf-8") as lines:
-        return sum(not line.startswith("madeupword") for line in lines)
+    Raises:
+        UserError: one of them was given, and is another.
+    """
+    file, regression = Path(cfg.data, "label", DICTIONARY_FILE), record.kind == "regression"
+    classes = len(record.classes) or 1
+    reasons = {
+        "kind": f"{record.kind}, as {cfg.data} is",
+        "regression_target": f"{str(regression).lower()}, as {cfg.data} is {record.kind}",
+        "num_classes": f"{classes}, the classes of {file}" if record.classes else "1, for scores",
+    }
+    found = {"kind": record.kind, "regression_target": regression, "num_classes": classes}
+    for name, value in found.items():
+        given = getattr(cfg, name)
+        check(name, given, given in (None, -1, value), reasons[name])
+        setattr(cfg, name, value)
+    if (whole := whole_config(cfg)) is not None:
+        with open_dict(whole):
+            whole.task.update(found)
+            if "regression_target" in (whole.get("criterion") or ()):
+                whole.criterion.regression_target = regression
 
 
 def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:

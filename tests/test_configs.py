@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
 
 from fairseq_linformer.config import LinformerRobertaConfig
+from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
 from tests.helpers import ROOT
@@ -99,7 +99,7 @@ SET = {
         ("model/options", LinformerRobertaConfig, "linformer_roberta"),
         ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
-        ("finetune/criterion/text_prediction", SentencePredictionConfig, "text_prediction"),
+        ("finetune/criterion/text_prediction", TextPredictionCriterionConfig, "text_prediction"),
     ],
 )
 def test_options_file_lists_every_option_at_its_default(file, config, name):

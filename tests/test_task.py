@@ -1,18 +1,23 @@
 """The tasks on small prepared folders: what is loaded, batched, masked and cropped anew each epoch, and refused."""
 
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from fairseq.tasks import setup_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.targets import CUT, NO_WORD, UNKNOWN
 from fairseq_linformer.data.tasks import own_task
-from fairseq_linformer.data.truncation import METHODS, truncate
+from fairseq_linformer.data.truncation import METHODS, kept_tokens
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask, TextPredictionConfig
 from tests.helpers.inputs import Numbers
 
@@ -45,13 +50,13 @@ def pairs(tmp_path_factory):
     return write(tmp_path_factory.mktemp("pairs") / "out", pairs=True)
 
 
-def task_of(folder, name="text_prediction", **options):
-    """The task as fairseq-hydra-train sets it up, with its splits train and valid."""
+def task_of(folder, name="text_prediction", splits=("train", "valid"), **options):
+    """The task as fairseq-hydra-train sets it up, with some of its splits."""
     config = {"text_prediction": TextPredictionConfig, "sentence_prediction": SentencePredictionConfig}[name]
     given = {"data": str(folder), "num_classes": 2, "init_token": BOS, "separator_token": EOS, "max_positions": 64}
     given |= {"regression_target": False, "classification_head_name": "head", "seed": 1, "_name": name}
     task = setup_task(OmegaConf.create({**vars(config()), **given, **options}))
-    for split in ("train", "valid"):
+    for split in splits:
         task.load_dataset(split)
     return task
 
@@ -101,7 +106,7 @@ def test_validation_takes_no_chance(pairs, method):
     kept = "head" if method == "random-crop" else method
     whole = task_of(pairs, name="sentence_prediction").dataset("valid")
     items = [whole[row]["net_input.src_tokens"] for row in range(len(whole))]
-    expected = [truncate(item, LENGTH, kept, BOS, EOS).tolist() for item in items]
+    expected = [item[kept_tokens(item, LENGTH, kept, BOS, EOS)].tolist() for item in items]
     assert rows(task, "valid", epoch=1) == rows(task, "valid", epoch=2) == expected
 
 
@@ -207,7 +212,8 @@ def test_scores(tmp_path):
         ({"shorten_method": "random_crop"}, "shorten_method=random_crop is not allowed"),
         ({"shorten_data_split_list": "train"}, "shorten_data_split_list=train is not allowed: it must be left out"),
         ({"num_classes": 3}, r"num_classes=3 is not allowed: it must be 2, the classes of .*label/dict\.txt"),
-        ({"num_classes": -1}, "num_classes=-1 is not allowed: it must be 2"),
+        ({"regression_target": True}, "regression_target=True is not allowed: it must be false, as .* is single-label"),
+        ({"kind": "multi-label"}, "kind=multi-label is not allowed: it must be single-label, as .*/out is"),
         ({"init_token": 5}, "init_token=5 is not allowed: it must be 0, <s>"),
         ({"separator_token": 5}, "separator_token=5 is not allowed: it must be 2, </s>"),
         ({"add_prev_output_tokens": True}, "add_prev_output_tokens=True is not allowed"),
@@ -217,6 +223,137 @@ def test_scores(tmp_path):
 def test_options_that_cannot_work_are_refused(texts, options, message):
     with pytest.raises(ValueError, match=message):
         task_of(texts, **options)
+
+
+NOT_GIVEN = {"kind": None, "num_classes": -1, "regression_target": None}
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "classes"),
+    [
+        (["b", "a", "c"], "single-label", 3),
+        ([("b", "a"), (), ("c",)], "multi-label", 3),
+        (["1", "2.5", "0"], "regression", 1),
+        ([("x", "y"), ("y", "y"), ("x", "x")], "token-label", 2),
+    ],
+)
+def test_what_is_not_given_is_as_the_data_says(tmp_path, labels, kind, classes):
+    """Also in the configuration of the whole run, which the criterion and checkpoints have."""
+    texts = [("1", "2")] * 3 if kind == "token-label" else ["1 2"] * 3
+    rows = list(map(Example, texts, labels))
+    write_labelled(tmp_path / "out", own_task("own", kind), {"train": rows}, Numbers())
+    options = {**vars(TextPredictionConfig()), **NOT_GIVEN, "data": str(tmp_path / "out"), "seed": 1}
+    options |= {"_name": "text_prediction", "classification_head_name": "head"}
+    criterion = {"_name": "text_prediction", "regression_target": None}
+    whole = OmegaConf.create({"task": options, "criterion": criterion, "model": None})
+    whole.update({"checkpoint": {}, "optimization": {}})
+    whole._set_flag("allow_objects", True)  # as of a checkpoint: no training begins
+    task = setup_task(whole.task)
+    expected = {"kind": kind, "num_classes": classes, "regression_target": kind == "regression"}
+    for cfg in (task.cfg, whole.task):
+        assert {name: cfg[name] for name in expected} == expected
+    assert whole.criterion.regression_target == (kind == "regression")
+    assert task.record.kind == kind and len(task.record.classes) == (0 if kind == "regression" else classes)
+
+
+def test_what_fairseq_preprocess_wrote_has_the_kind_of_regression_target(texts, tmp_path):
+    for name in ("input0", "label"):
+        (tmp_path / name).symlink_to(texts / name)
+    found = task_of(tmp_path, **NOT_GIVEN).record
+    assert (found.kind, found.classes, found.headline) == ("single-label", ("0", "1"), ("accuracy",))
+    found = task_of(tmp_path, **{**NOT_GIVEN, "regression_target": True}, splits=()).record
+    assert (found.kind, found.classes, found.headline) == ("regression", (), ("pearson", "spearman"))
+
+
+def test_a_dictionary_of_other_labels_than_the_record_is_refused(texts, tmp_path):
+    copy = tmp_path / "out"
+    shutil.copytree(texts, copy)
+    (copy / "label/dict.txt").write_text("1 40\n0 40\n")
+    with pytest.raises(UserError, match=r"out: task\.json has the classes 0, 1, but label/dict\.txt 1, 0"):
+        task_of(copy)
+
+
+def test_several_classes_per_row(tmp_path):
+    labels = [("b", "a", "b"), (), ("c",), ("a", "b", "c"), ("b",)]
+    rows = [Example("1 2 3", label) for label in labels]
+    write_labelled(tmp_path / "out", own_task("own", "multi-label"), {"train": rows, "valid": rows}, Numbers())
+    task = task_of(tmp_path / "out", **NOT_GIVEN, truncate_to=4)
+    (found,) = batches(task, "valid")
+    assert found["target"].dtype == torch.float32
+    for index, target in zip(found["id"].tolist(), found["target"].tolist(), strict=True):
+        assert target == [float(name in labels[index]) for name in "abc"]
+
+
+def word_rows(number=40):
+    """Rows of 1 to 12 words of 1 to 3 pieces, each word's class the number of its pieces."""
+    chance = random.Random(1)
+    found = []
+    for _ in range(number):
+        sizes = [chance.randint(1, 3) for _ in range(chance.randint(1, 12))]
+        text = tuple(" ".join(str(chance.randrange(90)) for _ in range(size)) for size in sizes)
+        found.append(Example(text, tuple(map(str, sizes))))
+    return found
+
+
+@pytest.mark.parametrize("init_token", [BOS, None])
+@pytest.mark.parametrize("method", METHODS)
+def test_classes_of_words_stay_with_their_first_pieces(tmp_path, method, init_token):
+    """Cut by hand: what stands where a word of the whole row begins, or that it was cut."""
+    examples = word_rows()
+    unlabelled = [replace(row, label=None) for row in examples]
+    splits = {"train": examples, "valid": examples, "test": unlabelled}
+    write_labelled(tmp_path / "out", own_task("own", "token-label"), splits, Numbers())
+    options = {**NOT_GIVEN, "init_token": init_token}
+    whole = task_of(tmp_path / "out", **options)
+    task = task_of(
+        tmp_path / "out", **options, truncation=method, truncate_to=LENGTH, splits=("train", "valid", "test")
+    )
+    cut = 0
+    for split in ("train", "valid", "test"):
+        for batch in batches(task, split):
+            shape = batch["target"].shape
+            assert shape == batch["places"].shape and batch["target"].dtype == torch.int64
+            for row, index in enumerate(batch["id"].tolist()):
+                example, tokens = examples[index], batch["net_input"]["src_tokens"][row].tolist()
+                targets, places = batch["target"][row].tolist(), batch["places"][row].tolist()
+                words = len(example.text)
+                assert places[words:] == [CUT] * (shape[1] - words) and targets[words:] == [NO_WORD] * len(
+                    places[words:]
+                )
+                expected = [UNKNOWN if split == "test" else int(label) - 1 for label in example.label]
+                assert targets[:words] == expected
+                seen = [place for place in places[:words] if place != CUT]
+                assert seen == sorted(set(seen))
+                firsts = [int(word.split()[0]) + 4 for word in example.text]
+                assert [tokens[place] for place in seen] == [
+                    first for first, place in zip(firsts, places, strict=False) if place != CUT
+                ]
+                if split != "test" and method != "random-crop":
+                    item = whole.dataset(split)[index]
+                    kept = naive_kept(len(item["net_input.src_tokens"]), method, init_token is not None)
+                    places_of_whole = item["places"].tolist()
+                    assert places[:words] == [kept.index(place) if place in kept else CUT for place in places_of_whole]
+                cut += places[:words].count(CUT)
+    assert cut > 20
+
+
+def naive_kept(length, method, with_start):
+    """The places of a single text's row that stay of `length`."""
+    if length <= LENGTH:
+        return list(range(length))
+    start, end = int(with_start), length - 1
+    room = LENGTH - with_start - 1
+    head = {"head": room, "tail": 0, "head-tail": (room + 2) // 4}[method]
+    text = [*range(start, start + head), *range(end - (room - head), end)]
+    return [*range(start), *text, end]
+
+
+def test_a_split_without_word_starts_is_named(tmp_path):
+    write_labelled(tmp_path / "out", own_task("own", "token-label"), {"train": word_rows(3)}, Numbers())
+    for suffix in ("bin", "idx"):
+        (tmp_path / f"out/label/train.{suffix}").unlink()
+    with pytest.raises(FileNotFoundError, match=r"data=.*/out: it holds no label/train\.idx"):
+        task_of(tmp_path / "out", **NOT_GIVEN, splits=("train",))
 
 
 @pytest.mark.parametrize(("separator", "least"), [(EOS, 5), (None, 4)])

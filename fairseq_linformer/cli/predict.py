@@ -6,7 +6,9 @@
 
 Texts are lines of a .txt file, a column of a .tsv file with a header, or a key of a .jsonl file; - is standard input.
 What is printed has a row for each, in their order, so none may be blank: a table with tabs, or JSON lines (--to jsonl).
-Long texts are shortened as in training.
+Several classes are separated by commas. A model of token labels reads words between spaces, or JSON lists of words, and
+prints a word and its label per line, with a blank line after each text. Long texts are shortened as in training; words
+that this cuts have the most frequent label, and are counted.
 
 A submission holds the files of GLUE's leaderboard, checked and zipped: those of each task of scripts/finetune.py's
 folder, from the run that is best on the dev set; AX from MNLI's.
@@ -14,16 +16,21 @@ folder, from the run that is best on the dev set; AX from MNLI's.
 
 import argparse
 import contextlib
+import heapq
+import itertools
 import json
+import operator
 import signal
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 from ..checkpoint import checkpoint_file
+from ..data.prepare.labelled import Example
 from ..data.prepare.rows import FORMATS, read_rows
-from ..data.tasks import TASKS
+from ..data.tasks import TASKS, Task
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints
@@ -34,7 +41,7 @@ from ..finetune.submission import (
     write_submission_file,
 )
 from ..system.files import staged_folder
-from .arguments import make_parser
+from .arguments import make_parser, number
 from .program import program
 
 
@@ -45,6 +52,7 @@ def predict(
     kind: str | None = None,
     text: str | None = None,
     second: str | None = None,
+    top: int | None = None,
     to: str | None = None,
 ) -> None:
     """Prints the predictions for the texts of a file."""
@@ -59,25 +67,68 @@ def predict(
             raise UserError(f"{checkpoint} predicts pairs: --second names the second text, of a .tsv or .jsonl file")
         if second is not None and not predictor.pairs:
             raise UserError(f"--second {second}: {checkpoint} predicts single texts")
+        of = predictor.record.kind
+        if top is not None and of not in ("single-label", "multi-label"):
+            raise UserError(f"--top {top}: {checkpoint} predicts {of}, without probabilities of classes")
         name = "standard input" if source == "-" else source
         rows = read_rows(lines, kind, name, text or "text", second)
-        predictions = predictor.texts(rows, where=f"{name}, line", before=int(kind == "tsv"))
-        for line in _as_json(predictions) if to == "jsonl" else _as_table(predictions, predictor.labels):
+        where, before = f"{name}, line", int(kind == "tsv")
+        if of == "token-label":
+            _print_words(predictor, rows, where, before, to)
+            return
+        predictions = predictor.texts(rows, where, before)
+        for line in _as_json(predictions, of, top) if to == "jsonl" else _as_table(predictions, predictor.record, top):
             print(line)
 
 
-def _as_table(predictions: Iterator[Prediction], labels: tuple[str, ...]) -> Iterator[str]:
-    yield "\t".join(["label", *labels] if labels else ["score"])
+def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) -> Iterator[str]:
+    header = {"regression": "score", "multi-label": "labels"}.get(task.kind, "label")
+    if top is None:
+        yield "\t".join([header, *task.classes])
+    else:
+        ranks = range(1, min(top, len(task.classes)) + 1)
+        yield "\t".join([header, *(f"{column}{rank}" for rank in ranks for column in ("class", "probability"))])
     for prediction in predictions:
-        yield "\t".join([prediction.label, *(f"{value:.4f}" for value in prediction.probabilities.values())])
+        label = prediction.label if isinstance(prediction.label, str) else ",".join(prediction.label)
+        cells = [f"{value:.4f}" for value in prediction.probabilities.values()]
+        if top is not None:
+            pairs = most_probable(prediction.probabilities, top).items()
+            cells = [cell for name, value in pairs for cell in (name, f"{value:.4f}")]
+        yield "\t".join([label, *cells])
 
 
-def _as_json(predictions: Iterator[Prediction]) -> Iterator[str]:
+def _as_json(predictions: Iterator[Prediction], kind: str, top: int | None) -> Iterator[str]:
     for prediction in predictions:
-        if prediction.probabilities:
-            yield json.dumps({"label": prediction.label, "probabilities": prediction.probabilities})
+        if kind == "regression":
+            yield json.dumps({"score": float(cast(str, prediction.label))})
         else:
-            yield json.dumps({"score": float(prediction.label)})
+            named = {"label" if kind == "single-label" else "labels": prediction.label}
+            yield json.dumps({**named, "probabilities": most_probable(prediction.probabilities, top)})
+
+
+def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str, float]:
+    """The `top` classes with the highest probabilities, the highest first; all in their own order for None."""
+    if top is None:
+        return probabilities
+    return dict(heapq.nlargest(top, probabilities.items(), key=operator.itemgetter(1)))
+
+
+def _print_words(predictor: Predictor, rows: Iterator[Example], where: str, before: int, to: str | None) -> None:
+    """A word and its label per line, and a blank line after each row; or a JSON object per row."""
+    words, again = itertools.tee(map(_in_words, rows))
+    total = cut = 0
+    for row, prediction in zip(words, predictor.texts(again, where, before), strict=True):
+        total, cut = total + len(row.text), cut + prediction.cut
+        if to == "jsonl":
+            print(json.dumps({"words": row.text, "labels": prediction.label}))
+        else:
+            print(*map("\t".join, zip(row.text, prediction.label, strict=True)), "", sep="\n")
+    if cut:
+        print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
+
+
+def _in_words(row: Example) -> Example:
+    return row if isinstance(row.text, tuple) else Example(tuple(row.text.split()), None, row.second)
 
 
 def submit(runs: Path, data: Path, submission: Path) -> None:
@@ -100,7 +151,7 @@ def submit(runs: Path, data: Path, submission: Path) -> None:
         for name, checkpoint in found.items():
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)
-            write_submission_file(folder, name, [prediction.label for prediction in predictions])
+            write_submission_file(folder, name, [cast(str, prediction.label) for prediction in predictions])
         check_submission(folder)
         with zipfile.ZipFile(folder / "submission.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
             for name in found:
@@ -121,6 +172,8 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--from", dest="kind", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
     add("--text", metavar="NAME", help="column or key of the text (default: text)")
     add("--second", metavar="NAME", help="column or key of the second text, for pairs")
+    text = "the N most probable classes with their probabilities, instead of all"
+    add("--top", metavar="N", type=number(int, least=1), help=text)
     add("--to", choices=("tsv", "jsonl"), help="format of what is printed (default: tsv)")
     submission = parser.add_argument_group("GLUE's test sets")
     submission.add_argument("--runs", metavar="DIR", type=Path, help="a folder of scripts/finetune.py")

@@ -1,4 +1,4 @@
-"""Which tokens of a long text stay when a model is fine-tuned: ``truncate`` for one row, and a dataset of such rows.
+"""Which tokens of a long text stay when a model is fine-tuned: ``kept_tokens`` of one row, and a dataset of such rows.
 
 fairseq's own ``shorten_method`` knows nothing of special tokens: ``truncate`` loses the closing ``</s>`` and may lose
 all of a second text, ``random_crop`` loses the ``<s>`` that the classification head reads.
@@ -10,16 +10,18 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from ..errors import UserError
+from .targets import moved
 
 METHODS = ("head", "tail", "head-tail", "random-crop")
 
 
-def truncate(row: Tensor, length: int, method: str, bos: int, eos: int, fraction: float = 0.0) -> Tensor:
-    """The row shortened to `length` tokens, or the row itself where it is no longer than that.
+def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fraction: float = 0.0) -> Tensor:
+    """Which tokens of a row stay, `length` of them, or all where it is no longer than that.
 
     What is special stays: a first token that is `bos`, and every `eos`. Of the text between them as much stays as fits;
     of a pair the longer text is shortened first, then both alike, as Hugging Face's ``longest_first`` does. Of the m
@@ -34,10 +36,10 @@ def truncate(row: Tensor, length: int, method: str, bos: int, eos: int, fraction
         fraction: where a random crop starts, at least 0 and below 1.
 
     Returns:
-        ids, (min(tokens, length),), in their order.
+        True for each token that stays, (tokens,).
 
     Raises:
-        ValueError: `length`, `method` or `fraction` is not allowed.
+        UserError: `length`, `method` or `fraction` is not allowed.
     """
     if method not in METHODS:
         raise UserError(f"method={method} is not allowed: it must be one of {', '.join(METHODS)}")
@@ -50,7 +52,7 @@ def truncate(row: Tensor, length: int, method: str, bos: int, eos: int, fraction
         allowed = f"at least {len(special) + 1}, one beside the special tokens of a row"
         raise UserError(f"length={length} is not allowed: it must be {allowed}")
     if len(row) <= length:
-        return row
+        return torch.ones_like(keep)
     texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # some of them empty
     kept = _shares([end - start for start, end in texts], length - len(special))
     for (start, end), count in zip(texts, kept, strict=True):
@@ -61,7 +63,7 @@ def truncate(row: Tensor, length: int, method: str, bos: int, eos: int, fraction
             head = {"head": count, "tail": 0, "head-tail": (count + 2) // 4}[method]
             keep[start : start + head] = True
             keep[end - (count - head) : end] = True
-    return row[keep]
+    return keep
 
 
 def _shares(lengths: Sequence[int], room: int) -> list[int]:
@@ -80,11 +82,13 @@ def _shares(lengths: Sequence[int], room: int) -> list[int]:
 
 
 class TruncatedDataset(FairseqDataset):
-    """The rows of fairseq's ``sentence_prediction``, tokens and their counts, each truncated to `length` tokens.
+    """The rows of fairseq's ``sentence_prediction``, each truncated to `length` tokens.
+
+    Their tokens, their counts and, where there are, the ``places`` of words (``WordTargetDataset``).
 
     Args:
         dataset: what SentencePredictionTask loads.
-        length, method, bos, eos: as ``truncate`` has them.
+        length, method, bos, eos: as ``kept_tokens`` has them.
         seed: of random crops. A crop depends on the seed, the epoch and the row alone, so it is the same in every
             process and after a resumption.
         by_length: bring rows of about one length together, so that batches hold little padding. The order among rows
@@ -107,9 +111,13 @@ class TruncatedDataset(FairseqDataset):
         # A generator of its own for each row: no worker process and no order of reading changes what it draws.
         random = self.method == "random-crop"
         fraction = np.random.default_rng((self.seed, self.epoch, index)).random() if random else 0.0
-        tokens = truncate(item["net_input.src_tokens"], self.length, self.method, self.bos, self.eos, fraction)
-        counts = dict.fromkeys(("net_input.src_lengths", "ntokens"), len(tokens))
-        return {**item, "net_input.src_tokens": tokens, **counts}
+        tokens = item["net_input.src_tokens"]
+        kept = kept_tokens(tokens, self.length, self.method, self.bos, self.eos, fraction)
+        changed: dict[str, Any] = dict.fromkeys(("net_input.src_lengths", "ntokens"), int(kept.sum()))
+        changed["net_input.src_tokens"] = tokens[kept]
+        if "places" in item:
+            changed["places"] = moved(item["places"], kept)
+        return {**item, **changed}
 
     def __len__(self) -> int:
         return len(self.dataset)

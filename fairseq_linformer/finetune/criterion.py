@@ -1,52 +1,147 @@
-"""The registered criterion, ``text_prediction``: fairseq's ``sentence_prediction`` with metrics of the whole set.
+"""The registered criterion, ``text_prediction``: a loss for each kind of label, and metrics of the whole set.
 
-fairseq's own ends the run where a validation batch has one row, of which there is no correlation, and on several ranks
-wherever a metric needs the predictions themselves: it lets the trainer add up the ranks' lists of them.
+fairseq's own ``sentence_prediction`` ends the run where a validation batch has one row, of which there is no
+correlation, and on several ranks wherever a metric needs the predictions themselves: it lets the trainer add up the
+ranks' lists of them.
 """
 
+# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+
+import itertools
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
-from typing import Any
+from typing import Any, Optional
 
 import torch
-from fairseq.criterions import register_criterion
-from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
-from fairseq.data import Dictionary
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
 from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from fairseq.logging.meters import MetersDict
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from ..data.tasks import Task, label_names
-from .metrics import SCORE, score
+from ..data.targets import CUT, usual_class
+from ..data.tasks import Task
+from ..errors import check
+from .metrics import METRICS, SCORE, score
+
+THRESHOLD = 0.5  # of several classes those that are more probable than this are predicted
+IGNORED = -100  # a target without a loss
 
 
-@register_criterion("text_prediction", dataclass=SentencePredictionConfig)
-class TextPredictionCriterion(SentencePredictionCriterion):
-    """Cross-entropy, or the squared error of a regression; the metrics of the task's record in validation.
+@dataclass
+class TextPredictionCriterionConfig(FairseqDataclass):
+    """Options of ``text_prediction``: what is learned, and the metrics, follow from the task's record."""
 
-    They are those of ``metrics.METRICS`` over all rows of a split, however they are batched and whichever rank
-    validated them, times 100 and rounded to one digit; ``score`` is the mean of the headline metrics.
+    classification_head_name: str = field(
+        default="sentence_classification_head", metadata={"help": "name of the classification head to use"}
+    )
+    regression_target: Optional[bool] = field(  # noqa: UP045
+        default=None, metadata={"help": "whether labels are scores (default: as the data says)"}
+    )
+
+
+@dataclass
+class Outcome:
+    """What a batch gives.
+
+    Attributes:
+        loss: the sum, of `size` rows or words.
+        size: how many, without words that were cut.
+        rows: what the metrics need, (rows, columns): the targets' columns, as many of the predictions, and for a word
+            whether it is the first of its row. Words that were cut are among them.
+        cut: how many words were cut, for token labels.
     """
 
-    def __init__(self, cfg: SentencePredictionConfig, task: FairseqTask) -> None:
-        super().__init__(cfg, task)
+    loss: Tensor
+    size: int | Tensor
+    rows: Tensor
+    cut: Tensor | None = None
+
+
+@register_criterion("text_prediction", dataclass=TextPredictionCriterionConfig)
+class TextPredictionCriterion(FairseqCriterion):
+    """The loss of the task's kind of label; its metrics in validation.
+
+    Cross-entropy per row or word; for several classes per row the binary cross-entropy of each, averaged over classes;
+    the squared error of a score. Losses are logged in base 2, as fairseq's are.
+
+    The metrics are those of the task's record over all rows of a split, however they are batched and whichever rank
+    validated them, times 100 and rounded to one digit; ``score`` is the mean of its headline metrics. A word that was
+    cut counts as predicted to be of the most frequent class; ``words_cut`` is their share, in percent.
+
+    Raises:
+        UserError: the task is another than ``text_prediction``; a metric cannot be computed.
+    """
+
+    def __init__(self, cfg: TextPredictionCriterionConfig, task: FairseqTask) -> None:
+        super().__init__(task)
+        allowed = "another, as the task is not text_prediction"
+        check("criterion", "text_prediction", hasattr(task, "record"), allowed)
         self.record: Task = task.record
-        self.keep_pred_and_targ = True
-        if not cfg.regression_target:
-            self.label_dict = _numbered(task.label_dictionary)
+        self.head = cfg.classification_head_name
+        if self.record.kind == "token-label":
+            self.usual = usual_class(task.label_dictionary, len(self.record.classes))
+        for name in self.record.metrics:
+            check("metric", name, name in METRICS, f"one of {', '.join(METRICS)}")
+        for name in self.record.headline:
+            check("headline metric", name, name in self.record.metrics, f"one of {', '.join(self.record.metrics)}")
+        binary = len(self.record.classes) == 2 and "1" in self.record.classes
+        check("metric", "f1", binary or "f1" not in self.record.metrics, "another: it is of two classes, one named 1")
+        self._scored: tuple[Tensor | None, dict[str, float]] = None, {}  # rows, and their metrics
 
     def forward(
         self, model: nn.Module, sample: Mapping[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, int, dict[str, Any]]:
-        """fairseq's, but for the rows: a tensor that adds up over ranks where it has a list of each rank's own."""
-        loss, sample_size, log = super().forward(model, sample, reduce)
-        if "pred" in log:
-            rows = [log.pop("pred"), log.pop("targ")]
-            log["rows"] = beside_other_ranks(torch.tensor(rows, dtype=torch.double, device=loss.device).T)
-        return loss, sample_size, log
+    ) -> tuple[Tensor, int | Tensor, dict[str, Any]]:
+        """The loss of a batch, what to divide its gradients by, and what is logged."""
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=self.head)
+        outcome = self._outcome(logits, sample)
+        log = {
+            "loss": outcome.loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": len(sample["target"]),
+            "sample_size": outcome.size,
+        }
+        if self.record.kind != "regression":
+            targets, predictions = self._targets_and_predictions(outcome.rows)
+            log["ncorrect"], log["nrows"] = (targets == predictions).all(dim=1).sum(), len(targets)
+        if outcome.cut is not None:
+            log["ncut"] = outcome.cut
+        if not model.training:
+            log["rows"] = beside_other_ranks(outcome.rows)
+        return outcome.loss, outcome.size, log
+
+    def _outcome(self, logits: Tensor, sample: Mapping[str, Any]) -> Outcome:
+        targets = sample["target"]
+        if self.record.kind == "multi-label":
+            return several_classes(logits, targets)
+        if self.record.kind == "token-label":
+            return classes_of_words(logits, targets, sample["places"], self.usual)
+        return scores(logits, targets) if self.record.kind == "regression" else one_class(logits, targets)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """Logs what can be averaged over batches, as fairseq's ``sentence_prediction`` does."""
+
+        def total(name: str) -> Any:
+            return sum(log.get(name, 0) for log in logging_outputs)
+
+        loss, size, tokens, rows = (total(name) for name in ("loss", "sample_size", "ntokens", "nrows"))
+        metrics.log_scalar("loss", loss / max(size, 1) / math.log(2), size, round=3)
+        if size != tokens:
+            metrics.log_scalar("nll_loss", loss / tokens / math.log(2), tokens, round=3)
+        for name, counted in {"accuracy": "ncorrect", "words_cut": "ncut"}.items():
+            if any(counted in log for log in logging_outputs):
+                metrics.log_scalar(name, 100.0 * total(counted) / max(rows, 1), rows, round=1)
 
     def log_metrics(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Logs the task's metrics over all batches since an aggregation began, where there were rows."""
@@ -54,40 +149,107 @@ class TextPredictionCriterion(SentencePredictionCriterion):
         if not places:
             return
         rows = torch.cat(places).cpu()
-        # Of names with an underscore fairseq shows nothing.
-        metrics.log_concat_tensor("_rows", rows[rows[:, 2] > 0, :2])
+        rows = rows[rows[:, -1] > 0, :-1]
+        if not len(rows):  # no word of them is known
+            return
+        metrics.log_concat_tensor("_rows", rows)  # of a name with an underscore fairseq shows nothing
         for name in self.record.metrics:
-            metrics.log_derived(name, partial(self._value, names=(name,)))  # accuracy stays as fairseq logged it
+            metrics.log_derived(name, partial(self._value, names=(name,)))  # accuracy stays as logged above
         metrics.log_derived(SCORE, partial(self._value, names=self.record.headline))
 
     def _value(self, meters: MetersDict, names: Sequence[str]) -> float:
-        predictions, targets = meters["_rows"].tensor.T.tolist()
-        if self.record.classes:
-            classes = self.record.classes
-            predictions, targets = ([classes[int(number)] for number in part] for part in (predictions, targets))
-        found = score(self.record, targets, predictions)
-        return round(mean(found[name] for name in names), 1)
+        rows = meters["_rows"].tensor
+        if rows is not self._scored[0]:
+            self._scored = rows, score(self.record, *self._named(rows))
+        return round(mean(self._scored[1][name] for name in names), 1)
+
+    def _named(self, rows: Tensor) -> tuple[list, list]:
+        """The targets and predictions as ``METRICS`` reads them."""
+        kind, names = self.record.kind, self.record.classes
+        targets, predictions = (found.tolist() for found in self._targets_and_predictions(rows))
+        if kind == "multi-label":
+            return [_marked(row, names) for row in targets], [_marked(row, names) for row in predictions]
+        if kind == "regression":
+            return [value for (value,) in targets], [value for (value,) in predictions]
+        targets, predictions = ([names[int(number)] for (number,) in found] for found in (targets, predictions))
+        if kind == "single-label":
+            return targets, predictions
+        begins = [*rows[:, -1].nonzero()[:, 0].tolist(), len(rows)]
+        spans = [slice(*pair) for pair in itertools.pairwise(begins)]
+        return [tuple(targets[span]) for span in spans], [tuple(predictions[span]) for span in spans]
+
+    def _targets_and_predictions(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The columns of either, (rows, columns)."""
+        width = len(self.record.classes) if self.record.kind == "multi-label" else 1
+        return rows[:, :width], rows[:, width : 2 * width]
+
+
+def one_class(logits: Tensor, targets: Tensor) -> Outcome:
+    """Of logits (B, classes) and targets (B, 1)."""
+    targets = targets.view(-1)
+    loss = F.nll_loss(F.log_softmax(logits, dim=-1, dtype=torch.float32), targets, reduction="sum")
+    return Outcome(loss, len(targets), torch.stack((targets, logits.argmax(dim=1)), dim=1))
+
+
+def scores(logits: Tensor, targets: Tensor) -> Outcome:
+    """Of one output per row, (B, 1), and targets (B, 1)."""
+    logits, targets = logits.view(-1).float(), targets.view(-1).float()
+    loss = F.mse_loss(logits, targets, reduction="sum")
+    return Outcome(loss, len(targets), torch.stack((targets, logits.detach()), dim=1))
+
+
+def several_classes(logits: Tensor, targets: Tensor) -> Outcome:
+    """Of logits (B, classes) and targets (B, classes), 0 or 1."""
+    loss = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="sum") / logits.shape[1]
+    return Outcome(loss, len(targets), torch.cat((targets, chosen(logits).to(targets.dtype)), dim=1))
+
+
+def chosen(logits: Tensor) -> Tensor:
+    """Which of several classes are predicted, True or False in the shape of the logits."""
+    return logits.float().sigmoid() > THRESHOLD
+
+
+def classes_of_words(logits: Tensor, targets: Tensor, places: Tensor, usual: int) -> Outcome:
+    """Of logits (B, n, classes), and (B, words) the classes of words, below 0 where there is none, and their places.
+
+    Args:
+        logits, targets, places: as ``data/targets.py`` has them.
+        usual: the class that stands for words that were cut.
+    """
+    predictions = tags(logits, places, usual)
+    seen, known = places != CUT, targets >= 0
+    at_words = logits.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1]))
+    log_probabilities = F.log_softmax(at_words.flatten(0, 1), dim=-1, dtype=torch.float32)
+    learned = targets.where(seen & known, IGNORED).flatten()
+    loss = F.nll_loss(log_probabilities, learned, ignore_index=IGNORED, reduction="sum")
+    row = torch.arange(len(targets), device=targets.device)[:, None].expand_as(targets)[known]
+    first = row.diff(prepend=row.new_full((1,), -1)) > 0
+    rows = torch.stack((targets[known], predictions[known], first.to(targets.dtype)), dim=1)
+    return Outcome(loss, (seen & known).sum(), rows, (known & ~seen).sum())
+
+
+def tags(logits: Tensor, places: Tensor, usual: int) -> Tensor:
+    """The class of each word, (…, words), of logits (…, n, classes) and places (…, words); `usual` where it was cut."""
+    return logits.argmax(dim=-1).gather(-1, places.clamp(min=0)).where(places != CUT, usual)
+
+
+def _marked(row: Sequence[float], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(itertools.compress(names, row))
 
 
 def beside_other_ranks(rows: Tensor) -> Tensor:
-    """The rows of this rank in a tensor that is as large on every rank, (ranks, most rows of one, 3), zero elsewhere.
+    """The rows of this rank in a tensor that is as large on every rank, (ranks, most rows of one, columns + 1).
 
-    So the sum over ranks holds the rows of all of them, one after another; in the third column stands a 1 for each.
+    Elsewhere it is zero, so the sum over ranks holds the rows of all of them, one after another; in the last column
+    stands a 1 for each.
     """
     ranks, rank = distributed.get_data_parallel_world_size(), 0
     most = torch.tensor(len(rows), device=rows.device)
     if ranks > 1:
         rank = distributed.get_data_parallel_rank()
         distributed.all_reduce(most, distributed.get_data_parallel_group(), op="max")
-    places = rows.new_zeros(ranks, int(most), 3)
-    places[rank, : len(rows), :2] = rows
-    places[rank, : len(rows), 2] = 1
+    columns = rows.shape[1]
+    places = torch.zeros(ranks, int(most), columns + 1, device=rows.device)
+    places[rank, : len(rows), :columns] = rows
+    places[rank, : len(rows), columns] = 1
     return places
-
-
-def _numbered(dictionary: Dictionary) -> Dictionary:
-    """Classes named by whole numbers, which fairseq's forward needs: by position."""
-    numbers = Dictionary()
-    for position in range(len(label_names(dictionary))):
-        numbers.add_symbol(str(position))
-    return numbers

@@ -1,11 +1,11 @@
-"""A fine-tuned model at work: rows in, class probabilities or scores out, in batches of about one length."""
+"""A fine-tuned model at work: rows in, labels and probabilities out, in batches of about one length."""
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +15,15 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from torch import Tensor
 from tqdm import tqdm
 
-from ..data.prepare.labelled import Example, encode_columns
-from ..data.tasks import SUMMARY_FILE, label_names, read_summary
+from ..data.prepare.labelled import Example, encode_columns, encode_words
+from ..data.targets import CUT, UNKNOWN, moved, usual_class
+from ..data.tasks import Task
 from ..data.tokenizer import load_tokenizer
-from ..data.truncation import truncate
+from ..data.truncation import kept_tokens
 from ..errors import UserError
 from ..model import LinformerRobertaModel
+from ..task import TextPredictionTask, read_record
+from .criterion import chosen, tags
 
 BATCH_TOKENS = 8192  # of a batch, padding included: enough to fill two cores or a GPU with a model of base size
 CHUNK = 4096  # rows that are sorted by length together: little padding, little memory, and output soon
@@ -28,10 +31,25 @@ CHUNK = 4096  # rows that are sorted by length together: little padding, little 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of a row: the class and the probability of each class by name, or a score alone."""
+    """What a model says of a row.
 
-    label: str
+    Attributes:
+        label: the class, or the score as text; of a multi-label task the classes, which may be none; for token labels
+            the class of each word.
+        probabilities: of each class by name; empty for scores and token labels.
+        cut: words that truncation has cut, so that their class is the most frequent of the training set.
+    """
+
+    label: str | tuple[str, ...]
     probabilities: dict[str, float]
+    cut: int = 0
+
+
+class _Row(NamedTuple):
+    """What the model reads, (tokens,), and for token labels where words begin in it, (words,)."""
+
+    tokens: Tensor
+    places: Tensor | None = None
 
 
 class Predictor:
@@ -44,32 +62,29 @@ class Predictor:
         device: where it computes; by default the first GPU, or the CPU.
 
     Attributes:
+        record: of the data's folder: the kind of label, the classes, what scores are multiplied by.
         labels: the classes by number, none where the model gives scores.
         pairs: whether a row is two texts.
-        scale: what the model's scores are multiplied by.
 
     Raises:
         FileNotFoundError: the checkpoint, or a file of the data's folder, is not there.
-        ValueError: the checkpoint cannot be read, was not fine-tuned, or does not fit the data's folder.
+        UserError: the checkpoint cannot be read, was not fine-tuned, or does not fit the data's folder.
     """
 
     def __init__(self, checkpoint: Path, data: Path | None = None, device: str | None = None) -> None:
         hub = _load(checkpoint, data)
         self.task, cfg = hub.task, hub.task.cfg
         folder = Path(cfg.data)
-        self.labels = () if cfg.regression_target else _labels(hub.task)
-        if cfg.num_classes != (len(self.labels) or 1):
-            known = ", ".join(self.labels) or "a score"
-            raise UserError(f"{checkpoint} has {cfg.num_classes} outputs, but the data in {folder} has: {known}")
+        self.record = _record(hub.task, checkpoint)
+        self.labels = self.record.classes
         self.pairs = (folder / "input1").is_dir()
-        self.scale = read_summary(folder).task.scale if (folder / SUMMARY_FILE).is_file() else 1.0
         if getattr(cfg, "truncation", None) == "random-crop":
             cfg.truncation = "head"  # as the task does outside train: no prediction depends on chance
         self._tokenizer = load_tokenizer(folder)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._model = hub.model.eval().to(self._device)
 
-    def split(self, name: str) -> tuple[list[Prediction], list[str] | None]:
+    def split(self, name: str) -> tuple[list[Prediction], list[str] | list[tuple[str, ...]] | None]:
         """The predictions for a split of the data's folder in its order, and the labels, where it has them.
 
         Raises:
@@ -80,79 +95,116 @@ class Predictor:
             raise FileNotFoundError(f"{folder} holds no split {name}: there is no input0/{name}.idx")
         self.task.load_dataset(name)
         dataset = self.task.dataset(name)
-        numbers = range(len(dataset))
-        rows = (self._shortened(dataset[number]["net_input.src_tokens"]) for number in numbers)
+        items = (dataset[number] for number in range(len(dataset)))
+        rows = (self._shortened(_Row(item["net_input.src_tokens"], item.get("places"))) for item in items)
         predictions = list(self._predict(rows, total=len(dataset), desc=f"{folder.name} {name}", disable=None))
         if len(dataset) == 0 or "target" not in dataset[0]:
             return predictions, None
-        return predictions, [self._target(float(dataset[number]["target"][0])) for number in numbers]
+        targets = [dataset[number]["target"] for number in range(len(dataset))]
+        if self.record.kind == "token-label" and any(bool((target == UNKNOWN).any()) for target in targets):
+            return predictions, None
+        return predictions, [self._target(target) for target in targets]
 
     def texts(self, examples: Iterable[Example], where: str = "row", before: int = 0) -> Iterator[Prediction]:
-        """The predictions for texts, or pairs of texts, in their order; their labels are ignored.
+        """The predictions for texts, pairs of texts or rows of words, in their order; their labels are ignored.
 
         Raises:
-            ValueError: a row is empty, or a pair where the model knows single texts, or the reverse; the message
-                starts with `where` and the number of the row, counted from 1 after `before` others.
+            UserError: a row is empty, or not such as the model knows; the message starts with `where` and the number of
+                the row, counted from 1 after `before` others.
         """
         # A bar among the predictions that are printed would be no help.
         return self._predict(self._rows(examples, where, before), disable=sys.stdout.isatty() or None)
 
-    def _rows(self, examples: Iterable[Example], where: str, before: int) -> Iterator[Tensor]:
+    def _rows(self, examples: Iterable[Example], where: str, before: int) -> Iterator[_Row]:
         examples = iter(examples)
-        while chunk := list(islice(examples, CHUNK)):
-            columns = encode_columns(chunk, self._tokenizer, pairs=self.pairs, where=where, before=before)
+        while chunk := list(itertools.islice(examples, CHUNK)):
+            places: Iterable[Tensor | None]
+            if self.record.kind == "token-label":
+                columns, sizes = encode_words(chunk, self._tokenizer, where=where, before=before)
+                starts = int(self.task.cfg.init_token is not None)
+                places = (torch.from_numpy(np.cumsum(words) - words + starts) for words in sizes)
+            else:
+                columns = encode_columns(chunk, self._tokenizer, pairs=self.pairs, where=where, before=before)
+                places = itertools.repeat(None, len(chunk))
             before += len(chunk)
-            yield from map(self._row, zip(*columns, strict=True))
+            for texts, of_row in zip(zip(*columns, strict=True), places, strict=True):
+                yield self._shortened(_Row(self._tokens(texts), of_row))
 
-    def _row(self, texts: Sequence[np.ndarray]) -> Tensor:
+    def _tokens(self, texts: Sequence[np.ndarray]) -> Tensor:
         """<s> A </s>, or <s> A </s> </s> B </s>, as the task makes it from the ids of texts."""
         cfg = self.task.cfg
         ids: list[int] = []
         for start, text in zip((cfg.init_token, cfg.separator_token), texts, strict=False):
             ids += [] if start is None else [start]
             ids += [*text.tolist(), self.task.source_dictionary.eos()]
-        return self._shortened(torch.tensor(ids))
+        return torch.tensor(ids)
 
-    def _shortened(self, row: Tensor) -> Tensor:
+    def _shortened(self, row: _Row) -> _Row:
         """The row as long as ``text_prediction`` allows; ``sentence_prediction`` has no such options: its head."""
         cfg, dictionary = self.task.cfg, self.task.source_dictionary
-        length = getattr(cfg, "truncate_to", None) or cfg.max_positions
-        return truncate(row, length, str(getattr(cfg, "truncation", "head")), dictionary.bos(), dictionary.eos())
+        length, method = getattr(cfg, "truncate_to", None) or cfg.max_positions, str(getattr(cfg, "truncation", "head"))
+        kept = kept_tokens(row.tokens, length, method, dictionary.bos(), dictionary.eos())
+        return _Row(row.tokens[kept], None if row.places is None else moved(row.places, kept))
 
-    def _predict(self, rows: Iterator[Tensor], **bar: Any) -> Iterator[Prediction]:
+    def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:
         with tqdm(unit="row", **bar) as progress:
-            while chunk := list(islice(rows, CHUNK)):
-                yield from self._named(self._outputs(chunk, progress))
+            while chunk := list(itertools.islice(rows, CHUNK)):
+                name = self._tagged if self.record.kind == "token-label" else self._named
+                yield from name(self._outputs(chunk, progress))
 
     @torch.inference_mode()
-    def _outputs(self, rows: Sequence[Tensor], progress: tqdm) -> Tensor:
-        """What the classification head gives for each row of ids, (rows, classes), computed from long to short."""
-        outputs = torch.empty(len(rows), self.task.cfg.num_classes)
-        order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
+    def _outputs(self, rows: Sequence[_Row], progress: tqdm) -> list[Tensor]:
+        """What the model gives for each row, computed from long to short.
+
+        That is what the classification head does, (classes,); for token labels each word's class, CUT where it was cut,
+        (words,).
+        """
+        outputs = [torch.empty(0)] * len(rows)
+        order = sorted(range(len(rows)), key=lambda row: -len(rows[row].tokens))
+        head, pad = self.task.cfg.classification_head_name, self.task.source_dictionary.pad()
         start = 0
         while start < len(rows):
-            batch = order[start : start + max(1, BATCH_TOKENS // len(rows[order[start]]))]
+            batch = order[start : start + max(1, BATCH_TOKENS // len(rows[order[start]].tokens))]
             start += len(batch)
-            tokens = data_utils.collate_tokens([rows[row] for row in batch], self.task.source_dictionary.pad())
-            head = self.task.cfg.classification_head_name
-            outputs[batch] = self._model(tokens.to(self._device), classification_head_name=head)[0].float().cpu()
+            tokens = data_utils.collate_tokens([rows[row].tokens for row in batch], pad)
+            logits = self._model(tokens.to(self._device), classification_head_name=head)[0].float().cpu()
+            for row, of_row in zip(batch, logits, strict=True):
+                places = rows[row].places
+                outputs[row] = of_row if places is None else tags(of_row, places, CUT)
             progress.update(len(batch))
         return outputs
 
-    def _named(self, outputs: Tensor) -> Iterator[Prediction]:
-        if not self.labels:
-            for (score,) in outputs.tolist():
+    def _named(self, outputs: Sequence[Tensor]) -> Iterator[Prediction]:
+        logits = torch.stack(list(outputs))
+        if self.record.kind == "regression":
+            for (score,) in logits.tolist():
                 yield Prediction(self._score(score), {})
-            return
-        for row in outputs.softmax(dim=1).tolist():
-            probabilities = dict(zip(self.labels, row, strict=True))
-            yield Prediction(max(self.labels, key=probabilities.__getitem__), probabilities)
+        elif self.record.kind == "multi-label":
+            for row, marks in zip(logits.sigmoid().tolist(), chosen(logits).tolist(), strict=True):
+                labels = tuple(itertools.compress(self.labels, marks))
+                yield Prediction(labels, dict(zip(self.labels, row, strict=True)))
+        else:
+            for row in logits.softmax(dim=1).tolist():
+                probabilities = dict(zip(self.labels, row, strict=True))
+                yield Prediction(max(self.labels, key=probabilities.__getitem__), probabilities)
 
-    def _target(self, number: float) -> str:
-        return self.labels[int(number)] if self.labels else self._score(number)
+    def _tagged(self, outputs: Sequence[Tensor]) -> Iterator[Prediction]:
+        names = dict(enumerate(self.labels))
+        names[CUT] = names[usual_class(self.task.label_dictionary, len(names))]
+        for numbers in outputs:
+            yield Prediction(tuple(names[number] for number in numbers.tolist()), {}, int((numbers == CUT).sum()))
+
+    def _target(self, target: Tensor) -> Any:
+        """The label of a row in the form of a prediction's."""
+        if self.record.kind == "regression":
+            return self._score(float(target[0]))
+        if self.record.kind == "multi-label":
+            return tuple(itertools.compress(self.labels, target.tolist()))
+        names = tuple(self.labels[number] for number in target.tolist())
+        return names if self.record.kind == "token-label" else names[0]
 
     def _score(self, number: float) -> str:
-        return str(np.float32(number * self.scale))  # in no more digits than the model has
+        return str(np.float32(number * self.record.scale))  # in no more digits than the model has
 
 
 def _load(checkpoint: Path, data: Path | None) -> RobertaHubInterface:
@@ -170,7 +222,15 @@ def _load(checkpoint: Path, data: Path | None) -> RobertaHubInterface:
     return hub
 
 
-def _labels(task: SentencePredictionTask) -> tuple[str, ...]:
-    """The classes, without what tasks add to a dictionary, and what fairseq-preprocess fills it up with."""
-    names = label_names(task.label_dictionary)
-    return tuple(name for name in names if name != "<mask>" and not name.startswith("madeupword"))
+def _record(task: SentencePredictionTask, checkpoint: Path) -> Task:
+    """The record of the data that a checkpoint's task was set up with, which its number of outputs must fit."""
+    if isinstance(task, TextPredictionTask):
+        return task.record
+    cfg = task.cfg
+    record = read_record(Path(cfg.data), cfg.regression_target)
+    if record.kind != ("regression" if cfg.regression_target else "single-label"):
+        raise UserError(f"{checkpoint} is of fairseq's sentence_prediction, but {cfg.data} is {record.kind}")
+    if cfg.num_classes != (len(record.classes) or 1):
+        known = ", ".join(record.classes) or "a score"
+        raise UserError(f"{checkpoint} has {cfg.num_classes} outputs, but the data in {cfg.data} has: {known}")
+    return record

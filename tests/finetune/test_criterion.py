@@ -1,27 +1,33 @@
 """The criterion: metrics over the whole set, whatever the batches and the ranks are."""
 
+import itertools
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.criterions import sentence_prediction as fairseqs
-from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
+from sklearn.metrics import accuracy_score, f1_score
 from torch import nn
 
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.targets import CUT, NO_WORD
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
-from fairseq_linformer.finetune.criterion import REPORTS, TextPredictionCriterion
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.finetune import criterion as criterion_module
+from fairseq_linformer.finetune.criterion import TextPredictionCriterion, TextPredictionCriterionConfig
+from fairseq_linformer.finetune.metrics import METRICS
 from tests.helpers import ROOT
 from tests.helpers.commands import SIZES, run
 
-CORRELATIONS = ("pearson", "spearman", "pearson_and_spearman")
+CORRELATIONS = ("pearson", "spearman", "score")
 CPU_RANKS = {
     "distributed_init_method": "env://",
     "distributed_rank": "${oc.env:RANK}",
@@ -55,7 +61,7 @@ def validated(data: Path, folder: Path, ranks: int = 1) -> dict[str, str]:
         launcher = ["torchrun", "--standalone", "--nproc-per-node", ranks, "--no-python"]
         launcher += [Path(sys.executable).with_name("fairseq-hydra-train")]
         words += [f"distributed_training.{key}={value}" for key, value in CPU_RANKS.items()]
-    hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", "sts_b"]
+    hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", "finetune"]
     output = run(*launcher, *hydra, *words, cwd=folder)
     rows = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"valid_loss"' in line]
     assert len(rows) == 1, output
@@ -83,44 +89,47 @@ def test_two_ranks_log_what_one_logs(logged, pairs, tmp_path):
 class Given(nn.Module):
     """A model that answers what stands in the batch."""
 
-    classification_heads = ("head",)
-
     def forward(self, logits, **options):
         return logits, {}
 
-    def get_targets(self, sample, output):
-        return sample["target"]
 
-
-def criterion_of(*reports, labels=("0", "1"), regression=False):
+def criterion_of(kind="single-label", classes=("0", "1"), metrics=(), headline=(), counts=None):
+    """The criterion of a task with these metrics; by default those of the kind."""
     dictionary = Dictionary()
-    for name in (*labels, "<mask>"):  # which the task adds
-        dictionary.add_symbol(name)
-    task = SimpleNamespace(label_dictionary=dictionary, cfg=SimpleNamespace(num_classes=len(labels)))
-    options = {f"report_{report}": report in reports for report in REPORTS}
-    cfg = SentencePredictionConfig(classification_head_name="head", regression_target=regression, **options)
-    return TextPredictionCriterion(cfg, task).eval()
+    for name, count in zip(classes, counts or itertools.repeat(1), strict=False):
+        dictionary.add_symbol(name, n=count)
+    dictionary.add_symbol("<mask>", n=100)  # as the task does
+    record = own_task("own", kind, classes)
+    record = replace(record, metrics=metrics or record.metrics, headline=headline or metrics or record.headline)
+    task = SimpleNamespace(record=record, label_dictionary=dictionary)
+    return TextPredictionCriterion(TextPredictionCriterionConfig(classification_head_name="head"), task).eval()
 
 
 def batch(targets, predictions, classes):
     """A batch of numbers, of classes by their position where there are any."""
     logits = torch.tensor(predictions)
     logits = nn.functional.one_hot(logits, classes).float() if classes else logits[:, None]
-    return {"net_input": {"logits": logits}, "target": torch.tensor(targets), "ntokens": 3 * len(targets)}
+    return {"net_input": {"logits": logits}, "target": torch.tensor(targets)[:, None], "ntokens": 3 * len(targets)}
 
 
-def report(criterion, targets, predictions, classes=0, size=5, together=False):
-    """What a validation in batches of `size` rows logs; `together`: all of it at its end, as fairseq-validate does."""
-    model, logs = Given().eval(), []
-    for start in range(0, len(targets), size):
-        rows = slice(start, start + size)
-        logs.append(criterion(model, batch(targets[rows], predictions[rows], classes))[2])
+def logged_of(criterion, batches, together=False):
+    """What a validation logs; `together`: all of it at its end, as fairseq-validate does."""
+    model = Given().eval()
+    logs = [criterion(model, sample)[2] for sample in batches]
     with metrics.aggregate(new_root=True) as whole:
         for step in [logs] if together else [[log] for log in logs]:
             with metrics.aggregate() as part:
                 criterion.reduce_metrics(step)
+                criterion.log_metrics(step)
                 part.get_smoothed_values()  # the trainer's, after each batch
     return whole.get_smoothed_values()
+
+
+def report(criterion, targets, predictions, classes=0, size=5, together=False):
+    """What a validation in batches of `size` rows logs."""
+    starts = range(0, len(targets), size)
+    batches = (batch(targets[row : row + size], predictions[row : row + size], classes) for row in starts)
+    return logged_of(criterion, batches, together)
 
 
 CHANCE = random.Random(1)
@@ -135,13 +144,14 @@ def test_metrics_are_those_of_the_whole_set(size, together):
     targets, predictions = map(torch.tensor, CLASSES)
     expected = fairseqs.acc_and_f1(predictions.numpy(), targets.numpy())
     expected["mcc"] = fairseqs.matthews_corrcoef(predictions.numpy(), targets.numpy())
-    logged = report(criterion_of("mcc", "acc_and_f1"), *CLASSES, classes=2, size=size, together=together)
-    assert {name: logged[name] for name in ("acc_and_f1", "f1", "mcc")} == {
-        name: pytest.approx(100 * expected[name], abs=0.0501) for name in ("acc_and_f1", "f1", "mcc")
-    }
+    criterion = criterion_of(metrics=("mcc", "accuracy", "f1"), headline=("accuracy", "f1"))
+    logged = report(criterion, *CLASSES, classes=2, size=size, together=together)
+    names = {"score": "acc_and_f1", "accuracy": "acc", "f1": "f1", "mcc": "mcc"}
+    for name, fairseqs_name in names.items():
+        assert logged[name] == pytest.approx(100 * expected[fairseqs_name], abs=0.0501)
     targets, predictions = map(torch.tensor, SCORES)
     expected = fairseqs.pearson_and_spearman(predictions.numpy(), targets.numpy())
-    logged = report(criterion_of("pearson_and_spearman", regression=True), *SCORES, size=size, together=together)
+    logged = report(criterion_of("regression", ()), *SCORES, size=size, together=together)
     assert [logged[name] for name in CORRELATIONS] == [
         pytest.approx(100 * expected[name], abs=0.0501) for name in ("pearson", "spearmanr", "corr")
     ]
@@ -152,14 +162,15 @@ def test_f1_is_of_the_class_named_1():
     """fairseq numbers classes by frequency, so it may be either. Matthews' prefers none, nor needs numbers."""
     targets, predictions = [0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]
     first, second = (
-        report(criterion_of("mcc", "acc_and_f1", labels=labels), targets, predictions, classes=2)
-        for labels in (("1", "0"), ("0", "1"))
+        report(criterion_of(classes=classes, metrics=("mcc", "f1")), targets, predictions, classes=2)
+        for classes in (("1", "0"), ("0", "1"))
     )
     assert (first["f1"], second["f1"]) == (50.0, 75.0)
     assert first["mcc"] == second["mcc"] == 44.7
-    assert report(criterion_of("mcc", labels=("ham", "spam")), targets, predictions, classes=2)["mcc"] == 44.7
-    three = report(criterion_of("mcc", labels=("no", "maybe", "yes")), [0, 1, 2], [0, 1, 2], classes=3)
-    assert three["mcc"] == three["accuracy"] == 100
+    named = criterion_of(classes=("ham", "spam"), metrics=("mcc",))
+    assert report(named, targets, predictions, classes=2)["mcc"] == 44.7
+    three = report(criterion_of(classes=("no", "maybe", "yes")), [0, 1, 2], [0, 1, 2], classes=3)
+    assert three["mcc"] == three["accuracy"] == three["score"] == 100
 
 
 @pytest.mark.filterwarnings("error")
@@ -167,33 +178,177 @@ def test_f1_is_of_the_class_named_1():
     ("targets", "predictions"), [([2.5], [1.0]), ([0.0, 5.0], [1.0, 1.0]), ([1.0, 1.0], [0.0, 5.0])]
 )
 def test_correlations_that_are_not_defined_are_zero(targets, predictions):
-    logged = report(criterion_of("pearson_and_spearman", regression=True), targets, predictions)
+    logged = report(criterion_of("regression", ()), targets, predictions)
     assert [logged[name] for name in CORRELATIONS] == [0, 0, 0]
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("rows", [[0], [0, 0, 0], [1, 1]])
 def test_one_class_alone_is_no_failure(rows):
-    logged = report(criterion_of("mcc", "acc_and_f1"), rows, rows, classes=2)
+    logged = report(criterion_of(metrics=("mcc", "f1", "accuracy")), rows, rows, classes=2)
     assert (logged["mcc"], logged["f1"], logged["accuracy"]) == (0, 100.0 * rows[0], 100)
 
 
 def test_training_keeps_no_rows():
     """To log them, each update would wait for the device."""
-    _, _, log = criterion_of("mcc", "acc_and_f1")(Given().train(), batch([0, 1], [1, 1], classes=2))
-    assert sorted(log) == ["loss", "ncorrect", "nsentences", "ntokens", "sample_size"]
+    _, _, log = criterion_of()(Given().train(), batch([0, 1], [1, 1], classes=2))
+    assert sorted(log) == ["loss", "ncorrect", "nrows", "nsentences", "ntokens", "sample_size"]
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_losses_of_one_class_and_of_scores_are_fairseqs_to_the_bit(regression):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(7, 1 if regression else 3, generator=generator)
+    targets = torch.randn(7, 1, generator=generator) if regression else torch.arange(7)[:, None] % 3
+    sample = {"net_input": {"logits": logits}, "target": targets, "ntokens": 30}
+    options = fairseqs.SentencePredictionConfig(classification_head_name="head", regression_target=regression)
+    theirs = fairseqs.SentencePredictionCriterion(options, SimpleNamespace(label_dictionary=None))
+    ours = criterion_of("regression", ()) if regression else criterion_of(classes=("a", "b", "c"))
+    model = Given()
+    model.classification_heads, model.get_targets = ("head",), lambda sample, output: sample["target"]
+    expected, found = theirs(model, sample), ours(model, sample)
+    assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
+    assert {name: found[2][name] for name in expected[2]} == expected[2]
+    with metrics.aggregate(new_root=True) as first:
+        theirs.reduce_metrics([expected[2]])
+    with metrics.aggregate(new_root=True) as second:
+        ours.reduce_metrics([found[2]])
+    assert second.get_smoothed_values() == first.get_smoothed_values()
+
+
+def test_several_classes_per_row():
+    """The mean over classes of torch's binary cross-entropy, and scikit-learn's metrics of what is above a half."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(9, 4, generator=generator, dtype=torch.double)
+    targets = (torch.rand(9, 4, generator=generator) > 0.6).float()
+    targets[3] = 0.0  # a row without any
+    criterion = criterion_of("multi-label", ("a", "b", "c", "d"))
+
+    def part(rows):
+        return {"net_input": {"logits": logits[rows].float()}, "target": targets[rows], "ntokens": 30}
+
+    loss, size, _ = criterion(Given().train(), part(slice(None)))
+    expected = nn.functional.binary_cross_entropy(logits.sigmoid(), targets.double(), reduction="none")
+    assert size == 9 and loss.item() / size == pytest.approx(expected.mean().item(), rel=1e-6)
+    logged = logged_of(criterion, [part(slice(0, 4)), part(slice(4, 8)), part(slice(8, 9))])
+    predictions = (logits > 0).int()
+    for average in ("micro", "macro"):
+        value = f1_score(targets.int(), predictions, average=average, zero_division=0)
+        assert logged[f"{average}_f1"] == pytest.approx(100 * value, abs=0.0501)
+    assert logged["accuracy"] == pytest.approx(100 * (targets == predictions).all(1).float().mean().item(), abs=0.0501)
+    assert logged["score"] == logged["micro_f1"]
+
+
+TAGS = ("B", "I", "O")
+ROWS = [  # targets, places in 6 tokens, of which 0 is <s>
+    ([2, 0, 1, 2], [1, 2, 4, CUT]),
+    ([0], [3]),
+    ([2, 2, 0], [CUT, 1, 2]),
+    ([1, 1], [CUT, CUT]),
+]
+
+
+def words(rows, logits):
+    """A batch as ``WordTargetDataset`` collates it."""
+    targets, places = (
+        nn.utils.rnn.pad_sequence(list(map(torch.tensor, column)), True, -1) for column in zip(*rows, strict=True)
+    )
+    targets[torch.arange(targets.shape[1]) >= torch.tensor([len(row[0]) for row in rows])[:, None]] = NO_WORD
+    return {"net_input": {"logits": logits}, "target": targets, "places": places, "ntokens": 20}
+
+
+def by_hand(rows, logits, usual=2):
+    """The loss, the words that it is of, and targets and predictions by row, one word after another in float64."""
+    loss, size, found = 0.0, 0, []
+    for (targets, places), row in zip(rows, logits.double(), strict=True):
+        pairs = []
+        for target, place in zip(targets, places, strict=True):
+            if place != CUT:
+                loss -= (row[place].exp() / row[place].exp().sum())[target].log().item()
+                size += 1
+            pairs.append((target, usual if place == CUT else int(row[place].argmax())))
+        found.append(pairs)
+    return loss, size, found
+
+
+def test_classes_of_words():
+    """The loss is of the words that are seen, the metrics are of all: those that were cut have the usual class."""
+    logits = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    criterion = criterion_of("token-label", TAGS, counts=[5, 5, 9])
+    loss, size, _ = criterion(Given().train(), words(ROWS, logits))
+    expected, expected_size, found = by_hand(ROWS, logits.detach())
+    assert (loss.item(), size) == (pytest.approx(expected, rel=1e-6), expected_size)
+    loss.backward()
+    seen = {(row, place) for row, (_, places) in enumerate(ROWS) for place in places if place != CUT}
+    assert {tuple(place) for place in logits.grad.abs().sum(-1).nonzero().tolist()} == seen
+    targets, predictions = zip(*(pair for row in found for pair in row), strict=True)
+    logits = logits.detach()
+    batches = [words(ROWS[:1], logits[:1]), words(ROWS[1:], logits[1:])]
+    for size in (batches, [words(ROWS, logits)]):
+        logged = logged_of(criterion, size)
+        assert logged["accuracy"] == pytest.approx(100 * accuracy_score(targets, predictions), abs=0.0501)
+        macro = f1_score(targets, predictions, average="macro", zero_division=0)
+        assert logged["macro_f1"] == pytest.approx(100 * macro, abs=0.0501)
+        assert logged["words_cut"] == 40.0 and logged["score"] == logged["accuracy"]
+
+
+def test_words_reach_metrics_row_by_row_whatever_the_batches(monkeypatch):
+    """A batch may end, and the next begin, with a row of any number of words."""
+    seen = []
+    monkeypatch.setattr(criterion_module, "score", lambda task, *rows: seen.append(rows) or dict.fromkeys(METRICS, 0.0))
+    logits = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(3))
+    criterion = criterion_of("token-label", TAGS, counts=[5, 5, 9])
+    logged_of(criterion, [words(ROWS[row : row + 1], logits[row : row + 1]) for row in range(4)])
+    names = [[tuple(TAGS[pair[side]] for pair in row) for row in by_hand(ROWS, logits)[2]] for side in (0, 1)]
+    assert list(seen[-1]) == names
+
+
+def test_a_batch_of_which_every_word_was_cut_changes_nothing():
+    logits = torch.zeros(1, 6, 3, requires_grad=True)
+    criterion = criterion_of("token-label", TAGS)
+    loss, size, _ = criterion(Given().train(), words([([0, 1], [CUT, CUT])], logits))
+    loss.backward()
+    assert (loss.item(), int(size)) == (0.0, 0) and not logits.grad.any()
+    logged = logged_of(criterion, [words([([0, 1], [CUT, CUT])], logits.detach())])
+    assert (logged["loss"], logged["words_cut"]) == (0.0, 100.0)
+
+
+def test_words_of_two_ranks(monkeypatch):
+    """They have different numbers of words; what the trainer adds up holds the rows of both, one after another."""
+    logits = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(3))
+    criterion = criterion_of("token-label", TAGS)
+    alone = logged_of(criterion, [words(ROWS, logits)])
+    utils, most = criterion_module.distributed, 8  # words of the larger part
+    monkeypatch.setattr(utils, "get_data_parallel_world_size", lambda: 2)
+    monkeypatch.setattr(utils, "get_data_parallel_group", lambda: None)
+    monkeypatch.setattr(utils, "all_reduce", lambda tensor, group, op: tensor.fill_(most))
+    logs = []
+    for rank, part in enumerate((slice(0, 1), slice(1, 4))):
+        monkeypatch.setattr(utils, "get_data_parallel_rank", lambda rank=rank: rank)
+        logs.append(criterion(Given().eval(), words(ROWS[part], logits[part]))[2])
+    together = {name: logs[0][name] + logs[1][name] for name in logs[0]}
+    with metrics.aggregate(new_root=True) as whole:
+        criterion.reduce_metrics([together])
+        criterion.log_metrics([together])
+    found = whole.get_smoothed_values()
+    names = ("loss", "accuracy", "macro_f1", "words_cut", "score")
+    assert [found[name] for name in names] == [alone[name] for name in names]
 
 
 @pytest.mark.parametrize(
-    ("reports", "options", "message"),
+    ("options", "message"),
     [
-        (["mcc"], {"regression": True}, "report_mcc=True is not allowed: it must be false with regression_target=true"),
-        (["acc_and_f1"], {"regression": True}, "report_acc_and_f1=True is not allowed: it must be false with regr"),
-        (["acc_and_f1"], {"labels": ("ham", "spam")}, "unless there are two classes, one of them named 1"),
-        (["acc_and_f1"], {"labels": ("0", "1", "2")}, "unless there are two classes, one of them named 1"),
-        (["pearson_and_spearman"], {}, "report_pearson_and_spearman=True is not allowed: it must be false for classes"),
+        ({"classes": ("ham", "spam"), "metrics": ("f1",)}, "metric=f1 is not allowed: .* it is of two classes, one"),
+        ({"classes": ("0", "1", "2"), "metrics": ("f1",)}, "metric=f1 is not allowed: .* it is of two classes, one"),
+        ({"metrics": ("bleu",)}, "metric=bleu is not allowed: it must be one of accuracy, f1"),
+        ({"metrics": ("mcc",), "headline": ("accuracy",)}, "headline metric=accuracy is not allowed: .* one of mcc"),
     ],
 )
-def test_a_metric_that_cannot_be_computed_is_refused(reports, options, message):
-    with pytest.raises(ValueError, match=message):
-        criterion_of(*reports, **options)
+def test_a_metric_that_cannot_be_computed_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        criterion_of(**options)
+
+
+def test_another_task_is_refused():
+    with pytest.raises(UserError, match="criterion=text_prediction is not allowed: it must be another, as the task is"):
+        TextPredictionCriterion(TextPredictionCriterionConfig(), SimpleNamespace())

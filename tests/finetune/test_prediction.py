@@ -13,16 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fairseq.data import data_utils
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.cli import predict
-from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import TASKS, own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import prediction
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.finetune.results import best_checkpoints
@@ -31,6 +32,8 @@ from tests.helpers.commands import SIZES, run
 from tests.helpers.inputs import sentences
 
 HEAD = "sentence_classification_head"
+USUAL = 1  # the number of the most frequent tag of `sentences_of_words`
+PAIR = ("class", "probability")
 VALID = [line for line in sentences(40, seed=40).splitlines() if line]  # of the fixture `classification`
 
 
@@ -48,14 +51,14 @@ def write_task(folder, tokenizer, splits, labels=None, scale=1.0) -> Path:
     return folder
 
 
-def fine_tune(name, data, folder) -> Path:
+def fine_tune(data, folder, *more) -> Path:
     """Two updates, from random parameters, by the command that users type; gives the run's folder."""
     words = [f"task.data={data}", "model=tiny_512", "checkpoint.finetune_from_model=null", "common.cpu=true"]
     words += [f"model.{option}={value}" for option, value in SIZES.items()]
-    words += ["optimization.max_update=2", "optimization.lr=[0.1]", "lr_scheduler.warmup_updates=1"]
-    hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", name]
+    words += ["optimization.max_update=2", "optimization.lr=[0.1]", "lr_scheduler.warmup_updates=1", *more]
+    hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", "finetune"]
     run("fairseq-hydra-train", *hydra, *words, "dataset.num_workers=0", cwd=folder)
-    return folder / "runs" / name
+    return folder / "runs" / data.name
 
 
 def changed(source, folder, drop=(), **task) -> Path:
@@ -75,7 +78,7 @@ def changed(source, folder, drop=(), **task) -> Path:
 @pytest.fixture(scope="module")
 def reviews(classification, tmp_path_factory) -> Path:
     """The run of a model of single texts, with the classes 0 and 1."""
-    return fine_tune("sst_2", classification, tmp_path_factory.mktemp("reviews"))
+    return fine_tune(classification, tmp_path_factory.mktemp("reviews"))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +87,42 @@ def scores(classification, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("scores")
     rows = examples(33, labels=[str(number / 10) for number in range(0, 51, 5)], seconds=["dog", "the cat"], most=3)
     write_task(folder / "STS-B", classification, {"train": rows, "valid": rows[:11]}, labels=(), scale=5.0)
-    return fine_tune("sts_b", folder / "STS-B", folder)
+    return fine_tune(folder / "STS-B", folder)
+
+
+TOPICS = [("pets", "home"), (), ("sea",), ("pets",)]
+
+
+@pytest.fixture(scope="module")
+def topics(classification, tmp_path_factory) -> Path:
+    """The run of a model of several classes per row."""
+    folder = tmp_path_factory.mktemp("topics")
+    rows = examples(32, labels=TOPICS)
+    splits = {"train": rows, "valid": rows[:9], "test": [replace(row, label=None) for row in rows]}
+    write_labelled(folder / "topics", own_task("topics", "multi-label"), splits, load_tokenizer(classification))
+    return fine_tune(folder / "topics", folder)
+
+
+def sentences_of_words(number) -> list[Example]:
+    """Rows of words, each tagged by its first letter."""
+    rows = [tuple(row.text.split()) for row in examples(number, most=9)]
+    return [Example(row, tuple("first" if word < "f" else "second" for word in row)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def tagged(classification, tmp_path_factory) -> Path:
+    """The run of a model of token labels."""
+    folder = tmp_path_factory.mktemp("tagged")
+    rows = sentences_of_words(32)
+    splits = {"train": rows, "valid": rows[:9], "test": [replace(row, label=None) for row in rows]}
+    write_labelled(folder / "tags", own_task("tags", "token-label"), splits, load_tokenizer(classification))
+    made = fine_tune(folder / "tags", folder, "task.truncate_to=24")
+    state = torch.load(made / "checkpoint_best.pt", weights_only=True)
+    chance = torch.Generator().manual_seed(1)
+    for name in (f"classification_heads.{HEAD}.{layer}.weight" for layer in ("dense", "out_proj")):
+        state["model"][name] = torch.randn(state["model"][name].shape, generator=chance)  # to tell words apart
+    torch.save(state, made / "checkpoint_best.pt")
+    return made
 
 
 def predictor_of(folder, data=None) -> Predictor:
@@ -174,9 +212,64 @@ def test_scores_and_labels_of_a_regression_have_their_own_scale(scores):
     assert len({one.label for one in found}) > 5 and predictor.labels == () and predictor.pairs
 
 
+def test_several_classes_per_row(topics):
+    """Those with a probability above a half, by fairseq's hub row by row; and whatever the batches."""
+    predictor = predictor_of(topics)
+    found, labels = predictor.split("valid")
+    assert labels == [tuple(sorted(TOPICS[row % 4])) for row in range(9)]
+    rows = examples(32)
+    classifier = LinformerRobertaModel.from_pretrained(str(topics)).eval()
+    for row, one in zip(rows, predictor.texts(rows), strict=True):
+        expected = (
+            classifier.predict(HEAD, classifier.encode(row.text), return_logits=True).sigmoid().flatten().tolist()
+        )
+        assert list(one.probabilities) == ["home", "pets", "sea"]
+        assert list(one.probabilities.values()) == pytest.approx(expected, abs=1e-5)
+        assert one.label == tuple(name for name, value in one.probabilities.items() if value > 0.5)
+    assert_close(found, list(predictor.texts(rows[:9])))
+    assert predictor.split("test")[1] is None
+
+
+@pytest.mark.parametrize(("chunk", "tokens"), [(4096, 8192), (7, 60), (3, 1)])
+def test_a_tag_per_word(tagged, classification, monkeypatch, chunk, tokens):
+    """By the hub's logits where each word's first piece stands, which are counted word by word here."""
+    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    monkeypatch.setattr(prediction, "BATCH_TOKENS", tokens)
+    rows, tokenizer = sentences_of_words(32), load_tokenizer(classification)
+    classifier = LinformerRobertaModel.from_pretrained(str(tagged)).eval()
+    expected, cut = [], []
+    for row in rows:
+        pieces = tokenizer.encode([f"{' ' if number else ''}{word}" for number, word in enumerate(row.text)])
+        ids = [*[0, *itertools.chain.from_iterable(map(np.ndarray.tolist, pieces))][:23], 2]
+        logits = classifier.predict(HEAD, torch.tensor(ids), return_logits=True)[0]
+        places = [1 + sum(map(len, pieces[:word])) for word in range(len(pieces))]
+        classes = [int(logits[place].argmax()) if place < len(ids) - 1 else USUAL for place in places]
+        expected.append(tuple(("first", "second")[number] for number in classes))
+        cut.append(sum(place >= len(ids) - 1 for place in places))
+    found = list(predictor_of(tagged).texts(rows))
+    assert [row.label for row in found] == expected and [row.cut for row in found] == cut
+    assert sum(cut) > 5 and len(set(itertools.chain.from_iterable(expected))) == 2
+
+
+def test_tags_of_a_split(tagged):
+    predictor, rows = predictor_of(tagged), sentences_of_words(32)
+    found, labels = predictor.split("valid")
+    assert found == list(predictor.texts(rows[:9])) and labels == [row.label for row in rows[:9]]
+    found, labels = predictor.split("test")
+    assert found == list(predictor.texts(rows)) and labels is None
+
+
+def test_a_head_of_another_kind_than_the_data_is_refused(topics, classification, tmp_path):
+    """Their parameters may have the same names and shapes."""
+    rows = [Example("dog", name) for name in ("a", "b", "c")]
+    data = write_task(tmp_path / "three", classification, {"train": rows})
+    with pytest.raises(UserError, match=r"kind=multi-label is not allowed: it must be single-label, as .*/three is"):
+        predictor_of(topics, data)
+
+
 def test_a_checkpoint_of_fairseqs_own_task(reviews, classification, tmp_path):
     """It knows no truncation: a long text gives what its head gives, and nothing fails."""
-    own = changed(reviews, tmp_path / "run", drop=("truncation", "truncate_to"), _name="sentence_prediction")
+    own = changed(reviews, tmp_path / "run", drop=("truncation", "truncate_to", "kind"), _name="sentence_prediction")
     rows = [*examples(5), Example("dog " * 40, None)]
     assert_close(list(predictor_of(own).texts(rows)), list(predictor_of(reviews).texts(rows)))
     data = write_task(tmp_path / "long", classification, {"test": rows}, labels=("0", "1"))
@@ -265,6 +358,56 @@ def test_pairs_and_scores(scores, tmp_path, capsys):
     assert [row["score"] for row in rows] == [float(score) for score in table[1:]]
 
 
+def test_several_classes_are_printed(topics, tmp_path, capsys):
+    path = as_file(tmp_path, "txt", TEXTS)
+    expected = list(predictor_of(topics).texts(Example(text, None) for text in TEXTS))
+    header, *lines = printed(capsys, topics, path)
+    assert header.split("\t") == ["labels", "home", "pets", "sea"]
+    cells = [[",".join(row.label), *(f"{value:.4f}" for value in row.probabilities.values())] for row in expected]
+    assert lines == list(map("\t".join, cells))
+    for line, row in zip(printed(capsys, topics, path, to="jsonl"), expected, strict=True):
+        assert json.loads(line) == {"labels": list(row.label), "probabilities": pytest.approx(row.probabilities)}
+
+
+@pytest.mark.parametrize("top", [1, 2, 9])
+def test_the_most_probable_classes(topics, tmp_path, capsys, top):
+    path = as_file(tmp_path, "txt", TEXTS)
+    expected = predictor_of(topics).texts(Example(text, None) for text in TEXTS)
+    most = [sorted(row.probabilities.items(), key=lambda pair: -pair[1])[:top] for row in expected]
+    header, *lines = printed(capsys, topics, path, top=top)
+    assert header.split("\t")[1:] == [f"{name}{rank}" for rank in range(1, min(top, 3) + 1) for name in PAIR]
+    cells = [[cell for name, value in pairs for cell in (name, f"{value:.4f}")] for pairs in most]
+    assert [line.split("\t")[1:] for line in lines] == cells
+    rows = [json.loads(line)["probabilities"] for line in printed(capsys, topics, path, top=top, to="jsonl")]
+    assert [list(row) for row in rows] == [[name for name, _ in pairs] for pairs in most]
+
+
+def test_words_and_their_tags_are_printed(tagged, tmp_path, capsys):
+    texts = ["the old dog", "  barks  ", "cat bird fish today dog cat bird fish today"]
+    path = as_file(tmp_path, "txt", texts)
+    expected = list(predictor_of(tagged).texts(Example(tuple(text.split()), None) for text in texts))
+    predict.predict(tagged, str(path))
+    said = capsys.readouterr()
+    blocks = said.out.removesuffix("\n\n").split("\n\n")
+    assert [[tuple(line.split("\t")) for line in block.split("\n")] for block in blocks] == [
+        list(zip(text.split(), row.label, strict=True)) for text, row in zip(texts, expected, strict=True)
+    ]
+    cut = sum(row.cut for row in expected)
+    assert cut and f"{cut} of 13 words were cut, and have the most frequent label\n" in said.err
+    rows = map(json.loads, printed(capsys, tagged, path, to="jsonl"))
+    assert list(rows) == [
+        {"words": text.split(), "labels": list(row.label)} for text, row in zip(texts, expected, strict=True)
+    ]
+
+
+def test_top_needs_probabilities(tagged, scores, tmp_path):
+    path = as_file(tmp_path, "tsv", TEXTS, TEXTS)
+    with pytest.raises(UserError, match=r"--top 2: .*/tags predicts token-label, without probabilities of classes"):
+        predict.predict(tagged, str(path), top=2)
+    with pytest.raises(UserError, match=r"--top 2: .*/STS-B predicts regression, without probabilities of classes"):
+        predict.predict(scores, str(path), second="second", top=2)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
@@ -274,7 +417,7 @@ def test_pairs_and_scores(scores, tmp_path, capsys):
         ("texts.txt", b"dog\nd\xf6g\n", {}, r"texts\.txt, line 2: not UTF-8 \('utf-8' codec can't decode byte 0xf6"),
         ("texts.txt", b"dog\n", {"text": "text"}, r"--text and --second name columns or keys, but .*/texts\.txt is re"),
         ("texts.txt", b"dog\n", {"second": "b"}, "--text and --second name columns or keys"),
-        ("texts.tsv", b"text\tb\n1\t2\n", {"second": "b"}, "--second b: .*/sst_2 predicts single texts"),
+        ("texts.tsv", b"text\tb\n1\t2\n", {"second": "b"}, "--second b: .*/SST-2 predicts single texts"),
         ("texts.csv", b"dog\n", {}, r"texts\.csv ends in none of \.txt, \.tsv, \.jsonl: --from names its format"),
         ("texts.tsv", b"number\tname\n1\tdog\n", {}, r"line 1: 'text' must name one column .*: number, name"),
     ],
@@ -292,7 +435,7 @@ def test_what_is_missing_is_named(reviews, scores, tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match=f"there is no checkpoint {tmp_path}/checkpoint_best.pt"):
         printed(capsys, tmp_path, files[0])
     for path in files:
-        with pytest.raises(ValueError, match=r"sts_b predicts pairs: --second names the second text, of a \.tsv or"):
+        with pytest.raises(ValueError, match=r"STS-B predicts pairs: --second names the second text, of a \.tsv or"):
             printed(capsys, scores, path)
 
 
@@ -354,8 +497,7 @@ def test_options_that_go_together(words):
 def write_results(folder, *runs) -> Path:
     """The part of scripts/finetune.py's results that a submission reads."""
     rows = [
-        {"task": task, "folder": str(place), "scores": {"valid": {"accuracy": accuracy}}, "error": ""}
-        for task, accuracy, place in runs
+        {"task": task, "folder": str(place), "scores": {}, "score": score, "error": ""} for task, score, place in runs
     ]
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({"runs": rows}))
@@ -375,13 +517,14 @@ def glue(scores, reviews, classification, tmp_path, monkeypatch) -> SimpleNamesp
     data = tmp_path / "tasks"
     for task, rows in {"WNLI": 146, "MNLI": 7, "AX": 5, "STS-B": 6}.items():
         official = TASKS[task]
-        splits = {name: file for name, file in SOURCES[task].files.items() if name.startswith("test")}
+        splits = {name: file for name, file in official.source.files.items() if name.startswith("test")}
         splits = {name: replace(file, rows=rows + (name == "test1")) for name, file in splits.items()}
-        monkeypatch.setitem(SOURCES, task, replace(SOURCES[task], files=splits))
+        monkeypatch.setitem(TASKS, task, replace(official, source=replace(official.source, files=splits)))
         tests = {name: examples(file.rows, seconds=["dog", "cat"]) for name, file in splits.items()}
         write_task(data / task, classification, tests, labels=official.classes, scale=official.scale)
-    wnli = changed(scores, tmp_path / "wnli", data=str(data / "WNLI"), num_classes=2, regression_target=False)
-    mnli = changed(scores, tmp_path / "mnli", data=str(data / "MNLI"), num_classes=3, regression_target=False)
+    options = {"kind": "single-label", "regression_target": False}
+    wnli = changed(scores, tmp_path / "wnli", data=str(data / "WNLI"), num_classes=2, **options)
+    mnli = changed(scores, tmp_path / "mnli", data=str(data / "MNLI"), num_classes=3, **options)
     runs = [("WNLI", 50.0, tmp_path / "worse"), ("WNLI", 60.0, wnli), ("MNLI", 40.0, mnli), ("STS-B", 1.0, scores)]
     return SimpleNamespace(runs=write_results(tmp_path / "runs", *runs, ("SST-2", 9.0, reviews)), data=data)
 
@@ -414,8 +557,9 @@ def test_a_submission(glue, scores, tmp_path, capsys):
 
 def test_a_submission_that_cannot_be_right_is_refused_before_anything_is_predicted(glue, tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "Predictor", None)
-    files = {"test": replace(SOURCES["AX"].files["test"], rows=9)}
-    monkeypatch.setitem(SOURCES, "AX", replace(SOURCES["AX"], files=files))
+    source = TASKS["AX"].source
+    source = replace(source, files={"test": replace(source.files["test"], rows=9)})
+    monkeypatch.setitem(TASKS, "AX", replace(TASKS["AX"], source=source))
     with pytest.raises(ValueError, match=r"AX: its split test has 5 rows, the official test set of AX\.tsv has 9"):
         predict.submit(glue.runs, glue.data, tmp_path / "submission")
     with pytest.raises(ValueError, match=r"no task of GLUE has both a run in .*/runs and its prepared data in .*/none"):

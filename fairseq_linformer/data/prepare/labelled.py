@@ -145,7 +145,7 @@ class _TextWriter:
         counts, labels, dictionary = self.counts[split], self.labels[split], self._tokenizer.dictionary
         where, before = f"split {split}, row", len(labels)
         if isinstance(batch[0].text, tuple):
-            columns, words = _encode_words(batch, self._tokenizer, where=where, before=before)
+            columns, words = encode_words(batch, self._tokenizer, where=where, before=before)
             self.words[split] += words
         else:
             pairs = len(writers) == 2
@@ -221,7 +221,7 @@ def encode_columns(
     return encoded
 
 
-def _encode_words(
+def encode_words(
     batch: Sequence[Example], tokenizer: Tokenizer, *, where: str, before: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
     """The ids of rows of words, and how many pieces each word of a row has, at least one.
