@@ -1,11 +1,11 @@
-# make install     .venv with everything, from the python3 that is found (PYTHON= chooses another, TORCH= a torch version;
+# make install     .venv with everything, from the python3 in PATH (PYTHON= chooses another, TORCH= a version of torch;
 #                  EXTRAS=dev,peers adds the other implementations that tests and the benchmark compare with; without a
-#                  GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves the download of CUDA)
-# make quickstart  from text to a fine-tuned classifier, offline (CORPUS= runs it on your own text)
-# make test        the tests, in two processes: about 7 minutes on two cores
-# make test-fast   those that take no more than seconds and start no process: about 90 seconds
-# make soak        random kills and mutated input for at most half an hour: docs/reliability.md
-# make check       ruff, mypy, then the tests: what CI runs
+#                  GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids the download of CUDA)
+# make quickstart  from text to a fine-tuned classifier, offline (CORPUS= uses your own text)
+# make test        the tests, in two processes
+# make test-fast   those that take seconds at most and start no process
+# make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
+# make check       ruff, mypy, then the tests, as in CI
 
 PYTHON ?= python3
 TORCH ?= 2.13.0
@@ -24,7 +24,7 @@ ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin E
 	    exit 1; }
 endif
 
-# The stamp stands for a complete installation: an interrupted one has none and is done again.
+# This file marks a complete installation. An interrupted one lacks it, and is repeated.
 $(VENV)/.installed: setup.py scripts/install.sh
 	bash scripts/install.sh "$(PYTHON)" "$(TORCH)" "$(EXTRAS)" "$(VENV)"
 	echo "$(INSTALLED)" > $@

@@ -1,4 +1,4 @@
-"""Checkpoints: read without running code from them, and refused in words where they do not fit a model."""
+"""Checkpoints: read without running code from them, and refused with a clear message where they do not fit a model."""
 
 import pickle
 import re
@@ -14,15 +14,18 @@ from torch import Tensor, nn
 from .errors import UserError
 from .training.checkpoint_files import BEST, RUNS_CODE, DamagedCheckpointError
 
-NO_CHECKPOINT = "is no checkpoint of fairseq's: it needs a model with its configuration"
+NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint of fairseq's, old or new, on the CPU: ``model`` has the parameters, ``cfg`` the configuration.
+    """Reads a fairseq checkpoint, of any version, onto the CPU.
+
+    Returns:
+        The checkpoint: ``model`` has the parameters, ``cfg`` the configuration.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is no checkpoint, not a whole one, or holds what could run code on loading.
+        FileNotFoundError: there is no such file.
+        UserError: the file is not a complete checkpoint, or holds what could run code on loading.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
@@ -30,13 +33,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         state = load_checkpoint_to_cpu(str(path))
     except DamagedCheckpointError:
         raise
-    except Exception as error:  # torch raises whatever a broken file makes it stumble over
+    except Exception as error:  # which one torch raises depends on how the file is broken
         raise UserError(_why_unreadable(path, error)) from error
     if not _is_checkpoint(state):
         raise UserError(f"{path} {NO_CHECKPOINT}")
     if missing := _missing(state):
         raise UserError(f"{path} {NO_CHECKPOINT}, but {missing}")
-    state["args"] = None  # stands in cfg by now
+    state["args"] = None  # cfg has its content by now
     return state
 
 
@@ -48,13 +51,13 @@ def _is_checkpoint(content: Any) -> bool:
 
 
 def _missing(state: dict[str, Any]) -> str:
-    """What a checkpoint that was made or changed by hand lacks, in words; nothing for a whole one."""
+    """What a checkpoint that was made or edited by hand lacks, in words; empty where it lacks nothing."""
     model = state["model"]
     if not isinstance(model, dict) or not all(isinstance(name, str) for name in model):
-        return "its model has no names of parameters"
+        return "its model does not name its parameters"
     for name, tensor in model.items():
         if not isinstance(tensor, Tensor):
-            return f"its {name} is no tensor"
+            return f"its {name} is not a tensor"
     for group in ("model", "task"):
         if not isinstance(_configured(state["cfg"], group, "_name"), str):
             return f"its configuration has no {group}._name"
@@ -62,21 +65,21 @@ def _missing(state: dict[str, Any]) -> str:
 
 
 def _configured(cfg: Any, group: str, name: str) -> Any:
-    """A value of a checkpoint's configuration, whose groups may be of any kind; None where it cannot be had."""
+    """A value of a checkpoint's configuration, whose groups may be of any type; None where there is no such value."""
     try:
         return getattr(getattr(cfg, group, None), name, None)
-    except ValueError:  # an interpolation of what is not there
+    except ValueError:  # an interpolation of a key that does not exist
         return None
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:
-    """What to tell the user: reading the file again, without fairseq, shows whether the file or its content failed."""
+    """What to tell the user. Reading the file again, without fairseq, shows whether file or content is wrong."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as cause:
         if isinstance(cause, pickle.UnpicklingError) and "GLOBAL" in str(cause):
             return f"{path} {RUNS_CODE}"
-        return f"{path} is no checkpoint, or not a whole one"
+        return f"{path} is not a checkpoint, or not a complete one"
     if not _is_checkpoint(content):
         return f"{path} {NO_CHECKPOINT}"
     said = " ".join(str(error).split())
@@ -84,15 +87,18 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The checkpoint that a user means: the file, or of a run's folder the best."""
+    """The checkpoint that a user means: the file itself, or the best one in a run's folder."""
     return path / BEST if path.is_dir() else path
 
 
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
-    """Where the dict.txt and the subword model of a checkpoint with the configuration `cfg` are.
+    """The folder with the dict.txt and the subword model of a checkpoint with the configuration `cfg`.
 
-    That is its own folder where it holds a dict.txt, else the folder that it was trained on: FileNotFoundError where
-    there is none, as on another machine; ValueError where the configuration names none.
+    That is the checkpoint's own folder where it holds a dict.txt, else the data folder that it was trained on.
+
+    Raises:
+        FileNotFoundError: the data folder does not exist, as on another machine.
+        UserError: the configuration does not name a data folder.
     """
     if (checkpoint.parent / "dict.txt").is_file():
         return checkpoint.parent
@@ -111,8 +117,11 @@ def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
 def find_tokenizer_folder(path: Path) -> Path:
     """The prepared folder that `path` means: itself, or that of a checkpoint, or of a run's folder with checkpoints.
 
-    Raises FileNotFoundError and ValueError as ``read_checkpoint`` and ``data_folder`` do; a folder that holds neither a
-    dict.txt nor a checkpoint is returned as it is.
+    A folder that holds neither a dict.txt nor a checkpoint is returned as it is.
+
+    Raises:
+        FileNotFoundError: as ``read_checkpoint`` and ``data_folder``.
+        UserError: as they do.
     """
     checkpoint = path if path.is_file() or path.suffix == ".pt" else _checkpoint_of_run(path)
     if checkpoint is None:
@@ -121,7 +130,7 @@ def find_tokenizer_folder(path: Path) -> Path:
 
 
 def _checkpoint_of_run(folder: Path) -> Path | None:
-    """Any checkpoint of a run, as all have the same data, but the best before others: it is what users load."""
+    """A checkpoint of a run. All have the same data; the best one comes first, as it is what users load."""
     if (folder / "dict.txt").is_file():
         return None
     candidates = [checkpoint_file(folder), *sorted(folder.glob("*.pt"))]
@@ -129,7 +138,12 @@ def _checkpoint_of_run(folder: Path) -> Path | None:
 
 
 def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Raises ValueError, saying what to pass, where the parameters of a checkpoint are not those of the model."""
+    """Refuses a checkpoint whose parameters do not fit the model.
+
+    Raises:
+        UserError: a parameter is missing, or has another shape, type or value than it can have. The message says which
+            options to pass.
+    """
     own = model.state_dict()
     for name in own.keys() & state.keys():
         if own[name].is_floating_point() != state[name].is_floating_point():
@@ -158,7 +172,7 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
 
 
 def _what_to_pass(there: dict[str, Any], differing: list[str]) -> str:
-    """Options as they are typed; the vocabulary is none, it is that of the data."""
+    """The differing options as they are typed. The vocabulary is not an option: it comes with the data."""
     options = [name for name in differing if name != "vocabulary"]
     keys = " ".join(f"model.{name}={there[name]}".lower().replace(" ", "") for name in options)
     flags = " ".join(f"--{name.replace('_', '-')}" for name in options)
@@ -170,7 +184,7 @@ def _what_to_pass(there: dict[str, Any], differing: list[str]) -> str:
 
 
 def _options(state: dict[str, Tensor]) -> dict[str, Any]:
-    """The options that can be read off the shapes of a model's parameters."""
+    """The options that the shapes of a model's parameters show."""
     encoder = "encoder.sentence_encoder."
     layers = {int(match[1]) for name in state if (match := re.match(rf"{encoder}layers\.(\d+)\.", name))}
     first = f"{encoder}layers.0."
@@ -181,7 +195,7 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
         "encoder_layers": len(layers),
         "encoder_embed_dim": tokens[1],
         "encoder_ffn_embed_dim": shapes.get(f"{first}fc1.weight", (0,))[0],
-        "max_positions": positions[0] - 2,  # fairseq numbers positions from 2: padding's index plus 1
+        "max_positions": positions[0] - 2,  # fairseq numbers positions from 2, the padding index plus 1
         "local_conv": shapes.get(f"{first}local_conv.conv.weight", (0,))[-1],
         "encoder_normalize_before": f"{encoder}layer_norm.weight" in state,
         "layernorm_embedding": f"{encoder}layernorm_embedding.weight" in state,
@@ -204,10 +218,10 @@ def _check_finite(state: dict[str, Tensor]) -> None:
 
 
 def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """A parameter with several names must have one value: loading would keep the last, in silence."""
+    """A parameter with several names must have one value: loading would silently keep the last."""
     first_name: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = first_name.setdefault(id(parameter), name)
         if first != name and not torch.equal(state[first], state[name]):
             option = "untie_weights_roberta=true" if "lm_head" in name else "the sharing that it was trained with"
-            raise UserError(f"the checkpoint has two values for {first} and {name}, this model one: pass {option}")
+            raise UserError(f"the checkpoint has two values for {first} and {name}, this model has one: pass {option}")

@@ -1,4 +1,4 @@
-"""How a command line reports what the user can mend: the scripts, and fairseq's own where they import the plugin."""
+"""How command lines report what the user can mend: the scripts, and fairseq's own once they import the plugin."""
 
 import atexit
 import contextlib
@@ -16,7 +16,17 @@ class UserError(ValueError):
 
 
 def check(name: str, value: object, holds: bool, allowed: str) -> None:
-    """ValueError that names an option, its value and what is allowed, where it does not hold."""
+    """Refuses a value that an option cannot have.
+
+    Args:
+        name: of the option, as the user types it.
+        value: that was given.
+        holds: whether it is allowed.
+        allowed: what is allowed; it completes "it must be ".
+
+    Raises:
+        UserError: `holds` is false. The message names the option, its value and what is allowed.
+    """
     if not holds:
         typed = " ".join(str(value).split())  # the message is one line, whatever was typed
         raise UserError(f"{name}={typed} is not allowed: it must be {allowed}")
@@ -29,11 +39,11 @@ LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed pr
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line, and status 1, on an error that the user can mend.
 
-    The package says such things with UserError and OSError, whose messages name the thing, its value and what is
-    allowed; line breaks in such a value are spaces here. Everything else is a defect of ours and keeps its traceback.
-    Ctrl-C ends with 130, as a shell expects; a request to terminate ends as cleanly, with 143, so that what the program
-    has started ends with it. Neither is lost where Python ignores exceptions: in finalizers, and at the interpreter's
-    end.
+    Such errors are UserError and OSError: their messages name the thing, its value and what is allowed. Line breaks in
+    the value become spaces here. Every other exception is a defect of this package and keeps its traceback.
+    Ctrl-C ends the program with status 130, as a shell expects. SIGTERM ends it as cleanly, with 143, so that the
+    processes that it started end with it. Neither signal is lost where Python ignores exceptions: in finalizers, and
+    while the interpreter shuts down.
     """
     previous = signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _raise_again
@@ -52,12 +62,12 @@ def one_line_errors() -> Iterator[None]:
 
 
 def one_line(text: object) -> str:
-    """What a user typed, say a path, with a space for each line break in it."""
+    """What a user typed, such as a path, with a space for each line break in it."""
     return " ".join(str(text).splitlines())
 
 
 def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """A signal that came while a finalizer ran, whose exceptions Python ignores, is raised again a moment later."""
+    """Sends a signal again, a moment later, that came while a finalizer ran: Python ignores exceptions there."""
     if not isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt):
         return sys.__unraisablehook__(unraisable)
     again = signal.SIGINT if isinstance(unraisable.exc_value, KeyboardInterrupt) else signal.SIGTERM
@@ -69,22 +79,22 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def install_excepthook() -> None:
-    """Lets fairseq's command lines end as the scripts do; in any other program this does nothing.
+    """Lets fairseq's command lines end as the scripts do. In any other program this does nothing.
 
-    Whoever sets ``HYDRA_FULL_ERROR=1`` wants tracebacks, and gets them from all of fairseq's command lines.
+    With ``HYDRA_FULL_ERROR=1`` all of fairseq's command lines keep their tracebacks.
     """
     program = Path(*sys.argv[:1])
     is_fairseqs = program.stem.startswith("fairseq-") or program.parent.name == "fairseq_cli"
     if is_fairseqs and sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints exceptions in its own way and none gets to the hook
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints exceptions itself, and the hook sees none
         sys.excepthook = report
 
 
 def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A ``sys.excepthook``: what the user can mend is said in one line, the last that is printed.
+    """A ``sys.excepthook``: prints what the user can mend in one line, as the last line.
 
-    Where it was merely in the way of another error, that one's traceback stands before it; but fairseq wraps whatever
-    stops it from loading a checkpoint in a plain Exception, which says less than what it wraps.
+    Where another error followed from it, the traceback of that error comes first. The exception is a plain Exception:
+    fairseq wraps whatever stops it from loading a checkpoint in one, which says less than what it wraps.
     """
     from .system.explaining import explain
 
@@ -103,7 +113,7 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception, what it was raised from or while handling, and so on to the first."""
+    """An exception, the one that it was raised from or while handling, and so on to the first."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

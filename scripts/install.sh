@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a virtual environment with the plugin and all it needs: install.sh PYTHON TORCH EXTRAS FOLDER, which
-# `make install` calls. pip's own variables choose where it downloads from.
+# Makes a virtual environment with the plugin and all that it needs. `make install` calls it, as
+# install.sh PYTHON TORCH EXTRAS FOLDER. pip's own variables choose where it downloads from.
 set -euo pipefail
 python=$1 torch=$2 extras=$3 venv=$4
 
@@ -21,11 +21,11 @@ PROBE
 "$python" -m venv "$venv" || fail "$python cannot make a virtual environment (Debian: python3-venv)"
 
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
-# fairseq is built from source and asks for torch while it is: torch comes first, then fairseq without isolation, or pip
-# would download a second torch, the newest with CUDA, for the build alone.
+# fairseq is built from source, and its build needs torch. So torch is installed first, then fairseq without isolation:
+# in isolation, pip would download a second torch, the newest with CUDA, only for the build.
 "${pip[@]}" "torch==$torch" numpy cython wheel 'setuptools<81'
-# Its extensions compile side by side. With ninja they cannot: torch's build writes one build.ninja for all of them, each
-# over the other's. So a ninja that fails stands before any other: torch then does without.
+# fairseq's extensions are compiled in parallel. That does not work with ninja: torch writes a build.ninja per extension,
+# all to the same path. So a ninja that fails comes first in PATH, and torch builds without ninja.
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 printf '[build_ext]\nparallel=%s\n' "$(getconf _NPROCESSORS_ONLN)" >"$build/distutils.cfg"
@@ -34,7 +34,7 @@ chmod +x "$build/ninja"
 PATH=$build:$PATH DIST_EXTRA_CONFIG=$build/distutils.cfg CFLAGS='-O2 -g0' \
     "${pip[@]}" --no-build-isolation 'fairseq-fixed==0.12.3.1'
 "${pip[@]}" --no-build-isolation --editable ".[$extras]"
-# fairseq asks for torchaudio, which only its speech models import. PyPI's is built for CUDA: beside a torch without CUDA
-# it cannot be loaded, and transformers, which loads it where it is installed, fails with it.
+# fairseq requires torchaudio, which only its speech models import. PyPI's torchaudio is built for CUDA and cannot be
+# loaded with a torch without CUDA. transformers loads it wherever it is installed, and then fails, too.
 "$venv/bin/python" -c 'import torchaudio' 2>/dev/null ||
     "$venv/bin/python" -m pip --disable-pip-version-check uninstall --quiet --yes torchaudio

@@ -6,10 +6,10 @@ The text is the documentation that every Python installation carries, or your ow
     python scripts/quickstart.py
     python scripts/quickstart.py --corpus FILE_OR_FOLDER ...
 
-It pretrains configs/pretrain/tiny_512.yaml with two layers of d=128, reports masked-LM perplexity before and after,
-fine-tunes on "which package is this docstring from?" beside the same fine-tuning from random weights (own text has no
-labels: that part is left out), fills masks and draws the losses. Every step is an ordinary command; a run that was
-interrupted goes on.
+It pretrains configs/pretrain/tiny_512.yaml with two layers of d=128 and reports masked-LM perplexity before and after.
+Then it fine-tunes on "which package is this docstring from?" and compares with fine-tuning from random weights (your
+own text has no labels, so this part is left out). Last, it fills masks and draws the losses. Every step is an ordinary
+command. An interrupted run resumes.
 """
 
 import json
@@ -48,12 +48,12 @@ from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_
 from fairseq_linformer.training.launch import FINE_TUNING, command_line, override, train
 from fairseq_linformer.training.provenance import digest_file
 
-# Smaller than tiny_512 itself: in the same minutes it sees four times the text, which is worth more than its size.
+# Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
 RECIPE = ["dataset.batch_size=4", "optimization.lr=[0.002]", "lr_scheduler.warmup_updates=150"]
-CHARACTERS = 400  # of each docstring that is classified: what fits into minutes
-VALID_BYTES = 300_000  # of validation text, likewise
-SAMPLE = 20_000_000  # characters that the vocabulary is trained on: more than the documentation has
+CHARACTERS = 400  # of each docstring to classify, so that it takes minutes
+VALID_BYTES = 300_000  # of validation text, for the same reason
+SAMPLE = 20_000_000  # characters to train the vocabulary on: more than the documentation has
 SENTENCES = (
     "Return a new <mask> with the same values.",
     "If the file does not exist, an error is <mask>.",
@@ -63,14 +63,18 @@ OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "T
 
 
 class Source(TypedDict):
-    """What a folder of texts was made from: the digests of the user's files, and for which vocabulary."""
+    """What a folder of texts was made from: the digests of the user's files, and the size of the vocabulary."""
 
     corpus: dict[str, str]
     vocab_size: int
 
 
 def write_own_text(files: list[Path], out: Path) -> None:
-    """train.txt and valid.txt from the user's files: of every twenty blocks of ten lines, the last one validates."""
+    """Writes train.txt and valid.txt from the user's files: of every 20 blocks of 10 lines, the last validates.
+
+    Raises:
+        UserError: the files have fewer than 200 lines.
+    """
     number = 0
     with (
         (out / "train.txt").open("w", encoding="utf-8") as train_file,
@@ -81,14 +85,14 @@ def write_own_text(files: list[Path], out: Path) -> None:
                 (valid_file if number // 10 % 20 == 19 else train_file).write(f"{line}\n")
                 number += 1
     if number < 200:
-        raise UserError(f"{', '.join(map(str, files))}: {number} lines are too few, 200 are needed")
+        raise UserError(f"{', '.join(map(str, files))}: {number} lines are too few; at least 200 are needed")
 
 
 def write_docstrings(out: Path) -> None:
-    """train.txt, valid.txt and the labelled examples, from the documentation of this Python installation."""
+    """Writes train.txt, valid.txt and the labelled examples, from the docstrings of this Python installation."""
     docstrings = list(collect_docstrings(installation_roots()))
     splits = split_by_module(docstrings)
-    random.Random(1).shuffle(splits["valid"])  # they stand package by package
+    random.Random(1).shuffle(splits["valid"])  # they come package by package
     valid, size = [], 0
     for docstring in splits["valid"]:
         size += len(docstring.text.encode())
@@ -101,7 +105,11 @@ def write_docstrings(out: Path) -> None:
 
 
 def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
-    """Makes the folder of texts, unless an earlier run made it from the same source for the same vocabulary."""
+    """Makes the folder of texts, unless an earlier run made it from the same files for the same vocabulary.
+
+    Raises:
+        UserError: an earlier run made it from others.
+    """
     files = {str(file.absolute()): digest_file(file) for file in find_files(corpus)}
     source: Source = {"corpus": files, "vocab_size": vocab_size}
     if not text.is_dir():
@@ -129,7 +137,11 @@ def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates
 
 
 def read_examples(file: Path) -> dict[str, list[Example]]:
-    """The labelled examples of the file that ``write_docstrings`` wrote; ValueError where it is damaged."""
+    """The labelled examples in the file that ``write_docstrings`` wrote.
+
+    Raises:
+        UserError: it is damaged.
+    """
     rows = read_state(file, dict[str, list[list[str]]])
     if rows.keys() != {"train", "valid"} or any(len(row) != 2 for part in rows.values() for row in part):
         raise UserError(f"{file} is damaged: it must hold the splits train and valid, each row a text and its label")
@@ -137,7 +149,7 @@ def read_examples(file: Path) -> dict[str, list[Example]]:
 
 
 def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], updates: int) -> dict[str, list[list[dict]]]:
-    """Fine-tunes the checkpoint and random weights with each seed; prints accuracies; returns the logs."""
+    """Fine-tunes the checkpoint, and random weights, with each seed. Prints the accuracies and returns the logs."""
     splits = read_examples(folder / "text" / "examples.json")
     data = folder / "data-classification"
     if not data.is_dir():
@@ -158,7 +170,7 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
 
 
 def report_perplexity(roberta: RobertaHubInterface) -> None:
-    """Masked-LM perplexity of the trained weights, of the same model as it starts, and of the unigram model."""
+    """Prints the masked-LM perplexity of the trained model, of the same model untrained, and of the unigram model."""
     trained, task = roberta.model, roberta.task
     untrained = task.build_model(roberta.cfg.model)
     print("\nperplexity on the validation text, at masked tokens")
@@ -189,7 +201,7 @@ def quickstart(
     corpus: list[Path], out: Path, vocab_size: int, updates: int, fine_tuning_updates: int, seeds: list[int]
 ) -> None:
     out = out.absolute()
-    check_data_path(out)  # which the data is in
+    check_data_path(out)  # the data is in it
     text, data, pretrained = out / "text", out / "data", out / "pretrained"
     collect_text(corpus, text, vocab_size)
     if not data.is_dir():

@@ -130,11 +130,11 @@ def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp
     content = checkpoint.read_bytes()
     for number, (damaged, said) in enumerate(
         [
-            (content[: len(content) // 2], "is no whole checkpoint"),
-            (b"", "is no whole checkpoint"),
-            (b"some text", "is no whole checkpoint"),
-            (b"<html>", "is no whole checkpoint"),
-            (bytes(100), "is no whole checkpoint"),
+            (content[: len(content) // 2], "is not a complete checkpoint"),
+            (b"", "is not a complete checkpoint"),
+            (b"some text", "is not a complete checkpoint"),
+            (b"<html>", "is not a complete checkpoint"),
+            (bytes(100), "is not a complete checkpoint"),
         ]
     ):
         path = tmp_path / f"{number}.pt"
@@ -143,7 +143,7 @@ def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp
             read_checkpoint(path)
     torch.save({"weights": torch.zeros(2)}, tmp_path / "other.pt")
     with pytest.raises(
-        ValueError, match=r"other.pt is no checkpoint of fairseq's: it needs a model with its configuration"
+        ValueError, match=r"other.pt is not a fairseq checkpoint: it must hold a model and its configuration"
     ):
         read_checkpoint(tmp_path / "other.pt")
 
@@ -180,16 +180,16 @@ EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model": 3}, "its model has no names of parameters"),
-        ({"model": {3: torch.zeros(1)}}, "its model has no names of parameters"),
-        ({"model": {"a": 3}}, "its a is no tensor"),
+        ({"model": 3}, "its model does not name its parameters"),
+        ({"model": {3: torch.zeros(1)}}, "its model does not name its parameters"),
+        ({"model": {"a": 3}}, "its a is not a tensor"),
         ({"model": {EMBEDDING: torch.zeros(4)}}, "the checkpoint has vocabulary=0"),
         (
             {"model": {EMBEDDING: torch.zeros(24, 8, dtype=torch.int64)}},
             "weight is torch.int64, this model's torch.float",
         ),
         ({"cfg": "x"}, r"its configuration has no model\._name"),
-        ({"cfg": torch.ones(2)}, "is no checkpoint of fairseq's"),
+        ({"cfg": torch.ones(2)}, "is not a fairseq checkpoint"),
         ({"cfg": [1]}, r"its configuration has no model\._name"),
         ({"cfg": {"task": TASK}}, r"its configuration has no model\._name"),
         ({"cfg": {"model": {"_name": "${x}"}, "task": TASK}}, r"its configuration has no model\._name"),
@@ -226,7 +226,7 @@ def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(
     first = shutil.copy(checkpoint, run_folder / "checkpoint1.pt")
     assert find_tokenizer_folder(first) == find_tokenizer_folder(run_folder) == corpus
     (run_folder / "checkpoint_best.pt").write_bytes(b"the one to be looked at")
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is no whole checkpoint"):
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is not a complete checkpoint"):
         find_tokenizer_folder(run_folder)
     shutil.copy(corpus / "dict.txt", run_folder)
     assert find_tokenizer_folder(first) == find_tokenizer_folder(run_folder) == run_folder
@@ -243,7 +243,9 @@ def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokeniz
         assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, place
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
         load_tokenizer(tmp_path / "none.pt")
-    with pytest.raises(FileNotFoundError, match=r"none is no prepared folder, nor a run's: it lacks dict\.txt and"):
+    with pytest.raises(
+        FileNotFoundError, match=r"none is neither a prepared folder nor that of a run: it lacks dict\.txt and"
+    ):
         load_tokenizer(tmp_path / "none")
 
 

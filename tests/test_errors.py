@@ -113,7 +113,7 @@ def test_a_split_that_is_missing_is_one_line(corpus, capsys):
 
 
 def test_a_damaged_checkpoint_is_one_line(tmp_path, capsys):
-    said = f"error: {tmp_path}/cut.pt is no whole checkpoint: cut short, or damaged (File is not a zip file)"
+    said = f"error: {tmp_path}/cut.pt is not a complete checkpoint: it is cut short or damaged (File is not a zip file)"
     assert printed(capsys, lambda: cut(tmp_path)) == [said]
 
 

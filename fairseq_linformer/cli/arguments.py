@@ -1,4 +1,4 @@
-"""How the command lines parse what is typed: numbers within bounds, and lists separated by commas."""
+"""How the command lines parse their arguments: numbers within bounds, and lists separated by commas."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ Number = TypeVar("Number", int, float)
 
 
 def make_parser(about: str | None) -> argparse.ArgumentParser:
-    """A parser whose --help begins with `about`, a module's docstring, with its examples as this program is typed."""
+    """A parser whose --help begins with `about`, a module's docstring, with examples as this program is typed."""
     about = re.sub(r"python scripts/(\w+)\.py", lambda script: typed(script[1]), about or "")
     return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
 
@@ -22,7 +22,7 @@ def make_parser(about: str | None) -> argparse.ArgumentParser:
 def number(
     kind: type[Number], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> Callable[[str], Number]:
-    """An argparse type: one finite number, from `least` to `most` and above `above`."""
+    """An argparse type: a finite number from `least` to `most`, and above `above`."""
     bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
     wanted = " and ".join(words.format(bound) for words, bound in bounds.items() if math.isfinite(bound))
     allowed = f"a {'whole number' if kind is int else 'number'} {wanted}".rstrip()
@@ -38,7 +38,7 @@ def number(
 
 
 def comma_list(parse: Callable[[str], Item]) -> Callable[[str], list[Item]]:
-    """An argparse type: what `parse` takes, separated by commas, each once."""
+    """An argparse type: different items, separated by commas, each parsed with `parse`."""
 
     def parse_all(text: str) -> list[Item]:
         values = [parse(word) for word in text.split(",")]

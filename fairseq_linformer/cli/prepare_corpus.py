@@ -4,8 +4,8 @@ example:
   python scripts/prepare_corpus.py --train books/ more.txt.xz --valid held_out.txt --out data/books --vocab-size 8000
 
 Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it,
-and - for standard input. A line is a training item; a blank line, or the end of a file, ends a document. The folder
-appears under its name when it is whole, so an interrupted run can simply be repeated.
+and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a document. The folder
+appears under its name when it is complete: repeat a command that was interrupted.
 """
 
 import argparse
@@ -34,10 +34,10 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--sample-characters",
         metavar="N",
         type=int,
-        help=f"train the pieces on at most so many characters (default {DEFAULT_SAMPLE_CHARACTERS:,})",
+        help=f"train the pieces on at most this many characters (default {DEFAULT_SAMPLE_CHARACTERS:,})",
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of that sample, at least 0 (default 1)")
-    add("--workers", metavar="N", type=int, help="processes that encode (default: one a core)")
+    add("--workers", metavar="N", type=int, help="processes that encode (default: one per core)")
     return parser.parse_args(words)
 
 

@@ -4,15 +4,15 @@ examples:
   python scripts/prepare_glue.py --source glue_data --tasks SST-2,MRPC --tokenizer data/books --out data/tasks
   python scripts/prepare_glue.py --source https://dl.fbaipublicfiles.com --tokenizer runs/books --out data/tasks
 
-The source is a folder that holds a folder a task, an archive of one (zip, tar.*), or the address of the official
-downloads, or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official train set
-becomes the split train, the dev set valid (MNLI: matched valid, mismatched valid1), the test set test (without labels).
-Texts are encoded as those the model was pretrained on were; nothing is shortened, which is the training's work. Tasks
-that the folder holds already, with the same vocabulary, are left as they are.
+The source is a folder with one folder per task, an archive of such a folder (zip, tar.*), or the address of the
+official downloads or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official
+train set becomes the split train, the dev set valid (MNLI: matched valid, mismatched valid1), the test set test
+(without labels). Texts are encoded like those that the model was pretrained on. They are not shortened: training does
+that. Tasks that the folder already holds, with the same vocabulary, are left as they are.
 
 The tokenizer is that of a prepared corpus, a checkpoint (runs/x/checkpoint_best.pt) or a run's folder (runs/x): the one
-beside the checkpoint where there is a dict.txt, else that of the data it was trained on. Or it is a sentencepiece model
-itself, with the dict.txt beside it if there is one.
+beside the checkpoint where there is a dict.txt, else that of the data that it was trained on. Or it is a sentencepiece
+model, with the dict.txt beside it if there is one.
 """
 
 import argparse
@@ -47,12 +47,12 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
     add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
-    add("--out", metavar="DIR", type=Path, required=True, help="folder to make a folder a task in")
+    add("--out", metavar="DIR", type=Path, required=True, help="folder for one folder per task")
     return parser.parse_args(words)
 
 
 def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Whether an earlier command, interrupted or for other tasks, has prepared a task with the same vocabulary."""
+    """Whether an earlier command has prepared the task in `folder` with the same vocabulary."""
     complete = (folder / SUMMARY_FILE).is_file()
     return complete and load_dictionary(folder / DICTIONARY_FILE).symbols == tokenizer.dictionary.symbols
 
@@ -63,7 +63,7 @@ def prepare_glue(source: str, tasks: Sequence[str], tokenizer: Path, out: Path) 
     with glue_folder(source, tasks) as folder:
         for task in tasks:
             if is_prepared(out / task, loaded):
-                print(f"{task}: is prepared in {out / task}")
+                print(f"{task}: already prepared in {out / task}")
                 continue
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}

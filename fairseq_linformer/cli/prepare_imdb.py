@@ -5,14 +5,14 @@ examples:
   python scripts/prepare_imdb.py --source http://ai.stanford.edu/~amaas/data/sentiment --tokenizer runs/books \\
       --out data/tasks/IMDB
 
-The source is the folder aclImdb or its parent, an archive of one (zip, tar.*), or the address below which the official
-archive lies, or a mirror's (checked by checksum, kept in the user's cache). There is no official dev set: as in the
-papers, the test set becomes the split valid. Texts are encoded as those the model was pretrained on were; nothing is
-shortened, which is the training's work.
+The source is the folder aclImdb or its parent, an archive of either (zip, tar.*), or the address of the folder with
+the official archive, or of a mirror (checked by checksum, kept in the user's cache). There is no official dev set: as
+in the papers, the test set becomes the split valid. Texts are encoded like those that the model was pretrained on. They
+are not shortened: training does that.
 
 The tokenizer is that of a prepared corpus, a checkpoint (runs/x/checkpoint_best.pt) or a run's folder (runs/x): the one
-beside the checkpoint where there is a dict.txt, else that of the data it was trained on. Or it is a sentencepiece model
-itself, with the dict.txt beside it if there is one.
+beside the checkpoint where there is a dict.txt, else that of the data that it was trained on. Or it is a sentencepiece
+model, with the dict.txt beside it if there is one.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What every command line runs in, and what it is called."""
+"""What all command lines have in common: how they end on an error, and how they are typed."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ from ..errors import one_line_errors
 
 @contextlib.contextmanager
 def program() -> Iterator[None]:
-    """Ends the program with one line on an error that the user can mend; libraries log warnings and errors alone."""
+    """Ends the program with one line on an error that the user can mend. Libraries log only warnings and errors."""
     root = logging.getLogger()
     level = root.level  # DEBUG: importing fairseq sets it, for every library
     root.setLevel(logging.WARNING)
@@ -23,7 +23,7 @@ def program() -> Iterator[None]:
 
 
 def typed(name: str) -> str:
-    """What to type for one of the command lines: as this program was, its script or what setup.py installs for it."""
+    """How to type a command line: as a script, or as the command that setup.py installs, whichever this program is."""
     if Path(sys.argv[0]).suffix == ".py":
         return f"python scripts/{name}.py"
     return f"linformer-{name.replace('_', '-')}"

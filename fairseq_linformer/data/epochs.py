@@ -1,4 +1,4 @@
-"""Epochs for datasets that draw anew in each: masks, crops."""
+"""The epoch of datasets that draw new masks or crops in each epoch."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 
 
 class SharedEpochDataset(BaseWrapperDataset):
-    """Tells a dataset the epoch wherever it is read.
+    """Sets the epoch of a dataset in every process that reads it.
 
-    fairseq keeps its worker processes from epoch to epoch (``persistent_workers``), and each has its own copy of the
-    dataset, which would stay in the epoch that the worker was started in. Here the epoch lies in shared memory.
+    fairseq keeps its worker processes from epoch to epoch (``persistent_workers``). Each has its own copy of the
+    dataset, which would stay in the epoch in which the worker started. Here the epoch is in shared memory.
     """
 
     def __init__(self, dataset: FairseqDataset) -> None:

@@ -11,18 +11,18 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, _dtype_header_code,
 
 from ..errors import UserError
 
-# Items of the index that are held in memory at once.
+# Items of the index that are in memory at once.
 _INDEX_CHUNK = 1_000_000
 
 
 class IndexedWriter:
     """Writes `prefix`.bin and `prefix`.idx, byte for byte what fairseq's MMapIndexedDatasetBuilder writes.
 
-    fairseq's builder keeps the sizes and offsets of all items in Python lists, about 100 bytes an item: gigabytes for
+    fairseq's builder keeps the sizes and offsets of all items in Python lists, about 100 bytes per item: gigabytes for
     the lines of Wikipedia. Here the sizes go to a temporary file, `prefix`.sizes, and memory does not grow.
 
-    As a context manager it closes on leaving. The index appears last, and whole: after an error, in closing too, there
-    is none, and nothing looks like a dataset.
+    As a context manager it closes itself at the end. The index appears last, and complete. After an error, also one in
+    closing, there is no index, so that nothing is taken for a dataset.
     """
 
     def __init__(self, prefix: Path, vocab_size: int) -> None:
@@ -37,14 +37,19 @@ class IndexedWriter:
             self._files = stack.pop_all()
 
     def write(self, ids: np.ndarray, sizes: np.ndarray) -> None:
-        """Appends many items: `ids` (tokens,) holds them one after another, `sizes` (items,) the length of each.
+        """Appends many items.
 
-        Raises ValueError if the sizes do not add up to the ids, or an id lies outside the vocabulary.
+        Args:
+            ids: (tokens,), the items one after another; each id from 0 to vocab_size - 1.
+            sizes: (items,), the number of ids per item.
+
+        Raises:
+            UserError: the sizes do not add up to the number of ids, or an id is outside the vocabulary.
         """
         if int(sizes.sum()) != ids.size:
             raise UserError(f"sizes add up to {int(sizes.sum())}, but there are {ids.size} ids")
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
-            raise UserError(f"ids from {ids.min()} to {ids.max()}: must lie in 0..{self._vocab_size - 1}")
+            raise UserError(f"ids from {ids.min()} to {ids.max()}: they must be from 0 to {self._vocab_size - 1}")
         self._data.write(ids.astype(self._dtype, copy=False).tobytes())
         self._sizes.write(sizes.astype(np.int32, copy=False).tobytes())
 
@@ -52,7 +57,7 @@ class IndexedWriter:
         """Writes the index and closes the files."""
         with self._files:
             self._write_index()
-        # Only now: closing writes the last of the data, and may fail on a full disk.
+        # Only now, as closing writes the last of the data and may fail on a full disk.
         os.replace(self._unfinished_index, self._index)
         self._sizes_file.unlink()
 

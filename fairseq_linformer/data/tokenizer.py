@@ -1,8 +1,8 @@
 """A subword model together with the fairseq dictionary that numbers its pieces.
 
-fairseq's own route writes pieces as text and looks each one up in the dictionary. Here ids become ids through one
-numpy table, which is what makes the preparation fast; the numbers are the same, so models that are used later through
-fairseq's encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens they were trained on.
+fairseq itself writes pieces as text and looks each one up in the dictionary. Here one numpy table maps the model's ids
+to the dictionary's, which makes preparation fast. The ids are the same, so models that are used later through fairseq's
+encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens that they were trained on.
 """
 
 import io
@@ -30,27 +30,27 @@ ENCODER_FILE = "encoder.json"
 MERGES_FILE = "vocab.bpe"
 DICTIONARY_FILE = "dict.txt"
 
-# Tensor cores take matrix products at full speed when their sizes are multiples of eight; the vocabulary is one.
+# Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
 SIZE_MULTIPLE = 8
 
-# Above the largest vocabularies in use, and below what would end in sentencepiece, or in memory.
+# Above the largest vocabularies in use, and below the limits of sentencepiece and of memory.
 MOST_PIECES = 1_000_000
 
-# A text with a larger share of unknown pieces is one for which its vocabulary was not made.
+# Above this fraction of unknown pieces, the vocabulary was not made for the text.
 MOST_UNKNOWN = 0.001
 
 # All characters at which fairseq splits words.
 _WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
 
-# sentencepiece's training leaves out longer lines (in bytes) without a word; this is the most that it accepts.
+# sentencepiece's training silently leaves out lines of more bytes; this is the highest limit that it accepts.
 _LONGEST_LINE = 2**30
 
-# The GPT-2 encoder remembers every word it ever saw; emptied beyond this many, about 200 MB.
+# The GPT-2 encoder caches every word that it has seen. The cache is emptied beyond this many, about 200 MB.
 _REMEMBERED_WORDS = 1_000_000
 
 
 class Tokenizer(ABC):
-    """Turns lines of text into the numbers of `dictionary`.
+    """Turns lines of text into the ids of `dictionary`.
 
     `dictionary` starts with fairseq's special symbols <s> <pad> </s> <unk>; the tasks add <mask> after the last piece.
     """
@@ -64,18 +64,23 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """The tokens of each line as dictionary ids: int32 of shape (tokens,), without <s> and </s>."""
+        """The tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Copies the model's files into `folder` under fairseq's names; the dictionary is not among them."""
+        """Copies the model's files, but not the dictionary, into `folder` under fairseq's names."""
 
 
 class SentencePieceTokenizer(Tokenizer):
     """A sentencepiece model of any kind and any layout of control ids.
 
-    Without a dictionary it makes one of the model's pieces, in the model's order. With one, pieces that it lacks
-    become <unk>. Raises ValueError if the file is no sentencepiece model, or the dictionary is not of this model.
+    Args:
+        model: the file.
+        dictionary: pieces that it lacks become <unk>. Made of the model's pieces, in their order, where it is left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it is not a sentencepiece model, or the dictionary belongs to another model.
     """
 
     def __init__(self, model: Path, dictionary: Dictionary | None = None) -> None:
@@ -102,10 +107,10 @@ class SentencePieceTokenizer(Tokenizer):
         self._telltales = self._find_telltales(set(pieces.values()))
 
     def _pieces(self) -> dict[int, str]:
-        """The model's ids of the pieces that stand for themselves.
+        """The model's pieces by id, without those that the dictionary cannot hold.
 
         Left out: control symbols and unused pieces, which encoding never gives; the unknown piece, whose text is that
-        of the line; pieces that hold white space, which are no word to fairseq; and <mask>, which is the tasks' own.
+        of the line; pieces with white space, which fairseq would split; and <mask>, which the tasks add.
         """
         model = self._processor
         return {
@@ -117,10 +122,10 @@ class SentencePieceTokenizer(Tokenizer):
         }
 
     def _find_telltales(self, pieces: set[str]) -> list[str]:
-        """What tells, in a line, that the table may not give fairseq's tokens.
+        """The strings that show, in a line, that the table may give other tokens than fairseq.
 
-        An unknown piece is a stretch of the line itself. fairseq splits or drops it where it holds white space that
-        the model does not know as such (U+0085, mostly), and finds it in a dictionary that holds just that stretch.
+        An unknown piece is a part of the line itself. fairseq splits or drops it where it holds white space that the
+        model does not treat as such (mostly U+0085), and looks it up in the dictionary, which may hold that very text.
         """
         model = self._processor
         spaces = [space for space in _WHITE_SPACE if space in "".join(model.Encode(f"a{space}a", out_type=str))]
@@ -132,7 +137,7 @@ class SentencePieceTokenizer(Tokenizer):
         sizes = np.fromiter(map(len, numbered), dtype=np.int64, count=len(numbered))
         tokens = self._table[np.fromiter(chain.from_iterable(numbered), dtype=np.int64, count=int(sizes.sum()))]
         encoded = [tokens[start:end] for start, end in pairwise([0, *np.cumsum(sizes).tolist()])]
-        text = "\n".join(lines)  # to look at each line only where there is a reason
+        text = "\n".join(lines)  # searched as a whole: few texts need a look at each line
         if telltales := [telltale for telltale in self._telltales if telltale in text]:
             for row, line in enumerate(lines):
                 if any(telltale in line for telltale in telltales):
@@ -140,7 +145,7 @@ class SentencePieceTokenizer(Tokenizer):
         return encoded
 
     def _encode_by_text(self, line: str) -> np.ndarray:
-        """fairseq's own route, about twenty times as slow."""
+        """The tokens as fairseq finds them, about twenty times as slowly."""
         pieces = " ".join(self._processor.Encode(line, out_type=str))
         return self.dictionary.encode_line(pieces, append_eos=False, add_if_not_exist=False).numpy()
 
@@ -149,7 +154,17 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 class GPT2Tokenizer(Tokenizer):
-    """GPT-2's byte-level BPE by fairseq's encoder; its dictionary holds the encoder's numbers, written as text."""
+    """GPT-2's byte-level BPE, with fairseq's encoder. Its dictionary holds the encoder's numbers, written as text.
+
+    Args:
+        encoder_json: the pieces and their numbers.
+        vocab_bpe: the merges.
+        dictionary: made of the encoder's numbers, in their order, where it is left out.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        UserError: the files are not a GPT-2 BPE, or the dictionary belongs to another one.
+    """
 
     def __init__(self, encoder_json: Path, vocab_bpe: Path, dictionary: Dictionary | None = None) -> None:
         for path in (encoder_json, vocab_bpe):
@@ -158,7 +173,9 @@ class GPT2Tokenizer(Tokenizer):
         self._files = {ENCODER_FILE: encoder_json, MERGES_FILE: vocab_bpe}
         for piece, number in read_state(encoder_json, dict[str, int]).items():
             if not 0 <= number < MOST_PIECES:
-                raise UserError(f"{encoder_json}: piece {piece!r} has number {number}, not 0 to {MOST_PIECES - 1:,}")
+                raise UserError(
+                    f"{encoder_json}: piece {piece!r} has number {number}: it must be from 0 to {MOST_PIECES - 1:,}"
+                )
         try:
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
         except ValueError as error:  # broken JSON, or not UTF-8
@@ -190,14 +207,16 @@ class GPT2Tokenizer(Tokenizer):
 
 
 def load_tokenizer(place: Path) -> Tokenizer:
-    """The tokenizer that `place` means, whichever of these it is.
+    """The tokenizer that `place` means, which is one of these:
 
     * A prepared folder: a model under fairseq's name, and dict.txt.
     * A checkpoint, or the folder of a run: the tokenizer beside the checkpoint where there is a dict.txt, else that of
-      the data it was trained on.
+      the data that it was trained on.
     * Any other file: a sentencepiece model, with the dict.txt beside it if there is one.
 
-    Raises FileNotFoundError naming what is missing, ValueError for a file that cannot be read.
+    Raises:
+        FileNotFoundError: a file is missing; the message names it.
+        UserError: a file cannot be read.
     """
     if place.suffix == ".model" or (place.is_file() and place.suffix != ".pt"):
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
@@ -216,29 +235,40 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
     if not is_sentencepiece and not all((folder / name).is_file() for name in (ENCODER_FILE, MERGES_FILE)):
         missing.append(f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE})")
     if missing:
-        raise FileNotFoundError(f"{folder} is no prepared folder, nor a run's: it lacks {' and '.join(missing)}")
+        raise FileNotFoundError(
+            f"{folder} is neither a prepared folder nor that of a run: it lacks {' and '.join(missing)}"
+        )
     if is_sentencepiece:
         return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE, dictionary)
     return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
 
 
 def dictionary_in(folder: Path) -> Dictionary | None:
-    """The dict.txt of a folder, None where it has none; ValueError as ``load_dictionary``."""
+    """The dict.txt of a folder, None where it has none.
+
+    Raises:
+        UserError: as ``load_dictionary``.
+    """
     path = folder / DICTIONARY_FILE
     return load_dictionary(path) if path.is_file() else None
 
 
 def load_dictionary(path: Path) -> Dictionary:
-    """fairseq's Dictionary of a dict.txt; ValueError names the file when fairseq cannot read it."""
+    """fairseq's Dictionary from a dict.txt.
+
+    Raises:
+        OSError: the file cannot be opened.
+        UserError: fairseq cannot read it; the message names the file.
+    """
     try:
         with path.open(encoding="utf-8") as stream:
             return Dictionary.load(stream)
-    except (ValueError, RuntimeError) as error:  # a malformed line or not UTF-8; a word that stands there twice
+    except (ValueError, RuntimeError) as error:  # a malformed line, or not UTF-8; a word that occurs twice
         raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
 
 
 def unknown_warning(split: str, unknown: int, tokens: int) -> Iterator[str]:
-    """A line for people where more than MOST_UNKNOWN of a split's pieces are unknown; none elsewhere."""
+    """A warning where more than MOST_UNKNOWN of a split's pieces are unknown; nothing otherwise."""
     if unknown > MOST_UNKNOWN * tokens:
         yield (
             f"warning: {split}: {unknown / tokens:.3%} of the pieces are unknown, more than {MOST_UNKNOWN:.1%}: "
@@ -249,13 +279,22 @@ def unknown_warning(split: str, unknown: int, tokens: int) -> Iterator[str]:
 def train_sentencepiece(
     lines: Sequence[str], model: Path, vocab_size: int, threads: int, *, cover_letters: bool = False
 ) -> None:
-    """Trains a unigram model with `vocab_size` pieces, three control symbols included, and writes it to `model`.
+    """Trains a unigram model and writes it to `model`.
 
-    The same lines and the same `threads` give the same model; another number of threads may give slightly other scores,
-    as partial sums are rounded. The rarest 0.05 % of characters become <unk>: on text from the web they are tens of
-    thousands of signs that would crowd out the words. With `cover_letters`, letters and ASCII characters are pieces
-    however rare, the most frequent first, up to a tenth of the vocabulary: alphabets as a whole, but not all of CJK.
-    Raises ValueError if the text does not support `vocab_size`.
+    The rarest 0.05 % of characters become <unk>: in text from the web there are tens of thousands of these, and they
+    would crowd out the words.
+
+    Args:
+        lines: the text.
+        model: the file to write.
+        vocab_size: the number of pieces, three control symbols included; from 1 to MOST_PIECES.
+        threads: the same lines and the same number of threads give the same model. Another number may give slightly
+            different scores, as partial sums are rounded.
+        cover_letters: whether letters and ASCII characters become pieces however rare, the most frequent first, up to a
+            tenth of the vocabulary. That covers whole alphabets, but not all of CJK.
+
+    Raises:
+        UserError: the text does not support `vocab_size`.
     """
     check_vocab_size("vocabulary size", vocab_size)
     trained = io.BytesIO()
@@ -279,13 +318,17 @@ def train_sentencepiece(
 
 
 def check_vocab_size(name: str, value: int) -> None:
-    """ValueError, under the name that the user gave it, for a vocabulary of no pieces or of more than there can be."""
+    """Refuses a size that no vocabulary can have; `name` is what the message calls it.
+
+    Raises:
+        UserError: it is not from 1 to MOST_PIECES.
+    """
     if not 1 <= value <= MOST_PIECES:
         raise UserError(f"{name} {value}: must be from 1 to {MOST_PIECES:,}")
 
 
 def _letters(lines: Sequence[str], most: int) -> str:
-    """The `most` frequent letters and ASCII characters of some lines, as sentencepiece's training normalises them."""
+    """The `most` most frequent letters and ASCII characters of the lines, normalized as in sentencepiece's training."""
     counts: Counter[str] = Counter()
     for character, count in Counter(chain.from_iterable(lines)).items():
         for part in unicodedata.normalize("NFKC", character):
@@ -295,7 +338,7 @@ def _letters(lines: Sequence[str], most: int) -> str:
 
 
 def _training_error(message: str, vocab_size: int) -> str:
-    """sentencepiece's message, which names a line of its source, in the words of who asked for the vocabulary."""
+    """What sentencepiece's message, which names a line of its source, means to the user."""
     if largest := re.search(r"Vocabulary size too high.*<= (\d+)", message):
         return f"vocabulary size {vocab_size}: too large, the text supports at most {largest[1]}"
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
@@ -306,7 +349,7 @@ def _training_error(message: str, vocab_size: int) -> str:
 
 
 def _dictionary_of(pieces: Iterable[str]) -> Dictionary:
-    """A dictionary of the pieces, filled up so that its size with the tasks' <mask> is a multiple of SIZE_MULTIPLE."""
+    """A dictionary of the pieces, padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE."""
     dictionary = Dictionary()
     for piece in pieces:
         dictionary.add_symbol(piece, n=0)
@@ -316,7 +359,7 @@ def _dictionary_of(pieces: Iterable[str]) -> Dictionary:
 
 
 def _check_belongs(dictionary: Dictionary, pieces: Iterable[str], model: Path) -> None:
-    """A dictionary of another model would turn most of the text into <unk>, without any error."""
+    """Refuses the dictionary of another model, which would silently turn most of the text into <unk>."""
     present = [piece in dictionary for piece in pieces]
     if 2 * sum(present) < len(present):
         raise UserError(

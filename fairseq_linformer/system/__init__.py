@@ -1,1 +1,1 @@
-"""Files, processes and messages: what has nothing to do with models."""
+"""Files, processes and messages: whatever does not depend on models."""

@@ -1,4 +1,4 @@
-"""What of fairseq's log a person who trains need not read."""
+"""Hides the lines of fairseq's log that nobody needs to read."""
 
 import logging
 import re
@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import nn
 
-# Beginnings of what fairseq logs at every start, every epoch or every save, by logger.
+# Beginnings of the lines that fairseq logs at every start, epoch or save, by logger.
 NOISE = {
     "fairseq_cli.train": ("num. expert model params", "begin dry-run validation", "Start iterating over samples"),
     "fairseq.trainer": ("detected shared parameter", "Preparing to load", "Saving checkpoint", "Finished saving"),
@@ -26,7 +26,7 @@ WARNINGS = ("'pin_memory' argument is set as true", "`torch.cuda.amp.autocast(ar
 
 
 def hide_noise() -> None:
-    """Leaves it out, in this process: also each module of the model, and the options that Hydra writes to a file."""
+    """Hides them in this process, and also the printed model, and the options that Hydra writes to a file."""
     for name, beginnings in NOISE.items():
         logging.getLogger(name).addFilter(partial(_says_something, beginnings))
     for beginning in WARNINGS:

@@ -1,4 +1,4 @@
-"""What an exception tells the user to mend, in one line."""
+"""Turns an exception that the user can mend into one line."""
 
 import builtins
 import re
@@ -23,13 +23,13 @@ from ..errors import UserError
 
 COMMAND_LINES = tuple(map(Path, fairseq_cli.__path__))
 PACKAGE = Path(__file__).parents[1]
-# fairseq says what the user can mend with ValueError; those of any other code, ours included, may be defects.
+# fairseq raises ValueError for what the user can mend. That of any other code, this package included, may be a defect.
 FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
 _USER_ERROR = f"{UserError.__module__}.{UserError.__name__}"  # in a traceback
 
 
 def explain(error: BaseException) -> str | None:
-    """What an exception, without those that led to it, tells the user to mend; None where it may be a defect."""
+    """What an exception itself, without its causes, tells the user to mend; None where it may be a defect."""
     text = str(error)
     if isinstance(error, OSError) and error.filename:
         return _in_one_line(text)
@@ -39,18 +39,20 @@ def explain(error: BaseException) -> str | None:
             return _why_unread(Path(frame.f_locals["path"]))
     if "Traceback (most recent call last):\n" in text:
         return _explain_text(text)
-    if isinstance(error, OmegaConfBaseException) and not isinstance(error, ConfigAttributeError):  # that: code's own
+    if isinstance(error, OmegaConfBaseException) and not isinstance(error, ConfigAttributeError):  # raised by code
         return _explain_value(error)
     if isinstance(error, CompactHydraException):
         return _explain_composition(error)
     raised_in = frames[-1].f_code.co_filename if frames else ""
     in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
-    asserted = isinstance(error, AssertionError) and _is_in(COMMAND_LINES, raised_in)  # what they need of their options
+    asserted = isinstance(error, AssertionError) and _is_in(
+        COMMAND_LINES, raised_in
+    )  # they assert what they need of their options
     return _in_one_line(text) if text and (in_words or asserted) else None
 
 
 def _speaking(kind: object) -> tuple[Path, ...]:
-    """The code whose errors of that kind are words to the user."""
+    """The folders of the code whose errors of that kind are messages to the user."""
     if not isinstance(kind, type) or not issubclass(kind, (ValueError, OSError)):
         return ()
     return (PACKAGE, *FAIRSEQ) if issubclass(kind, OSError) else FAIRSEQ
@@ -73,7 +75,7 @@ def _why_unread(checkpoint: Path) -> str | None:
 
 
 def _explain_text(text: str) -> str | None:
-    """The same for an exception of another process (a rank, a worker that loads data): only its traceback is left."""
+    """The same for an exception of another process (a rank, a worker that loads data): only its text is left."""
     for trace in re.split(r"\n\n(?:During handling of|The above exception was) .*\n\n", text):
         files = re.findall(r'^ *File "(.+)", line \d+', trace, re.MULTILINE)
         name, _, message = trace.rstrip().rpartition("\n")[2].partition(": ")
@@ -86,7 +88,7 @@ def _explain_value(error: OmegaConfBaseException) -> str:
     """A value that does not fit its option, an option without a value, or one that does not exist."""
     groups = {"model": MODEL_DATACLASS_REGISTRY, "task": TASK_DATACLASS_REGISTRY}
     groups |= {group: registry["dataclass_registry"] for group, registry in REGISTRIES.items()}
-    # fairseq merges each group alone, so that its own name is missing from the option's.
+    # fairseq merges each group alone, so the group's name is missing from that of the option.
     group = next((f"{group}." for group, kinds in groups.items() if error.object_type in kinds.values()), "")
     name = f"{group}{error.full_key}"
     if isinstance(error, MissingMandatoryValue):
@@ -98,7 +100,7 @@ def _explain_value(error: OmegaConfBaseException) -> str:
 
 
 def _explain_composition(error: CompactHydraException) -> str:
-    """What Hydra refuses while it composes the configuration."""
+    """What Hydra refuses while it composes a configuration."""
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         question = did_you_mean(name, error.options)
@@ -113,7 +115,7 @@ def _explain_composition(error: CompactHydraException) -> str:
 
 
 def _options(node: DictConfig) -> list[str]:
-    """The options, and groups of them, of the configuration that `node` is a part of."""
+    """The options, and groups of options, of the configuration that `node` is part of."""
     names = []
     for name, content in cast(dict[str, Any], OmegaConf.to_container(node._get_root())).items():
         names += [name, *(f"{name}.{option}" for option in content)] if isinstance(content, dict) else [name]
@@ -125,6 +127,6 @@ def _no_such_option(name: str, options: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A question, to end a message with, for the nearest of `names`; empty where none is near."""
+    """A question about the most similar of `names`, to end a message with; empty where none is similar."""
     nearest = get_close_matches(name, list(names), n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -1,4 +1,4 @@
-"""A folder that appears under its name only when it is whole."""
+"""Folders and files that appear only when they are complete; locks; paths that fairseq cannot take."""
 
 import contextlib
 import errno
@@ -11,18 +11,24 @@ from typing import IO
 
 from ..errors import UserError, one_line
 
-LOCK_FILE = ".lock"  # in a folder that one process at a time works in
+LOCK_FILE = ".lock"  # in a folder that only one process at a time may use
 
 
 @contextlib.contextmanager
 def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
-    """Gives `out`.partial to work in, and its open file `mark`; renames the folder to `out` when the body succeeds.
+    """Makes the folder `out`.partial to work in, and renames it to `out` when the body succeeds.
 
-    After an error nothing is left, except where the renaming alone fails: then `out`.partial is whole, and stays. A
-    killed run leaves `out`.partial too, which the next one empties and takes over: the file `mark` says that the
-    folder is ours. It is also locked, so that two runs do not write into each other.
-    Raises ValueError if `out` is there and not empty, or a mount point, if `out`.partial is not ours, or if another run
-    is at work in it; OSError if no folder can be made there, as on a read-only file system.
+    After an error nothing is left, unless only the renaming fails: then `out`.partial is complete, and stays. A killed
+    run leaves `out`.partial, too, which the next run empties and uses. The file `mark` tells such a folder from any
+    other; it is locked, so that two runs cannot write into one folder.
+
+    Yields:
+        The folder `out`.partial, and its file `mark`, open for writing.
+
+    Raises:
+        OSError: the folder cannot be made, as on a read-only file system, or cannot be renamed.
+        UserError: `out` is not an empty folder, or is a mount point; `out`.partial is something else than an unfinished
+            run; or another run is writing there.
     """
     if os.path.ismount(out):
         raise UserError(f"{out} is a mount point, which cannot be replaced: name a folder inside it")
@@ -31,11 +37,11 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
     partial = out.with_name(out.name + ".partial")
     marked = partial / mark
     if partial.exists() and not marked.is_file() and (not partial.is_dir() or any(partial.iterdir())):
-        raise UserError(f"{partial} is in the way: it is no unfinished run (there is no {mark} in it); move it")
+        raise UserError(f"{partial} is in the way: it is not an unfinished run (it holds no {mark}); move it")
     try:
         partial.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # its file may be a folder above, and its reason one of /proc, which takes no folders
-        raise OSError(f"{out}: no folder can be made there ({error.strerror}: {error.filename})") from error
+    except OSError as error:  # error.filename may be a parent folder
+        raise OSError(f"{out}: the folder cannot be made ({error.strerror}: {error.filename})") from error
     with marked.open("a", encoding="utf-8") as stream:
         lock(stream, f"{partial}: another run is writing there")
         _check_unmoved(stream, marked)
@@ -51,10 +57,13 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
 
 
 def check_path(path: Path | str) -> None:
-    """ValueError for a path that cannot be put into a configuration of fairseq's.
+    """Refuses a path that cannot stand in a fairseq configuration.
 
-    OmegaConf takes ${ for the start of another option's name. An escape is used up each time that fairseq resolves a
-    configuration, once before training and once for each checkpoint that it writes, so none lasts.
+    OmegaConf takes ${ for a reference to another option. Escaping it does not help: fairseq resolves a configuration
+    once before training and once per checkpoint that it writes, and each time removes one escape.
+
+    Raises:
+        UserError: the path has ${ in it.
     """
     if "${" in str(path):
         raise UserError(
@@ -63,9 +72,12 @@ def check_path(path: Path | str) -> None:
 
 
 def check_data_path(path: Path) -> None:
-    """ValueError for a data folder that fairseq cannot be told, as its name is typed.
+    """Refuses a data folder whose path fairseq would read as something else.
 
-    fairseq takes a colon for the end of one folder's name, and the start of the next.
+    fairseq takes a colon for the separator between two folders.
+
+    Raises:
+        UserError: the path has a colon or ${ in it.
     """
     check_path(path)
     if os.pathsep in str(path):
@@ -75,28 +87,34 @@ def check_data_path(path: Path) -> None:
 
 
 def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
-    """Locks a file for as long as this process keeps it open; worker processes do not inherit such a lock.
+    """Locks a file for as long as this process keeps it open. A file system without locks is ignored.
 
-    With `inherited` they do: it lasts until the last process to which the open file was passed has ended.
-    Raises ValueError, with the message `busy`, if another process holds it.
+    Args:
+        stream: the open file.
+        busy: the message where another process holds the lock.
+        inherited: whether processes to which the open file is passed inherit the lock: it then lasts until the last of
+            them has ended.
+
+    Raises:
+        UserError: another process holds the lock.
     """
     try:
         (fcntl.flock if inherited else fcntl.lockf)(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise UserError(busy) from error
-        # Otherwise the file system knows no locks, which many clusters' do not: go on without.
+        # Otherwise the file system has no locks, as on many clusters: continue without.
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is there as it was, or as it shall be, whenever this process is killed."""
+    """Writes a text file. Whenever this process is killed, `path` is either the old file or the new one."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def _check_unmoved(stream: IO[str], marked: Path) -> None:
-    """Between opening and locking, the run that held the lock may have renamed or removed the folder."""
+    """Refuses a folder that another run renamed or removed after this one had opened the file."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(stream.fileno()), marked.stat()):
             return
@@ -108,7 +126,7 @@ def _rename(partial: Path, out: Path) -> None:
         partial.rename(out)
     except OSError as error:
         raise OSError(
-            f"{out}: the folder cannot be given this name ({error.strerror}); the complete result lies in {partial}: "
+            f"{out}: the folder cannot be renamed to this ({error.strerror}); the complete result is in {partial}: "
             "move it before the next run"
         ) from error
 

@@ -6,14 +6,14 @@ import threading
 
 
 def available_cores() -> int:
-    """The cores that this process may use, which on a shared machine may be fewer than there are."""
+    """The number of cores that this process may use, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def end_with_parent() -> None:
-    """Called in a worker of a pool: that of a killed process would wait for its next call for ever."""
+    """Makes this worker of a pool end with its parent. If the parent were killed, it would otherwise wait for ever."""
     threading.Thread(target=_await_parent, daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""JSON, as a user or an earlier command wrote it: parsed whatever it holds, and checked before it is trusted."""
+"""JSON that a user or an earlier command wrote: parsed safely, and checked before it is trusted."""
 
 import json
 import types
@@ -10,14 +10,19 @@ from ..errors import UserError
 
 Shape = TypeVar("Shape")
 
-SCALARS = {str: "text", int: "an integer of 64 bits", float: "a finite number", bool: "true or false"}
-LARGEST_INTEGER, LARGEST_FLOAT = 2**63 - 1, 1e308  # JSON knows no largest number
+SCALARS = {str: "text", int: "a 64-bit integer", float: "a finite number", bool: "true or false"}
+LARGEST_INTEGER, LARGEST_FLOAT = 2**63 - 1, 1e308  # JSON itself has no limit
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The value of a text in JSON; ValueError, starting with `where`, for any other text.
+    """The value that a text in JSON stands for.
 
-    So are values nested deeper than Python's parser goes, about a thousand brackets.
+    Args:
+        text: JSON.
+        where: the file, or the place in it: the message begins with it.
+
+    Raises:
+        UserError: it is not JSON, or is nested too deeply for Python's parser (about a thousand brackets).
     """
     try:
         return json.loads(text)
@@ -36,12 +41,12 @@ def read_state(path: Path, shape: type[Shape]) -> Shape:
     Args:
         path: the file.
         shape: what it must be: ``dict[str, int]``, ``list[str]``, ``str | None``, a TypedDict of such, and so on.
-            Keys that a TypedDict does not name are let through, and so are integers in place of a ``float``, and
-            whatever stands where the shape has ``Any``.
+            Allowed are also keys that a TypedDict does not name, an integer in place of a ``float``, and anything where
+            the shape has ``Any``.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not JSON, or of another shape; the message names the file, the place and what is there.
+        UserError: it is not JSON, or has another shape. The message names the file, the place and what is there.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -56,7 +61,11 @@ def read_state(path: Path, shape: type[Shape]) -> Shape:
 
 
 def _check(value: Any, shape: Any, place: str) -> None:
-    """ValueError where `value`, which stands at `place` (empty for the whole), has not the shape."""
+    """Checks a value against a shape; `place` is the path to it, empty for the whole.
+
+    Raises:
+        UserError: it has another shape.
+    """
     kind, parts = typing.get_origin(shape) or shape, typing.get_args(shape)
     if shape is Any:
         return
@@ -75,7 +84,7 @@ def _check(value: Any, shape: Any, place: str) -> None:
         _expect(isinstance(value, kind), value, place, "a list" if kind is list else "an object")
         for index in range(len(value)) if kind is list else value:
             _check(value[index], parts[-1], f"{place}/{index}")
-    else:  # by type, as true and false are integers to isinstance
+    else:  # by type, as isinstance takes true and false for integers
         number = type(value) is kind or (kind is float and type(value) is int)
         most = {int: LARGEST_INTEGER, float: LARGEST_FLOAT}.get(kind)
         _expect(number and (most is None or not abs(value) > most), value, place, SCALARS[kind])

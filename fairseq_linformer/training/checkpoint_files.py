@@ -1,7 +1,7 @@
-"""Checkpoints as files: written whole or not at all, and read only where they are as they were written.
+"""Checkpoints as files: written whole or not at all, and refused where they have changed since.
 
-fairseq opens, copies and finds every file through its PathManager. ``CheckpointFiles`` takes the native file system's
-place there, so what is said here holds for all of fairseq's command lines.
+fairseq opens, copies and finds every file through its PathManager. ``CheckpointFiles`` replaces the native file system
+there, so what this module says holds for all of fairseq's command lines.
 """
 
 import contextlib
@@ -35,12 +35,14 @@ UNFINISHED = ".tmp"  # what fairseq writes before it renames
 
 RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
 
-# What zipfile makes of damaged headers: other compression, encryption, sizes beyond the file.
+# What zipfile raises for damaged headers: unknown compression, encryption, sizes beyond the file.
 _DAMAGED_ZIP: tuple[type[Exception], ...] = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError)
 _DAMAGED_ZIP += (ValueError, OverflowError, OSError, zlib.error, struct.error)
-# What content that somebody made by hand gives where numbers and dictionaries are expected.
+# What content that was made by hand raises where numbers and dictionaries are expected.
 _NOT_OF_FAIRSEQ = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError)
-_BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # a pickled number, with which torch before 1.6 begins
+_BEFORE_ZIP = (
+    b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled number that files of torch before 1.6 begin with
+)
 
 
 class DamagedCheckpointError(ValueError):
@@ -48,10 +50,11 @@ class DamagedCheckpointError(ValueError):
 
 
 class CheckpointFiles(NativePathHandler):
-    """The native file system, with care for checkpoints (``*.pt``).
+    """The native file system, with safe checkpoints (``*.pt``).
 
-    fairseq writes one as ``NAME.pt.tmp`` and renames it: here that file has reached the disk before. It copies one to
-    its other names in place: here each copy is renamed, too. A checkpoint is checked before it is read.
+    fairseq writes a checkpoint as ``NAME.pt.tmp`` and renames it: here the file has reached the disk before that.
+    fairseq copies it to its other names in place: here each copy is written and renamed, too. A checkpoint is checked
+    before it is read.
     """
 
     def _open(self, path: str, mode: str = "r", buffering: int = -1, **kwargs: Any) -> IO[Any]:
@@ -72,10 +75,10 @@ class CheckpointFiles(NativePathHandler):
 
 
 class _UnfinishedFile(io.BufferedWriter):
-    """A file that has reached the disk when it is closed, and is gone when that fails, or its ``with`` does.
+    """A file that has reached the disk when it is closed. Where that or its ``with`` block fails, it is removed.
 
-    What cannot be written is remembered until then. torch makes something else of such an error, and fairseq would
-    write the checkpoint a second and a third time into the same file.
+    An error in writing is raised only on closing. torch would raise another one in its place, and fairseq would write
+    the checkpoint a second and a third time into the same file.
     """
 
     def __init__(self, path: str) -> None:
@@ -124,7 +127,7 @@ class _UnfinishedFile(io.BufferedWriter):
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copies a checkpoint; `target` is there as it was, or as it shall be, whenever this process is killed."""
+    """Copies a checkpoint. Whenever this process is killed, `target` is either the old file or the new one."""
     partial = target.with_name(target.name + UNFINISHED)
     with source.open("rb") as whole, _UnfinishedFile(str(partial)) as copy:
         shutil.copyfileobj(whole, copy, 1 << 20)
@@ -132,14 +135,18 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def check_whole(path: Path) -> None:
-    """Raises DamagedCheckpointError where a file is no checkpoint, or not one as it was written.
+    """Checks that a checkpoint is as it was written.
 
-    torch writes a zip archive, with a checksum of every tensor, which it does not compare on reading. Files of torch
-    before 1.6 have none: of these it is only seen that they begin as they should. FileNotFoundError: there is none.
+    torch writes a zip archive with a checksum of every tensor, but does not compare it on reading. Files of torch
+    before 1.6 have no checksums: of these only the beginning is checked.
+
+    Raises:
+        DamagedCheckpointError: the file is not a checkpoint, or has changed.
+        FileNotFoundError: there is no such file.
     """
     if not _is_old(path):
         _check_sums(path)
-        with contextlib.suppress(pickle.UnpicklingError):  # content that is refused when it is read
+        with contextlib.suppress(pickle.UnpicklingError):  # this content is refused when it is read
             _read_mapped(path)
 
 
@@ -148,37 +155,41 @@ def _check_sums(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
     except _DAMAGED_ZIP as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that: a place before the file's beginning
+        if (
+            isinstance(error, OSError) and error.errno != errno.EINVAL
+        ):  # EINVAL: an offset before the beginning of the file
             raise
-        raise DamagedCheckpointError(f"{path} is no whole checkpoint: cut short, or damaged ({error})") from error
+        raise DamagedCheckpointError(
+            f"{path} is not a complete checkpoint: it is cut short or damaged ({error})"
+        ) from error
     if member is not None:
-        raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it is another")
+        raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it does not match")
 
 
 def _is_old(path: Path) -> bool:
-    """Whether a file is of torch before 1.6: no zip archive, and not to be mapped."""
+    """Whether a file is of torch before 1.6: not a zip archive, so it cannot be mapped."""
     with path.open("rb") as stream:
         return stream.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP
 
 
 def _read_mapped(path: Path) -> Any:
-    """The content of a checkpoint, its tensors left in the file."""
+    """The content of a checkpoint, with its tensors left in the file."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except RuntimeError as error:  # torch's reader of zip archives is stricter than zipfile
-        raise DamagedCheckpointError(f"{path} is no whole checkpoint: {str(error).splitlines()[0]}") from error
+        raise DamagedCheckpointError(f"{path} is not a complete checkpoint: {str(error).splitlines()[0]}") from error
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a checkpoint has come.
+    """The progress of the run that a checkpoint is of.
 
     Attributes:
-        updates: that are done.
-        next_epoch: the epoch that it is in, or where that has ended the next, from 1.
+        updates: completed.
+        next_epoch: the current epoch, or the next one where the last has ended; from 1.
         seconds: of training.
-        best: the best value of the metric that chooses checkpoints, nan where there was no validation.
-        vocabulary: the fingerprint of the vocabulary, empty where it has none.
+        best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
+        vocabulary: the fingerprint of the vocabulary, empty where the checkpoint carries none.
     """
 
     updates: int
@@ -189,11 +200,11 @@ class Progress:
 
 
 def read_progress(path: Path) -> Progress:
-    """How far a checkpoint has come, its tensors left in the file.
+    """The progress of the run that a checkpoint is of; its tensors are left in the file.
 
     Raises:
-        DamagedCheckpointError: the file is not whole.
-        ValueError: it is no checkpoint of fairseq's, or holds what could run code on loading.
+        DamagedCheckpointError: the file is cut short, or has changed.
+        UserError: it is not a fairseq checkpoint, or holds what could run code on loading.
     """
     try:
         if _is_old(path):
@@ -213,14 +224,14 @@ def read_progress(path: Path) -> Progress:
             vocabulary=carried_fingerprint(state.get("task_state")),
         )
     except _NOT_OF_FAIRSEQ as error:
-        raise UserError(f"{path} is no checkpoint of fairseq's: it lacks what a training goes on from") from error
+        raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error
 
 
 def mend_last_checkpoint(folder: Path) -> None:
-    """Puts the newest whole checkpoint of a run in the place of a damaged last one, which is set aside.
+    """Replaces a damaged last checkpoint of a run by the newest complete one; the damaged one is renamed.
 
     Raises:
-        DamagedCheckpointError: there is none.
+        DamagedCheckpointError: the last checkpoint is damaged, and there is no complete one.
     """
     for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # of a run that was killed while it wrote
         leftover.unlink()
@@ -234,16 +245,18 @@ def mend_last_checkpoint(folder: Path) -> None:
         damage = error
     whole = max(_whole_checkpoints(folder), default=None)
     if whole is None:
-        raise DamagedCheckpointError(f"{damage}; {folder} has no other: remove it to start again") from damage
+        raise DamagedCheckpointError(
+            f"{damage}; {folder} has no other checkpoint: remove this one to start again"
+        ) from damage
     updates, newest = whole
     aside = last.with_name(f"{last.name}.damaged")
     last.replace(aside)
     copy_checkpoint(newest, last)
-    logger.warning(f"{damage}; it is {aside.name} now, and the run goes on from {newest.name}, update {updates:,}")
+    logger.warning(f"{damage}; it is now {aside.name}, and the run resumes from {newest.name}, update {updates:,}")
 
 
 def _whole_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The checkpoints of a run that can be gone on from, with their updates."""
+    """The checkpoints of a run that it can resume from, with their updates."""
     for path in folder.glob("checkpoint*.pt"):
         with contextlib.suppress(ValueError):
             yield read_progress(path).updates, path

@@ -1,4 +1,4 @@
-"""Perplexities: of masked language models, and of the unigram model that they must beat."""
+"""Perplexity: of masked language models, and of the unigram model that they must beat."""
 
 import itertools
 import math
@@ -19,9 +19,11 @@ def masked_lm_perplexity(
     Masks and the order of rows depend on the task's seed only: they are the same for every model.
 
     Args:
-        split: of the task's data, ``valid``.
+        model: in evaluation mode afterwards.
+        task: with the data; the split is loaded here.
+        split: of the task's data.
         rows: per batch.
-        batches: at most this many; all by default.
+        batches: the first so many; all by default.
 
     Raises:
         FileNotFoundError: the task's data has no such split.
@@ -40,7 +42,7 @@ def masked_lm_perplexity(
 
 
 def unigram_perplexity(task: MaskedLMTask, train: str = "train", valid: str = "valid") -> float:
-    """Perplexity on the split `valid` of a model that predicts every token by its frequency in `train`, plus one."""
+    """Perplexity on the split `valid` of a model that predicts each token by its frequency in `train`, plus one."""
     counts, tokens = (_token_counts(task, split) for split in (train, valid))
     log_probabilities = np.log((counts + 1) / (counts + 1).sum())  # plus one: a token may occur in valid only
     return math.exp(-(tokens * log_probabilities).sum() / tokens.sum())

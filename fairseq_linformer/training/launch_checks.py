@@ -1,4 +1,4 @@
-"""Which of fairseq's options for processes and numbers cannot work with this model, or on this machine."""
+"""Which of fairseq's options for processes and precision cannot work with this model, or on this machine."""
 
 import os
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ Rules = Iterator[tuple[str, bool, str]]  # an option, whether its value can work
 
 
 def check_launch(cfg: Any) -> None:
-    """Refuses, by name and before any work, what fairseq finds out late, in a traceback, or not at all.
+    """Refuses, by name and before any work, options that fairseq refuses late, with a traceback, or not at all.
 
     Args:
-        cfg: fairseq's whole configuration of a training, or a group of it that knows the whole, as the task's does. A
-            group that stands alone, as of a task that is built in Python, has nothing to check.
+        cfg: fairseq's whole configuration of a training, or a group of it that knows the whole, such as the task's. A
+            group that stands alone, such as that of a task built in Python, has nothing to check.
 
     Raises:
-        ValueError: an option of ``distributed_training`` or ``common``, or one that goes with it, cannot work.
+        UserError: an option of ``distributed_training`` or ``common``, or one that depends on it, cannot work.
     """
     root: Any = cfg._get_root() if isinstance(cfg, DictConfig) else {}
     if "distributed_training" not in root:
@@ -39,8 +39,8 @@ def check_launch(cfg: Any) -> None:
 def _processes(root: Any) -> Rules:
     options = root.distributed_training
     started = os.environ.get("WORLD_SIZE", "1") if all(name in os.environ for name in LAUNCHER) else "1"
-    # Processes that fairseq does not join train the same thing, each alone, into one folder.
-    allowed = f"WORLD_SIZE={started}, the processes that a launcher has started: each would train alone"
+    # Processes that fairseq does not join each train the same model, into one folder.
+    allowed = f"WORLD_SIZE={started}, as many processes as the launcher started: each would train alone"
     yield "distributed_training.distributed_world_size", started == "1" or options.distributed_world_size > 1, allowed
 
     installed, without = find_spec("fairscale") is not None, "where the package fairscale is not installed"
@@ -49,7 +49,7 @@ def _processes(root: Any) -> Rules:
     yield "distributed_training.zero_sharding", installed or options.zero_sharding == "none", f"none {without}"
 
     on_gpu = not root.common.cpu and (root.common.tpu or torch.cuda.is_available())
-    # fairseq gives DistributedDataParallel the number of a GPU on any machine; fairscale's sharding needs CUDA.
+    # fairseq passes DistributedDataParallel a GPU's number on any machine; fairscale's sharding needs CUDA.
     works_on_cpu = options.ddp_backend not in ("fully_sharded", *(DDP if options.distributed_world_size > 1 else ()))
     yield "distributed_training.ddp_backend", on_gpu or works_on_cpu, f"one of {', '.join(LEGACY_DDP)} on a CPU"
 
@@ -65,13 +65,13 @@ def _sharding(root: Any) -> Rules:
     yield "common.bf16", not (sharded and root.common.bf16), "false with ddp_backend=fully_sharded"
     works = sharded or not options.cpu_offload
     yield "distributed_training.cpu_offload", works, "false without ddp_backend=fully_sharded"
-    allowed = "false: checkpoints in several files are not read here"
+    allowed = "false: checkpoints that are split over several files cannot be read"
     yield "distributed_training.use_sharded_state", not options.use_sharded_state, allowed
 
 
 def _model(root: Any) -> Rules:
     options = root.distributed_training
-    allowed = "false: the model is not built of pipeline stages"
+    allowed = "false: the model has no pipeline stages"
     yield "distributed_training.pipeline_model_parallel", not options.pipeline_model_parallel, allowed
     allowed = "1: the model's matrices are not split over GPUs"
     yield "common.model_parallel_size", root.common.model_parallel_size == 1, allowed
@@ -89,7 +89,7 @@ def _model(root: Any) -> Rules:
 
 def _precision(root: Any) -> Rules:
     common = root.common
-    # fairseq's optimizer for them keeps a copy in float32, in one tensor, and asks CUDA where to put it.
+    # fairseq's fp16 optimizer keeps a float32 copy of the parameters in one tensor, and asks CUDA where to put it.
     in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
     works = torch.cuda.is_available() or not (common.fp16 and in_one_tensor)
     yield "common.fp16", works, "false (common.fp16=false, or no --fp16) without a GPU"

@@ -1,6 +1,6 @@
-"""What happens around the learning of a run: how it begins, how it is saved, what it says at its end.
+"""What happens around the updates of a run: how it begins, how it is saved, what it prints at its end.
 
-fairseq's trainer calls its task at each of these moments; ``TrainingTask`` is what our tasks have in common there.
+fairseq's trainer calls its task at each of these moments; ``TrainingTask`` is the common base of our tasks for that.
 """
 
 import atexit
@@ -44,11 +44,11 @@ from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 
 logger = logging.getLogger(__name__)
 
-FEWEST_LOG_LINES = 20  # of a run: a short one shows where it is, too
+FEWEST_LOG_LINES = 20  # of a run, so that a short one shows its progress, too
 
 
 class TrainingTask(FairseqTask):
-    """A task whose runs have their folder to themselves, go on from whole checkpoints, and know when they are complete.
+    """A task whose runs lock their folder, resume from complete checkpoints, and know when they are complete.
 
     Its checkpoints carry a fingerprint of the vocabulary, which is compared wherever one is read.
     """
@@ -59,7 +59,12 @@ class TrainingTask(FairseqTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
-        """The task; where it is not for a checkpoint to be loaded, the options are checked and completed."""
+        """The task. For a training the options are checked and completed; for loading a checkpoint they are not.
+
+        Raises:
+            FileNotFoundError: the checkpoint to start from is not there.
+            UserError: an option cannot work, or the checkpoint to start from cannot be read.
+        """
         whole = whole_config(cfg)
         # The configuration of a checkpoint may hold objects, which fairseq allows when it reads it.
         of_checkpoint = kwargs.get("from_checkpoint") or (whole is not None and whole._get_flag("allow_objects"))
@@ -72,7 +77,7 @@ class TrainingTask(FairseqTask):
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model; with it a training begins, where the task was set up for one (``Run``)."""
+        """The model. Where the task was set up for a training, that begins here (see ``Run``)."""
         if self.to_train is not None and not from_checkpoint:
             self.run = Run(self.to_train, self.vocabulary, self.NEXT)
         return super().build_model(cfg, from_checkpoint)
@@ -86,7 +91,11 @@ class TrainingTask(FairseqTask):
         return {**super().state_dict(), "vocabulary": self.vocabulary}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises ValueError where the checkpoint was trained with another vocabulary than that of the data."""
+        """Takes a checkpoint's state, without the fingerprint of its vocabulary.
+
+        Raises:
+            UserError: the checkpoint was trained with another vocabulary than that of the data.
+        """
         check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
         others = {name: value for name, value in (state_dict or {}).items() if name != "vocabulary"}
         super().load_state_dict(others)
@@ -107,7 +116,12 @@ class TrainingTask(FairseqTask):
         ignore_grad: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """As every task; ValueError where the trainer repeats a step to find out why its gradients are not finite."""
+        """One batch, as in every task.
+
+        Raises:
+            UserError: the training diverged. The trainer repeats the step then, to find out why gradients are not
+                finite.
+        """
         if self.run is not None and isinstance(sys.exc_info()[1], FloatingPointError):
             raise UserError(self.run.why_diverged(update_num))
         loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
@@ -120,40 +134,40 @@ class TrainingTask(FairseqTask):
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         if self.run is not None and criterion.training:
-            # One process has a number here; of several GPUs it is waited for, as the trainer does for gradients' norms.
+            # With one process this is a number. With several GPUs it waits, as the trainer does for gradient norms.
             self.run.end_update(any(logs.get("save_is_due", 0) > 0 for logs in logging_outputs))
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """fairseq asks for it before it writes a checkpoint, the configuration included."""
+        """Nothing to add: fairseq calls this before it writes a checkpoint, which includes the configuration."""
         if self.run is not None:
             self.run.saving.restore()
         return {}
 
     def post_save(self, path: str, num_updates: int) -> None:
-        """After fairseq has saved, first to `path`."""
+        """Called after fairseq has saved; `path` is the first copy."""
         if self.run is not None:
             self.run.saving.saved(Path(path))
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
-    """The configuration of the whole run, or checkpoint, that a task's is part of; None where it stands alone."""
+    """The configuration of the run or checkpoint that a task's configuration belongs to; None where it stands alone."""
     root = cfg._get_root() if isinstance(cfg, DictConfig) else None
     return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
 
 
 def adopt_model_options(cfg: DictConfig) -> None:
-    """Where a run starts from a pretrained model, gives it that model's options, those that have their defaults.
+    """Where a run starts from a pretrained model, sets the model options that have their defaults to that model's.
 
-    How a model is trained (its dropout, say) stays the run's own affair.
+    Options of training, such as dropout, stay those of the run.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
-        ValueError: it cannot be read, or is of another model.
+        UserError: it cannot be read, or is of another model.
     """
     named = cfg.checkpoint.finetune_from_model
     if named is None or "projected_length" not in cfg.model:
         return
-    # An interrupted run has them in its own checkpoint, too, but that may be damaged, and is mended later.
+    # An interrupted run has them in its own checkpoint, too. That may be damaged, and is replaced only later.
     source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
     if source is None:
         raise FileNotFoundError(f"checkpoint.finetune_from_model={named}: there is no such checkpoint")
@@ -161,7 +175,7 @@ def adopt_model_options(cfg: DictConfig) -> None:
 
 
 def adopt(model: DictConfig, options: Mapping[str, Any]) -> None:
-    """Gives a model the options that it leaves open, in place: those that have their defaults."""
+    """Sets the options of a model that are None or have their defaults, in place."""
     defaults = LinformerRobertaConfig()
     taken = {name: value for name, value in options.items() if model.get(name) in (None, getattr(defaults, name))}
     with open_dict(model):
@@ -174,7 +188,7 @@ def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
     """The checkpoint that fairseq will read; None where it begins with new weights.
 
     Raises:
-        FileNotFoundError: the one that the user names is not there; fairseq would train from scratch.
+        FileNotFoundError: the user names one that is not there. fairseq would train from scratch.
     """
     options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
     if options.restore_file == LAST and last.is_file():
@@ -188,7 +202,7 @@ def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
 
 
 class Run:
-    """One training: its whole configuration, its folder and how far it is.
+    """One training: its whole configuration, its folder and its progress.
 
     Args:
         cfg: the whole configuration.
@@ -196,10 +210,10 @@ class Run:
         then: what to type when it is complete, with {run} for its folder.
 
     Raises:
-        ValueError: a setting cannot work; another process trains in the folder; the checkpoint to go on from is of
-            another vocabulary, or is damaged while no other is whole.
-        FileNotFoundError: the checkpoint to go on from is not there.
-        SystemExit: with status 0; the run is complete.
+        FileNotFoundError: the checkpoint to start from is not there.
+        SystemExit: with status 0: the run is already complete.
+        UserError: an option cannot work; another process trains in the folder; the checkpoint to start from has
+            another vocabulary, or is damaged and there is no complete one.
     """
 
     def __init__(self, cfg: DictConfig, vocabulary: dict[str, str], then: str) -> None:
@@ -221,7 +235,7 @@ class Run:
             atexit.register(self._report_at_exit)
 
     def _take_folder(self) -> None:
-        """Keeps others out of the folder as long as this process lives, and mends what a killed run left there."""
+        """Locks the folder for as long as this process lives, and mends what a killed run left there."""
         if self._is_master:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / LOCK_FILE).open("a", encoding="utf-8")
@@ -255,16 +269,16 @@ class Run:
         )
 
     def begin_update(self, done: int) -> None:
-        """Before an update, `done` of which are behind."""
+        """Called before an update; `done` updates are complete."""
         self.updates = done + 1
         self.saving.restore()
 
     def save_is_due(self) -> bool:
-        """Whether the clock asks for a checkpoint: that of the first rank, for all."""
+        """Whether it is time for a checkpoint. The clock of the first rank decides for all."""
         return self._is_master and self.saving.is_due()
 
     def end_update(self, save_is_due: bool) -> None:
-        """After an update, with what all ranks agreed on."""
+        """Called after an update; `save_is_due` is the same on all ranks."""
         if save_is_due:
             self.saving.request(self.updates, self.iterator)
         if self._first_update is None:
@@ -285,7 +299,7 @@ class Run:
         return max(0, self.cfg.optimization.max_update - self.updates)
 
     def _time_left(self) -> str:
-        """Hours, minutes and seconds, at the pace of this process so far, the first update left out."""
+        """Hours, minutes and seconds, at the pace of this process so far, without its first update."""
         begun, first = self._first_update or (0.0, 0)
         if self.updates <= first:
             return "unknown"
@@ -298,7 +312,7 @@ class Run:
             self._report(progress.updates)
 
     def _report(self, updates: int) -> None:
-        """Prints what the run has made, and what to do with it."""
+        """Prints what the run made, and what to type next."""
         if not self._is_master:
             return
         print(f"complete: {updates:,} updates")

@@ -1,4 +1,4 @@
-"""Checkpoints by time: fairseq saves after so many updates or epochs, however long these take."""
+"""Checkpoints by time. fairseq alone saves by updates or epochs, however long these take."""
 
 import time
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from .checkpoint_files import LAST
 
 
 class TimedSaving:
-    """Lets fairseq save when its last save is some minutes ago.
+    """Lets fairseq save when some minutes have passed since its last save.
 
-    fairseq reads its settings anew after each update. For one update they are changed so that it saves and does not
-    validate: what is best must not depend on the clock. Every rank must do the same, so the first one's clock decides,
-    and its word travels with what all ranks sum up after an update.
+    fairseq reads its settings again after each update. For one update they are changed so that it saves without
+    validating: which checkpoint is best must not depend on the clock. All ranks must save together, so the clock of the
+    first rank decides, and its decision travels with the values that all ranks sum up after an update.
 
     Args:
-        cfg: the whole configuration of the run; ``checkpoint`` and ``dataset`` are changed for a moment.
-        minutes: the longest time between two checkpoints; 0 for as fairseq alone would save.
-        clock: seconds, for this rank.
+        cfg: the whole configuration of the run; ``checkpoint`` and ``dataset`` are changed for one update.
+        minutes: the longest time between two checkpoints; 0 to save only when fairseq does.
+        clock: of this rank, in seconds.
     """
 
     def __init__(self, cfg: DictConfig, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
-        self._given: tuple[Any, ...] | None = None  # the settings that are changed at the moment
-        self._timed = False  # whether the save that fairseq is at was asked for here
+        self._given: tuple[Any, ...] | None = None  # the user's settings, while they are changed
+        self._timed = False  # whether the current save was requested here
         self._saved_at = clock()
 
     def is_due(self) -> bool:
@@ -35,7 +35,7 @@ class TimedSaving:
         return 0 < self._seconds <= self._clock() - self._saved_at
 
     def request(self, updates: int, iterator: EpochBatchIterator | None) -> None:
-        """Asks fairseq to save after `updates`, where it would neither save nor validate by itself."""
+        """Makes fairseq save after `updates`, unless it saves or validates then anyway."""
         checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
         intervals = (checkpoint.save_interval_updates, dataset.validate_interval_updates)
         regular = any(interval > 0 and updates % interval == 0 for interval in intervals)
@@ -47,14 +47,14 @@ class TimedSaving:
         dataset.disable_validation = True
 
     def restore(self) -> None:
-        """Gives the settings back, before they are saved in the checkpoint and before the next update."""
+        """Restores the settings, before they are saved in the checkpoint and before the next update."""
         if self._given is not None:
             checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
             checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._given
             self._given, self._timed = None, True
 
     def saved(self, path: Path) -> None:
-        """Starts the clock anew; of two copies, named after the update and the last, a timed save leaves the last."""
+        """Restarts the clock. Of a timed save's two copies, the one named after the update is removed."""
         if self._timed and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
             path.unlink()
         self._timed, self._saved_at = False, self._clock()

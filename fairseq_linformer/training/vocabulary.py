@@ -1,4 +1,4 @@
-"""Which vocabulary a model was trained with: two of equal size look alike to a model, and are not."""
+"""Which vocabulary a model was trained with. Its shapes do not tell: two vocabularies may have the same size."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,9 +15,12 @@ SUBWORD_MODELS = ((SENTENCEPIECE_FILE,), (ENCODER_FILE, MERGES_FILE))
 
 
 def fingerprint(dictionary: Dictionary, folder: Path) -> dict[str, str]:
-    """SHA-256 of a dictionary's symbols in their order, and of the subword model in a folder where one lies there.
+    """SHA-256 of a dictionary's symbols in their order, and of the subword model in `folder` where there is one.
 
-    How often a symbol occurs does not count, nor the tasks' own <mask>.
+    The counts of the symbols are left out, and so is <mask>, which the tasks add.
+
+    Returns:
+        The hex digests ``dictionary`` and, where there is one, ``subword model``.
     """
     symbols = "\n".join(symbol for symbol in dictionary.symbols if symbol != MASK)
     found = {"dictionary": hashlib.sha256(symbols.encode("utf-8", "surrogateescape")).hexdigest()}
@@ -33,21 +36,26 @@ def carried_fingerprint(task_state: Any) -> dict[str, str]:
     """The fingerprint in a checkpoint's ``task_state``; empty where it carries none.
 
     Raises:
-        ValueError: something else stands there.
+        UserError: it holds something else.
     """
     found = {} if task_state is None else task_state
     found = found.get("vocabulary") or {} if isinstance(found, dict) else None
     if not isinstance(found, dict) or not all(isinstance(word, str) for item in found.items() for word in item):
-        raise UserError("the checkpoint's task_state is not that of a task: it was changed by hand, or made so")
+        raise UserError("the checkpoint's task_state is not one that a task saved: it was edited by hand")
     return found
 
 
 def check_same_vocabulary(here: Mapping[str, str], there: Mapping[str, str], data: str, checkpoint: str) -> None:
-    """Raises ValueError where a checkpoint was trained with another vocabulary than that of the data.
+    """Compares the vocabulary of the data with the one that a checkpoint was trained with.
 
     Args:
-        here, there: fingerprints of the data's and the checkpoint's; what either lacks is not compared.
-        data, checkpoint: what the message calls them.
+        here: fingerprint of the data's vocabulary.
+        there: fingerprint of the checkpoint's. A part that either lacks is not compared.
+        data: what the message calls the data.
+        checkpoint: what it calls the checkpoint.
+
+    Raises:
+        UserError: they differ.
     """
     for part in here.keys() & there.keys():
         if here[part] != there[part]:

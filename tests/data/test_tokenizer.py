@@ -118,7 +118,8 @@ def test_saved_tokenizer_comes_back(tmp_path: Path, model: Path, kind: str) -> N
     folder = tmp_path / "prepared"
     folder.mkdir()
     with pytest.raises(
-        FileNotFoundError, match=r"prepared is no prepared folder, nor a run's: it lacks dict\.txt and sentencep"
+        FileNotFoundError,
+        match=r"prepared is neither a prepared folder nor that of a run: it lacks dict\.txt and sentencep",
     ):
         load_tokenizer(folder)
     tokenizer.save(folder)

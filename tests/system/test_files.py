@@ -35,7 +35,7 @@ def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pyte
 def test_a_result_that_cannot_be_renamed_is_kept(tmp_path: Path) -> None:
     """The name has been taken meanwhile."""
     with (
-        pytest.raises(OSError, match=r"out: .* the complete result lies in .*/out\.partial: move it"),
+        pytest.raises(OSError, match=r"out: .* the complete result is in .*/out\.partial: move it"),
         staged_folder(tmp_path / "out", "mark") as (folder, mark),
     ):
         (folder / "data").write_text("result")
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path: Path, monkeyp
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(os, "mkdir", read_only)
-    said = rf"^{tmp_path}/out: no folder can be made there \(Read-only file system: {tmp_path}/out\.partial\)$"
+    said = rf"^{tmp_path}/out: the folder cannot be made \(Read-only file system: {tmp_path}/out\.partial\)$"
     with pytest.raises(OSError, match=said), staged_folder(tmp_path / "out", "mark"):
         pass
 

@@ -38,9 +38,9 @@ def test_what_has_the_shape_is_returned_as_it_is(tmp_path: Path) -> None:
     [
         ({"name": None}, "/name is null, it must be text"),
         ({"counts": [3]}, "/counts is a list, it must be an object"),
-        ({"counts": {"train": 3.5}}, "/counts/train is 3.5, it must be an integer of 64 bits"),
-        ({"counts": {"train": True}}, "/counts/train is true, it must be an integer of 64 bits"),
-        ({"counts": {"train": 2**63}}, f"/counts/train is {2**63}, it must be an integer of 64 bits"),
+        ({"counts": {"train": 3.5}}, "/counts/train is 3.5, it must be a 64-bit integer"),
+        ({"counts": {"train": True}}, "/counts/train is true, it must be a 64-bit integer"),
+        ({"counts": {"train": 2**63}}, f"/counts/train is {2**63}, it must be a 64-bit integer"),
         ({"means": {}}, "/means is an object, it must be a list"),
         ({"means": [1, "2"]}, '/means/1 is "2", it must be a finite number'),
         ({"means": [10**400]}, "/means/0 is 10+, it must be a finite number"),

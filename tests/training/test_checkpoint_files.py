@@ -67,7 +67,7 @@ def test_a_piece_that_is_missing_from_the_middle_is_damage(tmp_path):
 @pytest.mark.parametrize("task_state", [3, [1], {"vocabulary": 3}, {"vocabulary": {"dictionary": 3}}])
 def test_a_vocabulary_that_is_none_is_refused(tmp_path, task_state):
     torch_persistent_save(state(1, task_state=task_state), str(tmp_path / "a.pt"))
-    with pytest.raises(ValueError, match=r"a\.pt is no checkpoint of fairseq's"):
+    with pytest.raises(ValueError, match=r"a\.pt is not a fairseq checkpoint"):
         read_progress(tmp_path / "a.pt")
 
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_an_older_torch_is_read(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"PK", b"some text", bytes(1000)])
 def test_what_is_no_checkpoint_is_refused(tmp_path, content):
     (tmp_path / "a.pt").write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match=r"a\.pt is no whole checkpoint"):
+    with pytest.raises(DamagedCheckpointError, match=r"a\.pt is not a complete checkpoint"):
         check_whole(tmp_path / "a.pt")
 
 
@@ -121,7 +121,7 @@ def test_progress_is_what_a_checkpoint_says(tmp_path):
     for extra in ({"previous_training_time": 10**400}, {"best": torch.ones(2)}, None):
         content = [1, 2] if extra is None else state(1, extra_state=extra)
         torch.save(content, path)
-        with pytest.raises(ValueError, match="is no checkpoint of fairseq's"):
+        with pytest.raises(ValueError, match="is not a fairseq checkpoint"):
             read_progress(path)
 
 
@@ -141,6 +141,6 @@ def test_the_newest_whole_checkpoint_takes_the_place_of_a_damaged_last_one(tmp_p
 
 def test_without_a_whole_checkpoint_the_damage_is_said_and_nothing_is_changed(tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(b"half")
-    with pytest.raises(DamagedCheckpointError, match="has no other: remove it to start again"):
+    with pytest.raises(DamagedCheckpointError, match="has no other checkpoint: remove this one to start again"):
         mend_last_checkpoint(tmp_path)
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == b"half"

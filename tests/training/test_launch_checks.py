@@ -131,7 +131,7 @@ NOT_INSTALLED = "where the package fairscale is not installed"
         ({"cpu_offload": True}, "cpu_offload=True is not allowed: it must be false without ddp_backend=fully_sharded"),
         (
             {"use_sharded_state": True},
-            "use_sharded_state=True is not allowed: it must be false: checkpoints in several",
+            "use_sharded_state=True is not allowed: it must be false: checkpoints that are",
         ),
         ({"pipeline_model_parallel": True}, "pipeline_model_parallel=True is not allowed: it must be false"),
         ({"model_parallel_size": 2}, "common.model_parallel_size=2 is not allowed: it must be 1"),
@@ -205,7 +205,7 @@ def test_processes_of_a_launcher_do_not_train_alone(machine, monkeypatch):
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}.items():
         check_launch(whole(1))
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match="distributed_world_size=1 is not allowed: it must be WORLD_SIZE=2, the proc"):
+    with pytest.raises(ValueError, match="distributed_world_size=1 is not allowed: it must be WORLD_SIZE=2, as many"):
         check_launch(whole(1))
     check_launch(whole(2))
     monkeypatch.setenv("WORLD_SIZE", "1")

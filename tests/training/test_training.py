@@ -189,8 +189,8 @@ def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_is_used(tra
     last = tmp_path / "run/checkpoint_last.pt"
     last.write_bytes(last.read_bytes()[:1000])
     output = run(*with_flags(trained / "data", "run", 7), cwd=tmp_path)
-    assert "run/checkpoint_last.pt is no whole checkpoint" in output
-    assert "checkpoint_last.pt.damaged now, and the run goes on from checkpoint_best.pt, update 6" in output
+    assert "run/checkpoint_last.pt is not a complete checkpoint" in output
+    assert "it is now checkpoint_last.pt.damaged, and the run resumes from checkpoint_best.pt, update 6" in output
     assert parameters(tmp_path / "run")["optimizer_history"][-1]["num_updates"] == 7
 
 

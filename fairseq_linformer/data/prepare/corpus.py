@@ -1,7 +1,7 @@
 """Text files into a folder that fairseq's masked_lm task trains on.
 
-Two passes over the text, neither of which holds it: the first checks every byte and samples lines for the vocabulary,
-the second encodes chunks of lines in worker processes and writes the ids straight into fairseq's binary format.
+The text is read twice and never held in memory as a whole. The first pass checks every byte and samples lines for the
+vocabulary. The second encodes chunks of lines in worker processes and writes the ids in fairseq's binary format.
 """
 
 import contextlib
@@ -48,20 +48,20 @@ DEFAULT_SAMPLE_CHARACTERS = 10_000_000
 MOST_WORKERS = 1024
 STANDARD_INPUT = Path("-")
 
-# What the run found; until it is whole, the mark of a folder of ours.
+# What the run found. Until the folder is complete, the file marks it as an unfinished run.
 REPORT_FILE = "corpus.json"
 
 # Where standard input waits for the second pass.
 _SPOOL_FILE = "standard-input"
 
-# A fixed number, not the machine's: sentencepiece rounds partial sums by it, and the vocabulary should not depend on
-# where it was trained.
+# A fixed number, not that of the machine's cores: it changes how sentencepiece rounds partial sums, and the vocabulary
+# should not depend on the machine that trained it.
 _TRAINING_THREADS = 16
 
 
 @dataclass
 class SplitReport:
-    """What one split of the corpus holds. The </s> at the end of each item counts as a token."""
+    """Counts of one split of the corpus. The </s> at the end of each item counts as a token."""
 
     documents: int = 0
     lines: int = 0
@@ -91,15 +91,25 @@ def prepare_corpus(
 ) -> None:
     """Makes the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
 
-    `train` and `valid` name text files (plain, .gz, .xz), folders of them, or "-" for standard input. An item of the
-    dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess stores a blank
-    line. The vocabulary is that of `spm` (whatever ``load_tokenizer`` takes) or of `gpt2_bpe` (a folder with
-    encoder.json, vocab.bpe and perhaps dict.txt); else one of `vocab_size` pieces is trained on at most
-    `sample_characters` characters of `train`, drawn with `seed`; `cover_letters` is as in ``train_sentencepiece``.
-    `workers` processes encode (default: one a core).
+    An item of the dataset is a line and </s>. The end of a document is an item of only </s>, as fairseq-preprocess
+    stores a blank line. `out` appears when it is complete; until then the work is in `out`.partial, which a later run
+    replaces.
 
-    `out` appears when it is whole; until then the work is in `out`.partial, which a later run replaces.
-    Raises ValueError or OSError, naming the file or option, for anything that the user can mend.
+    Args:
+        train: text files (plain, .gz, .xz), folders of them, or "-" for standard input.
+        valid: the same, for validation.
+        out: the folder; it must not exist, or be empty.
+        spm: the tokenizer to use: whatever ``load_tokenizer`` takes.
+        gpt2_bpe: or a folder with encoder.json, vocab.bpe and perhaps dict.txt.
+        vocab_size: pieces of the vocabulary that is trained where neither is given (default DEFAULT_VOCAB_SIZE).
+        cover_letters: as in ``train_sentencepiece``.
+        sample_characters: of `train`, at most, to train the vocabulary on (default DEFAULT_SAMPLE_CHARACTERS).
+        seed: of that sample, at least 0.
+        workers: processes that encode, from 1 to MOST_WORKERS (default: one per core).
+
+    Raises:
+        OSError: a file is missing or cannot be read or written, or a worker process was killed.
+        UserError: an option cannot work, a text cannot be used, or `out` is in use; the message names it.
     """
     started = time.monotonic()
     check_data_path(out)
@@ -138,7 +148,7 @@ def _given_tokenizer(
     given = spm or gpt2_bpe
     for name, value in training_options.items():
         if value is not None and given is not None:
-            raise UserError(f"{name} {value}: is for training a vocabulary, but that of {given} is to be used")
+            raise UserError(f"{name} {value}: is for training a vocabulary, but that of {given} is used")
         if value is not None and value < 1:
             raise UserError(f"{name} {value}: must be at least 1")
     if training_options["vocab-size"] is not None:
@@ -151,7 +161,7 @@ def _given_tokenizer(
 
 
 def _found(names: Sequence[Path], folder: Path) -> list[Path]:
-    """The text files of one split; standard input goes to a file first, as the text is read twice."""
+    """The text files of one split. Standard input is first written to a file, as the text is read twice."""
     if STANDARD_INPUT not in names:
         return find_files(names)
     spool = folder / _SPOOL_FILE
@@ -162,7 +172,7 @@ def _found(names: Sequence[Path], folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _standard_input_named(folder: Path) -> Iterator[None]:
-    """Lets errors about the text speak of standard input, not of the file where it waits and which they remove."""
+    """Makes errors about the text name standard input, not the file that it was written to, which is removed."""
     try:
         yield
     except ValueError as error:
@@ -170,7 +180,11 @@ def _standard_input_named(folder: Path) -> Iterator[None]:
 
 
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
-    """First pass: raises for text that cannot be read, counts it, and lets `sample` draw from it."""
+    """First pass: checks and counts the text, and draws `sample` from it.
+
+    Raises:
+        UserError: as ``read_chunks``.
+    """
     report = SplitReport()
     last_line = ""
     with tqdm(desc="checking the text", unit="B", unit_scale=True, disable=None) as progress:
@@ -186,7 +200,7 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
 
 
 def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_letters: bool) -> Tokenizer:
-    """Trains a model into `folder`."""
+    """Trains a sentencepiece model and writes it to `folder`."""
     lines = sample.lines()
     print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
     model = folder / SENTENCEPIECE_FILE
@@ -197,7 +211,7 @@ def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_
 def _write_dataset(
     files: dict[str, list[Path]], tokenizer: Tokenizer, folder: Path, workers: int, reports: dict[str, SplitReport]
 ) -> None:
-    """Second pass: both splits, dict.txt with the counts of train, and the tokens in `reports`."""
+    """Second pass: writes both splits, and dict.txt with the counts of train; counts the tokens in `reports`."""
     _save_dictionary(tokenizer.dictionary, folder)  # the workers read it
     size = len(tokenizer.dictionary)
     counts = {}
@@ -211,7 +225,7 @@ def _write_dataset(
 
 
 def _write_split(prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int) -> np.ndarray:
-    """Writes the split's .bin and .idx; returns how often each id occurs, (vocab_size,)."""
+    """Writes a split's .bin and .idx. Returns how often each id occurs: int64, (vocab_size,)."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     with (
         IndexedWriter(prefix, vocab_size) as writer,

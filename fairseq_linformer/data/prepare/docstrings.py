@@ -1,7 +1,7 @@
-"""The text that every Python installation carries: the docstrings of its modules, classes and functions.
+"""The text that every Python installation has: the docstrings of its modules, classes and functions.
 
-English and code without a download, and a labelled task from the same source: which package a docstring is from.
-Both tasks split by module with the same hash, so a module that validates one is in the training text of neither.
+This is English and code without a download, and also a labelled task: which package is a docstring from? Text and task
+are split by module with the same hash, so that a module for validation is in the training split of neither.
 """
 
 import ast
@@ -19,9 +19,9 @@ from ...errors import UserError
 from .labelled import Example
 
 STANDARD_LIBRARY = "standard library"
-# Tests, other roots inside this one, and copies of other packages.
+# Tests, other roots inside this one, and vendored packages.
 SKIPPED_FOLDERS = {"test", "tests", "site-packages", "dist-packages", "_vendor", "__pycache__"}
-SHORTEST = 80  # characters; below it docstrings are mostly "Return the width."
+SHORTEST = 80  # characters; shorter docstrings are mostly like "Return the width."
 FEWEST_CLASSES = 4
 
 
@@ -43,22 +43,26 @@ def installation_roots() -> list[Path]:
 def collect_docstrings(
     roots: Iterable[Path], *, packages: int = 8, package_bytes: int = 1_500_000
 ) -> Iterator[Docstring]:
-    """Reads the sources below `roots`, without importing any, each distinct text once a package.
+    """Reads the sources below `roots`, without importing them; each distinct text once per package.
 
-    `packages`: how many are read, those with the most text between triple quotes (counting it takes a second, parsing
-    an installation a minute).
-    `package_bytes`: a package is left once this much of its text (UTF-8) was found, so that none drowns the others
-    and most of the largest need not be parsed. Modules come in the order of a hash of their names, which makes what
-    was found a fair sample of the package and the same in every run.
-    Skipped: tests, vendored copies, files that cannot be read or parsed, texts below 80 characters, and texts with
-    characters that cannot be printed (control characters would break lines, lone surrogates cannot be encoded).
+    Skipped are tests, vendored packages, files that cannot be read or parsed, texts of fewer than 80 characters, and
+    texts with characters that cannot be printed: control characters would break lines, and lone surrogates cannot be
+    encoded. Modules come in the order of a hash of their names, so that what is read of a large package is a fair
+    sample of it, and the same in every run.
+
+    Args:
+        roots: as of ``installation_roots``.
+        packages: how many are read: those with the most text between triple quotes. Counting that takes a second,
+            parsing an installation a minute.
+        package_bytes: of text (UTF-8) after which a package is left, so that no package dominates, and most of the
+            largest need not be parsed.
     """
     modules: dict[str, dict[str, Path]] = defaultdict(dict)
     for root in roots:
         for module, path in _modules(root):
             top = module.partition(".")[0]
             package = STANDARD_LIBRARY if top in sys.stdlib_module_names else top
-            modules[package].setdefault(module, path)  # as the import system: what comes first on the path wins
+            modules[package].setdefault(module, path)  # as in the import system, the first on the path wins
     sizes = {package: sum(map(_quoted_bytes, files.values())) for package, files in modules.items()}
     for package in sorted(sizes, key=lambda package: (-sizes[package], package))[:packages]:
         seen: set[str] = set()
@@ -74,12 +78,12 @@ def collect_docstrings(
 
 
 def is_validation(module: str, valid_percent: int) -> bool:
-    """Whether a module validates, by a hash of its name: the same in every process and installation."""
+    """Whether a module is for validation: by a hash of its name, so the same in every process and installation."""
     return _hash(module) % 100 < valid_percent
 
 
 def split_by_module(docstrings: Iterable[Docstring], valid_percent: int = 15) -> dict[str, list[Docstring]]:
-    """Docstrings as "train" and "valid", which share neither a module nor a text: of equal texts the first stays."""
+    """Docstrings as "train" and "valid", which share neither a module nor a text: of equal texts the first is kept."""
     splits: dict[str, list[Docstring]] = {"train": [], "valid": []}
     seen: set[str] = set()
     for docstring in docstrings:
@@ -90,7 +94,7 @@ def split_by_module(docstrings: Iterable[Docstring], valid_percent: int = 15) ->
 
 
 def write_text(docstrings: Iterable[Docstring], path: Path) -> int:
-    """Writes a document a docstring: its lines that are not blank, then a blank line. Returns the bytes written."""
+    """Writes one document per docstring: its lines that are not blank, then a blank line. Returns the bytes written."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for docstring in docstrings:
             file.writelines(f"{line}\n" for line in docstring.text.splitlines() if line.strip())
@@ -108,15 +112,23 @@ def package_examples(
 ) -> dict[str, list[Example]]:
     """The task "which package is this docstring from": "train" and "valid", split as `split_by_module` splits.
 
-    Texts that several packages hold are left out. The classes are the packages with the most docstrings to train on,
-    at most `classes` of them, each with at least a quarter of `train_per_class`; of a larger class a hash of the text
-    chooses. ValueError: fewer than four such packages.
+    Texts that several packages have are left out. The classes are the packages with the most docstrings to train on.
+
+    Args:
+        docstrings: as of ``collect_docstrings``.
+        classes: at most; each has at least a quarter of `train_per_class`.
+        train_per_class: rows per class, at most; a hash of the text chooses them.
+        valid_per_class: the same for validation.
+        valid_percent: of the modules, for validation.
+
+    Raises:
+        UserError: there are fewer than four such packages.
     """
     docstrings = list(docstrings)
     packages_with = Counter(text for _, text in {(item.package, item.text) for item in docstrings})
     splits = split_by_module((item for item in docstrings if packages_with[item.text] == 1), valid_percent)
     sizes = Counter(item.package for item in splits["train"])
-    # By name where sizes are equal, for Counter.most_common keeps the order of arrival.
+    # Of equal sizes by name, as Counter.most_common keeps the order of arrival.
     largest = sorted(sizes, key=lambda package: (-sizes[package], package))[:classes]
     chosen = [package for package in largest if sizes[package] * 4 >= train_per_class]
     if len(chosen) < FEWEST_CLASSES:
@@ -142,7 +154,7 @@ def _examples_of(docstrings: Iterable[Docstring], packages: Iterable[str], per_c
 
 
 def _modules(root: Path) -> Iterator[tuple[str, Path]]:
-    """The dotted name and the file of every module below `root`, which itself may be a folder that is skipped."""
+    """The dotted name and the file of every module below `root`. The root itself may be named like a skipped folder."""
     for folder, subfolders, files in os.walk(root):
         subfolders[:] = sorted(set(subfolders) - SKIPPED_FOLDERS)
         for file in sorted(files):
@@ -164,9 +176,9 @@ def _docstrings_of(path: Path) -> Iterator[str]:
     """The docstrings of a source file, outer ones first; none if it cannot be read or parsed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's invalid escape sequences
+            warnings.simplefilter("ignore")  # about invalid escape sequences in these files
             tree = ast.parse(path.read_bytes())
-    # ValueError: null bytes, before Python 3.12. MemoryError, RecursionError: the parser's, for deep nesting.
+    # ValueError: null bytes, before Python 3.12. MemoryError and RecursionError: deep nesting.
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Chunks of lines into dataset items, in worker processes, in order."""
+"""Encodes chunks of lines as dataset items, in worker processes, in order."""
 
 import contextlib
 import signal
@@ -19,16 +19,16 @@ from .reading import Chunk
 # The ids of some items one after another (uint16 or uint32), and the length of each item (int32).
 Items = tuple[np.ndarray, np.ndarray]
 
-# The items of each chunk, and the bytes of text that they were.
+# The items of each chunk, and the number of bytes of text that they were made from.
 Encoded = Iterator[tuple[Items, int]]
 
-# Chunks that are being encoded or wait for earlier ones, for each worker: enough to keep all of them busy, and few
-# enough that a slow disk does not fill the memory.
+# Chunks per worker that are being encoded, or wait for earlier ones: enough to keep all workers busy, but not so many
+# that they fill the memory when the disk is slow.
 _CHUNKS_PER_WORKER = 4
 
 
 def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
-    """One item a line: its tokens and </s>."""
+    """One item per line: its tokens and </s>."""
     dictionary = tokenizer.dictionary
     encoded = tokenizer.encode(lines)
     sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + 1
@@ -43,10 +43,15 @@ def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
 
 @contextlib.contextmanager
 def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
-    """Gives a function from chunks to the items and the bytes of each, in order.
+    """Yields a function from chunks to the items and the bytes of each, in order.
 
-    One worker is this process. More are processes of their own, which read the tokenizer from `folder`, where it must
-    have been saved. Raises ChildProcessError if one of them was killed, mostly for want of memory.
+    Args:
+        tokenizer: which encodes where there is one worker.
+        folder: where the tokenizer is saved; several workers read it there.
+        workers: 1 for this process, or the number of processes to start.
+
+    Raises:
+        ChildProcessError: a worker was killed, mostly because memory ran out.
     """
     if workers == 1:
         yield lambda chunks: ((encode_items(tokenizer, chunk.lines), chunk.bytes_read) for chunk in chunks)
@@ -56,7 +61,7 @@ def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[
         yield partial(_encode_in_pool, pool, folder, _CHUNKS_PER_WORKER * workers)
     except BrokenProcessPool as error:
         raise ChildProcessError(
-            f"one of the {workers} worker processes died, perhaps for want of memory: nothing was written; "
+            f"one of the {workers} worker processes died, perhaps because memory ran out: nothing was written; "
             "run again, with fewer workers if it was the memory"
         ) from error
     finally:
@@ -64,7 +69,7 @@ def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[
 
 
 def _encode_in_pool(pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]) -> Encoded:
-    # Executor.map and Pool.imap would read all chunks at once and hold every result that is not yet fetched.
+    # Executor.map and Pool.imap would read all chunks at once, and keep every result that is not yet consumed.
     waiting: deque[tuple[Future[Items], int]] = deque()
     for chunk in chunks:
         waiting.append((pool.submit(_encode_in_worker, folder, chunk.lines), chunk.bytes_read))
@@ -78,7 +83,7 @@ def _encode_in_pool(pool: ProcessPoolExecutor, folder: Path, most_waiting: int, 
 
 @cache
 def _worker_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a worker process, which lives no longer than the folder."""
+    """The tokenizer of a worker process, which ends before the folder is removed or renamed."""
     return load_tokenizer(folder)
 
 
@@ -87,10 +92,10 @@ def _encode_in_worker(folder: Path, lines: list[str]) -> Items:
 
 
 def _start_worker() -> None:
-    """Ctrl-C is for the main process, which stops the workers; and without it none of them stays behind.
+    """Leaves Ctrl-C to the main process, which stops the workers, and ends this worker when the main process ends.
 
-    A request to terminate ends a worker at once: the main process's own handler, which a worker inherits, raises, and
-    the pool would take that for the result of the chunk.
+    SIGTERM ends a worker at once. The handler that it inherits from the main process would raise an exception, which
+    the pool would take for the result of the chunk.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,8 +1,8 @@
 """The nine tasks of GLUE and its diagnostic set AX, from the files of the official downloads (gluebenchmark.com).
 
-``data.tasks`` has their files, columns and classes. The files are lines of tab-separated fields and nothing more:
-quotes are text. Labels keep their official values, which a submission to the benchmark needs; STS-B's scores, 0 to 5,
-are written divided by 5 (``Task.scale``), which is what RoBERTa's recipe trains on.
+``data.tasks`` has their files, columns and classes. Fields are separated by tabs, and quotes are text. Labels keep
+their official values, which a submission to the benchmark needs. STS-B's scores, 0 to 5, are divided by 5
+(``Task.scale``), as in RoBERTa's recipe.
 """
 
 import contextlib
@@ -24,15 +24,22 @@ from .sources import (
 )
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
-ROW_BYTES = 1_000_000  # far above the longest official row: a file without line ends would be read into memory whole
+ROW_BYTES = 1_000_000  # far above the longest official row; a file without line ends would fill the memory
 
 
 def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
     """The splits of a task: train, valid (the official dev set; MNLI: matched, and valid1 mismatched), test (test1).
 
-    `source` holds a folder named as the task, itself or in a folder of its own. Each split is read as it is consumed.
-    ValueError: an unknown task; later, a row that is not what the task's files hold, named by file and line.
-    FileNotFoundError: a file is missing.
+    Each split is read as it is consumed.
+
+    Args:
+        source: a folder that holds a folder with the task's name, or holds a folder that does.
+        task: its name in ``SOURCES``.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        UserError: the task is unknown. Later, as the rows are read: a row does not fit the task; the message names the
+            file and the line.
     """
     if task not in SOURCES:
         raise UserError(f"task {task!r} is unknown, known are: {', '.join(SOURCES)}")
@@ -53,7 +60,7 @@ def _read(path: Path, file: SourceFile, task: Task, rows: Rows) -> Iterator[Exam
     source = SOURCES[task.name]
     places = [file.columns.index(column) for column in source.texts]
     label_place = file.columns.index(source.label) if source.label in file.columns else None
-    with path.open("rb") as lines:  # bytes end lines at \n alone: a carriage return inside a text is text
+    with path.open("rb") as lines:  # in bytes only \n ends a line: a carriage return inside a text is text
         for number, line in enumerate(iter(lambda: lines.readline(ROW_BYTES + 1), b""), 1):
             where = f"{path}, line {number}"
             if len(line) > ROW_BYTES:
@@ -79,7 +86,11 @@ def _read(path: Path, file: SourceFile, task: Task, rows: Rows) -> Iterator[Exam
 
 
 def _label(value: str, task: Task, where: str) -> str:
-    """The class or the score as it stands there."""
+    """The class or the score, as the file has it.
+
+    Raises:
+        UserError: the task has no such class or score.
+    """
     if task.classes:
         if value not in task.classes:
             raise UserError(f"{where}: label {value!r}, expected one of {', '.join(task.classes)}")
@@ -95,9 +106,7 @@ def _label(value: str, task: Task, where: str) -> str:
 
 ADDRESS = "https://dl.fbaipublicfiles.com"
 _GLUE, _MRPC = "glue/data", "senteval/senteval_data/msr_paraphrase"
-DOWNLOADS: Mapping[
-    str, Mapping[str, str]
-] = {  # task: path below ADDRESS and its SHA-256, as Hugging Face recorded them
+DOWNLOADS: Mapping[str, Mapping[str, str]] = {  # task: paths below ADDRESS, with the SHA-256 that Hugging Face recorded
     "CoLA": {f"{_GLUE}/CoLA.zip": "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"},
     "SST-2": {f"{_GLUE}/SST-2.zip": "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"},
     "MRPC": {
@@ -119,7 +128,10 @@ DOWNLOADS: Mapping[
 def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
     """A folder for `read_glue`: `source` is one, an archive of one (zip, tar.*), or the address of the downloads.
 
-    Raises FileNotFoundError, ValueError or OSError as ``as_folder`` and ``download`` do.
+    Raises:
+        OSError: as ``as_folder`` and ``download``.
+        UserError: a task is unknown, or as ``as_folder``.
+        ValueError: as ``download``.
     """
     unknown = [task for task in tasks if task not in SOURCES]
     if unknown:
@@ -144,7 +156,7 @@ def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
 
 
 def _is_task_file(name: str) -> bool:
-    """Whether a member of an archive is a file of a task, in the task's folder."""
+    """Whether a member of an archive is a file of a task, in that task's folder."""
     parts = PurePosixPath(name).parts
     return (
         len(parts) >= 2
@@ -154,7 +166,7 @@ def _is_task_file(name: str) -> bool:
 
 
 def _write_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:
-    """GLUE's three files from the original corpus: its dev set is a list of pairs of ids that stand in train."""
+    """Makes GLUE's three files from the original corpus. The dev set is given as a list of pairs of ids in train."""
     pairs = {tuple(line.split("\t")) for line in dev_ids.read_text(encoding="utf-8").splitlines()}
     header, *rows = train.read_text(encoding="utf-8").rstrip("\n").split("\n")
     for name, wanted in (("train.tsv", False), ("dev.tsv", True)):

@@ -1,8 +1,8 @@
 """The IMDB reviews (Maas et al., 2011, "Large Movie Review Dataset v1.0") in their official layout, aclImdb/.
 
 The official data has no development set. Published results, those of RoBERTa's and Linformer's papers among them, are
-reported on the official test set, so it becomes the split "valid": whoever tunes on it should hold out part of train.
-The unlabelled reviews (train/unsup) are left out.
+reported on the official test set, so it becomes the split "valid". To tune hyperparameters, hold out part of train. The
+unlabelled reviews (train/unsup) are left out.
 """
 
 import contextlib
@@ -25,19 +25,24 @@ SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
 OFFICIAL_ROWS = 25_000  # of each split, 12,500 of each label
 REVIEW = re.compile(r"\d+_\d+\.txt")  # <number>_<stars>.txt
 MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?(?:train|test)/(?:neg|pos)/{REVIEW.pattern}")
-REVIEW_BYTES = 1_000_000  # the longest official review has 14 kB; anything near this is no review
+REVIEW_BYTES = 1_000_000  # the longest official review has 14 kB
 LINE_BREAKS = re.compile(r"(?:\s*<br />)+\s*")
 
 ADDRESS = "http://ai.stanford.edu/~amaas/data/sentiment"
 ARCHIVE = "aclImdb_v1.tar.gz"
-DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}  # path below ADDRESS: checksum, as torchtext recorded it
+DOWNLOADS = {
+    ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"
+}  # path below ADDRESS, with the checksum that torchtext recorded
 
 
 @contextlib.contextmanager
 def imdb_folder(source: str) -> Iterator[Path]:
     """A folder for `read_imdb`: `source` is one, an archive of one (zip, tar.*), or the address of the download.
 
-    Raises FileNotFoundError, ValueError or OSError as ``as_folder`` and ``download`` do.
+    Raises:
+        OSError: as ``as_folder`` and ``download``.
+        UserError: as ``as_folder``.
+        ValueError: as ``download``.
     """
     place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
     with as_folder(place, _is_review) as folder:
@@ -45,16 +50,19 @@ def imdb_folder(source: str) -> Iterator[Path]:
 
 
 def _is_review(name: str) -> bool:
-    """Whether a member of an archive is a labelled review, at its place in the official layout."""
+    """Whether a member of an archive is a labelled review, where the official layout has it."""
     return MEMBER.fullmatch(name) is not None
 
 
 def read_imdb(folder: Path) -> dict[str, SourceSplit]:
-    """The splits train and valid, all negative reviews before the positive ones: shuffle them to train.
+    """The splits train and valid. Rows are sorted by label, then by file name: shuffle them to train.
 
-    `folder` is aclImdb, or the folder that holds it. The rows are in the order of label and file name.
-    FileNotFoundError: a part of the layout is missing, or is without reviews. ValueError: later, a file that is too
-    large for a review, or is not UTF-8.
+    Args:
+        folder: aclImdb, or the folder that holds it.
+
+    Raises:
+        FileNotFoundError: a folder of the layout is missing, or holds no reviews.
+        UserError: later, as the rows are read: a file is too large for a review, or is not UTF-8.
     """
     root = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
     splits = {}
@@ -83,7 +91,7 @@ def _examples(reviews: Mapping[str, Sequence[Path]], rows: Rows) -> Iterator[Exa
 def _text(file: Path) -> str:
     size = file.stat().st_size
     if size > REVIEW_BYTES:  # a sparse member of a small archive may claim any size
-        raise UserError(f"{file} has {size:,} bytes, a review at most {REVIEW_BYTES:,}")
+        raise UserError(f"{file} has {size:,} bytes: a review has at most {REVIEW_BYTES:,}")
     try:
         return file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
 """Text files as a stream of lines: plain, .gz and .xz, checked as they are read.
 
-Memory does not grow with the files, but each line must fit into it, so lines have at most LINE_BYTES.
+Memory does not grow with the files. Each line must fit into it, so a line has at most LINE_BYTES.
 """
 
 import gzip
@@ -20,18 +20,18 @@ import numpy as np
 from ...errors import UserError
 from ..tokenizer import DICTIONARY_FILE
 
-SUFFIXES = (".txt", ".gz", ".xz")  # in small letters or capitals
+SUFFIXES = (".txt", ".gz", ".xz")  # in lower or upper case
 
 _TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz|txz)$", re.IGNORECASE)
 
-# Text that is read, encoded and written as one; large enough that handing it to a process costs nothing beside it.
+# Text that is read, encoded and written at once: enough that passing it to another process costs little in comparison.
 CHUNK_BYTES = 1 << 20
 
 # Each line is held in memory; a small compressed file may hold one of any length.
 LINE_BYTES = 100_000_000
 
-# A sampled line is cut into pieces of at most this many characters, so that corpora with a document a line are
-# sampled as evenly as those with a sentence a line. A cut may split a word, once in 2000 characters.
+# A sampled line is cut into pieces of at most this many characters, so that corpora with one document per line are
+# sampled as evenly as those with one sentence per line. A cut may split a word, once in 2000 characters.
 _PIECE_CHARACTERS = 2000
 
 
@@ -44,10 +44,12 @@ class Chunk:
 
 
 def find_files(names: Iterable[Path]) -> list[Path]:
-    """The files that `names` stand for: a file is itself, a folder all text files below it, sorted.
+    """The files that `names` stand for: a file for itself, a folder for all text files below it, sorted.
 
-    Raises FileNotFoundError for a name that is neither, and for a folder without text files; ValueError for a pipe or
-    a device, which cannot be read twice, and for a tar archive, whose headers would be taken for text.
+    Raises:
+        FileNotFoundError: there is no such file or folder, or a folder holds no text files.
+        UserError: a name is a pipe or a device, which cannot be read twice, or a tar archive, whose headers would be
+            taken for text.
     """
     found = [path for name in names for path in _files_of(name)]
     for path in found:
@@ -73,7 +75,7 @@ def _files_of(name: Path) -> list[Path]:
 
 
 def _texts_below(root: Path) -> Iterator[Path]:
-    """The text files below a folder, and below folders that are linked there."""
+    """The text files below a folder, and below the folders that links in it lead to."""
     seen = set()
     for folder, subfolders, files in os.walk(root, followlinks=True):
         real = os.path.realpath(folder)
@@ -81,9 +83,9 @@ def _texts_below(root: Path) -> Iterator[Path]:
             subfolders.clear()
             continue
         seen.add(real)
-        subfolders.sort()  # which of two links is followed should be the same everywhere
+        subfolders.sort()  # so that the same one of two links is followed everywhere
         for path in (Path(folder, file) for file in files):
-            # dict.txt is what a prepared folder holds, and is no text.
+            # A prepared folder holds a dict.txt, which is not text to train on.
             if path.suffix.lower() in SUFFIXES and path.name != DICTIONARY_FILE and path.is_file():
                 yield path
 
@@ -92,8 +94,12 @@ def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
     """All lines of the files, in chunks of about CHUNK_BYTES.
 
     A blank line ends a document, and so does the end of a file that another one follows. Runs of blank lines count
-    once, those before the first text not at all. Raises ValueError naming the file (and the line) for text that is
-    not UTF-8, for a line that is too long, for a broken archive and for a file without text.
+    once, those before the first text not at all.
+
+    Raises:
+        OSError: a file cannot be read.
+        UserError: text is not UTF-8, a line is too long, a compressed file is damaged, or a file holds no text. The
+            message names the file, and the line where there is one.
     """
     document_open = False
     for path in files:
@@ -115,7 +121,7 @@ def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
 
 
 def _read_text(path: Path) -> Iterator[tuple[str, int]]:
-    """Whole lines of one file, without the last line feed, and their size in bytes."""
+    """Blocks of whole lines of one file, without the last line feed, and their size in bytes."""
     lines_before = 0
     for block in _read_blocks(path):
         try:
@@ -127,19 +133,19 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
                 "for example with iconv"
             ) from error
         if lines_before == 0:
-            text = text.removeprefix("\ufeff")  # an editor's byte-order mark, no text
+            text = text.removeprefix("\ufeff")  # a byte-order mark of an editor, not text
         lines_before += block.count(b"\n")
         yield text.removesuffix("\n"), len(block)
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of one file, decompressed, in blocks that end with a line."""
+    """The bytes of one file, decompressed, in blocks that end where a line ends."""
     try:
         with _open(path) as stream:
             while block := stream.read(CHUNK_BYTES):
                 rest = stream.readline(LINE_BYTES)
                 if len(rest) == LINE_BYTES:
-                    raise UserError(f"{path}: holds a line of more than {LINE_BYTES:,} bytes; break it into several")
+                    raise UserError(f"{path}: holds a line of more than {LINE_BYTES:,} bytes; split it into several")
                 yield block + rest
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: truncated or corrupt archive ({error})") from error
@@ -155,11 +161,17 @@ def _open(path: Path) -> BinaryIO:
 
 
 class LineSample:
-    """A random sample of the lines seen so far, with at most `characters` characters, the same for the same seed.
+    """A random sample of the lines seen so far, the same for the same seed.
 
-    Each piece of line draws a key and those with the smallest keys stay: a reservoir, whose memory is bounded by its
-    characters. Once a key has been turned away, no larger one enters, so a piece's chance depends on neither its
-    length nor its place.
+    This is a reservoir: each piece of a line draws a key, and the pieces with the smallest keys are kept. Once a key
+    has been rejected, no larger one is accepted, so a piece's chance depends on neither its length nor its position.
+
+    Args:
+        characters: of the sample, at most; at least _PIECE_CHARACTERS.
+        seed: at least 0.
+
+    Raises:
+        UserError: a number is too small.
     """
 
     def __init__(self, characters: int, seed: int) -> None:
@@ -189,5 +201,5 @@ class LineSample:
         self._seen += len(pieces)
 
     def lines(self) -> list[str]:
-        """The sampled lines in the order of the text."""
+        """The sampled pieces of lines, in the order of the text."""
         return [piece for _, _, piece in sorted(self._heap, key=lambda entry: entry[1])]

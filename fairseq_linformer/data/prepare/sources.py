@@ -1,6 +1,6 @@
-"""Where a data set comes from: a folder, an archive, or its official downloads, each as a folder to read.
+"""Sources of a dataset: a folder, an archive, or the official downloads, each as a folder to read.
 
-And its splits as read from there, which tell how they compare with the official ones.
+The splits that are read from there report how they differ from the official ones.
 """
 
 import bz2
@@ -28,8 +28,8 @@ from .labelled import Example
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
 
-# A small archive may unpack to any size; the official ones stay far below these. In a tar archive what is not wanted is
-# decompressed too, though not written.
+# A small archive may unpack to any size; the official ones are far smaller than these. In a tar archive, the files that
+# are not wanted are decompressed, too, though not written.
 UNPACKED_BYTES = 1_000_000_000
 SCANNED_BYTES = 10 * UNPACKED_BYTES
 HEADER_BYTES = 1_000_000  # of a member of a tar archive: a long name, say
@@ -39,12 +39,12 @@ _DECOMPRESSORS: Mapping[bytes, Callable[[Path], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-_OF_THE_DISK = {errno.EACCES, errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS}  # and not of the archive
+_OF_THE_DISK = {errno.EACCES, errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS}  # rather than of the archive
 
 
 @dataclass
 class Rows:
-    """What was read of a split: rows by their label, and rows left out because they are broken."""
+    """What was read of a split: rows by label, and the number of broken rows that were left out."""
 
     labels: Counter[str | None] = field(default_factory=Counter)
     broken: int = 0
@@ -56,9 +56,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class SourceSplit:
-    """The rows of a split, to be read once; `rows` counts them meanwhile.
+    """The rows of a split, to be read once.
 
-    `official_rows` is how many the official split has, `official_even` whether it has as many of each label.
+    Attributes:
+        examples: the rows.
+        official_rows: how many the official split has.
+        official_even: whether it has the same number of rows per label.
+        rows: counts `examples` as they are read.
     """
 
     examples: Iterator[Example]
@@ -67,14 +71,14 @@ class SourceSplit:
     rows: Rows = field(default_factory=Rows)
 
     def report(self, name: str) -> str:
-        """What was read beside what the official split has, in a line for people."""
+        """One line: what was read, and what the official split has."""
         read, broken = self.rows.read, self.rows.broken
         uneven = self.official_even and len(set(self.rows.labels.values())) > 1
         labels = [f"{count:,} {label}" for label, count in self.rows.labels.items()] if uneven else []
         whole = read == self.official_rows and not uneven
-        official = "as the official data" if whole else f"the official: {self.official_rows:,}"
-        remarks = [official, *(["as many of each label"] if uneven else [])]
-        remarks += [f"{broken} broken ones left out"] if broken else []
+        official = "as in the official data" if whole else f"officially {self.official_rows:,}"
+        remarks = [official, *(["the same number per label"] if uneven else [])]
+        remarks += [f"{broken} broken rows left out"] if broken else []
         return f"{name}: {', '.join([f'{read:,} rows', *labels])} ({', '.join(remarks)})"
 
 
@@ -82,21 +86,30 @@ class SourceSplit:
 def as_folder(source: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
     """The folder `source`, or a temporary one with the wanted files of the archive `source` (zip, tar, tar.*).
 
-    Raises FileNotFoundError where there is neither, ValueError for a file that is no archive, or a damaged or encrypted
-    one, and for an archive with a member that would leave the folder, or that unpacks to too much.
+    Raises:
+        FileNotFoundError: there is neither.
+        UserError: the file is not an archive, or it is damaged or encrypted; a member would leave the folder; or it
+            unpacks to too many bytes.
     """
     if source.is_dir():
         yield source
         return
     if not source.is_file():
         raise FileNotFoundError(f"{source}: no such folder or archive")
-    with tempfile.TemporaryDirectory(prefix=f"{source.name}-") as folder:  # what names the folder names the archive
+    with tempfile.TemporaryDirectory(
+        prefix=f"{source.name}-"
+    ) as folder:  # messages that name the folder name the archive
         unpack(source, Path(folder), wanted)
         yield Path(folder)
 
 
 def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
-    """Unpacks the wanted regular files of an archive into a folder; errors as in ``as_folder``."""
+    """Unpacks the wanted regular files of an archive into a folder.
+
+    Raises:
+        OSError: the disk is full, or cannot be read or written.
+        UserError: as ``as_folder``.
+    """
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
@@ -105,7 +118,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
                 chosen = [file for file in regular if wanted(file.filename)]
                 _check_size(archive, sum(file.file_size for file in chosen), UNPACKED_BYTES)
                 _check_size(archive, sum(file.file_size for file in zipped.infolist()), SCANNED_BYTES)
-                if damaged := zipped.testzip():  # a damaged name, too, which nobody would have wanted
+                if damaged := zipped.testzip():  # of all members: a wanted one may have a damaged name
                     raise zipfile.BadZipFile(f"{damaged} is damaged")
                 zipped.extractall(folder, [file.filename for file in chosen])
         else:
@@ -120,13 +133,13 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
         if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
             raise
         raise UserError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
-    # zipfile's, for encryption or (NotImplementedError) a method that it lacks; tarfile's, for an impossible time
+    # of zipfile: encryption, or (NotImplementedError) an unknown compression; of tarfile: an impossible time
     except (RuntimeError, OverflowError) as error:
         raise UserError(f"{archive} cannot be unpacked here: {error}") from error
 
 
 def _decompressed(archive: Path) -> BinaryIO:
-    """The tar archive itself, whatever compressed it."""
+    """The tar archive, decompressed."""
     with archive.open("rb") as stream:
         start = stream.read(6)
     compressed = next((magic for magic in _DECOMPRESSORS if start.startswith(magic)), None)
@@ -134,16 +147,16 @@ def _decompressed(archive: Path) -> BinaryIO:
 
 
 class _Tar(io.BufferedReader):
-    """A tar archive whose headers are short: tarfile reads each as a whole, however long it says that it is."""
+    """A tar archive with short headers only: tarfile reads a whole header into memory, however long it claims to be."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= HEADER_BYTES:
-            raise tarfile.ReadError(f"a header of {size} bytes, at most {HEADER_BYTES} are allowed")
+            raise tarfile.ReadError(f"a header of {size} bytes: at most {HEADER_BYTES} are allowed")
         return super().read(size)
 
 
 def _scanned(archive: Path, tarred: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """All members. To find the next one, this one is decompressed, wanted or not: its size is checked before that."""
+    """All members. To find the next one, a member is decompressed, wanted or not: its size is checked before that."""
     total = 0
     for member in tarred:
         total += member.size
@@ -152,7 +165,7 @@ def _scanned(archive: Path, tarred: tarfile.TarFile) -> Iterator[tarfile.TarInfo
 
 
 def _read_to_end(archive: Path, stream: BinaryIO) -> None:
-    """Behind the last member stands the checksum of the whole, which is compared when it is reached."""
+    """Reads past the last member: the checksum of the whole archive is there, and is compared when it is reached."""
     total = stream.tell()
     while block := stream.read(HEADER_BYTES):
         total += len(block)
@@ -161,7 +174,7 @@ def _read_to_end(archive: Path, stream: BinaryIO) -> None:
 
 def _check_size(archive: Path, size: int, allowed: int) -> None:
     if size > allowed:
-        raise UserError(f"{archive} is refused: it unpacks to {size:,} bytes or more, at most {allowed:,} are allowed")
+        raise UserError(f"{archive} is refused: it unpacks to {size:,} bytes or more; at most {allowed:,} are allowed")
 
 
 def _check_inside(archive: Path, names: list[str]) -> None:
@@ -176,14 +189,14 @@ def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:
 
     Args:
         base: address of the official server, or of a mirror with the same paths.
-        files: path below `base`, with the file's checksum (``sha256:…``).
+        files: paths below `base`, with the checksums of the files (``sha256:…``).
 
     Returns:
-        Each path, with the file in the cache (the folder ``fairseq_linformer`` in the user's cache folder).
+        Each path, with its file in the cache (the folder ``fairseq_linformer`` in the user's cache folder).
 
     Raises:
         OSError: the server cannot be reached, or lacks a file.
-        ValueError: a file has another checksum than the official one.
+        ValueError: a file does not have the official checksum.
     """
     store = pooch.create(pooch.os_cache(CACHE), base.rstrip("/") + "/", registry=dict(files), retry_if_failed=3)
     pooch.get_logger().setLevel("WARNING")

@@ -200,7 +200,7 @@ def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -
     missing = tmp_path / "none"
     elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
     for tokenizer, said in (
-        (missing, f"^error: {missing} is no prepared folder"),
+        (missing, f"^error: {missing} is neither a prepared folder"),
         (elsewhere, f"^error: {elsewhere}/checkpoint_best.pt has no dict.txt .* {tmp_path}/elsewhere, does not exist"),
     ):
         arguments = ["--source", str(tmp_path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]

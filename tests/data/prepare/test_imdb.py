@@ -228,7 +228,7 @@ def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pyte
 
 def test_a_file_too_large_for_a_review_is_refused(tmp_path: Path) -> None:
     huge = {"aclImdb/train/pos/9_9.txt": bytes(REVIEW_BYTES + 1)}
-    with pytest.raises(ValueError, match=r"9_9\.txt has 1,000,001 bytes, a review at most 1,000,000"):
+    with pytest.raises(ValueError, match=r"9_9\.txt has 1,000,001 bytes: a review has at most 1,000,000"):
         read(make_tar(tmp_path / "a", REVIEWS | huge))
 
 
@@ -319,13 +319,13 @@ def test_the_rows_are_reported_beside_the_official_ones(tmp_path: Path, monkeypa
         return [read.report(split) for split, read in splits.items()]
 
     assert reports() == [
-        "train: 3 rows, 2 negative, 1 positive (the official: 25,000, as many of each label)",
-        "valid: 2 rows (the official: 25,000)",
+        "train: 3 rows, 2 negative, 1 positive (officially 25,000, the same number per label)",
+        "valid: 2 rows (officially 25,000)",
     ]
     monkeypatch.setattr("fairseq_linformer.data.prepare.imdb.OFFICIAL_ROWS", 2)
-    assert reports()[1] == "valid: 2 rows (as the official data)"
+    assert reports()[1] == "valid: 2 rows (as in the official data)"
     monkeypatch.setattr("fairseq_linformer.data.prepare.imdb.OFFICIAL_ROWS", 3)
-    assert reports()[0].endswith("(the official: 3, as many of each label)"), "labels other than the official ones"
+    assert reports()[0].endswith("(officially 3, the same number per label)"), "labels other than the official ones"
 
 
 def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(
@@ -337,7 +337,7 @@ def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(
     prepare_imdb.main(arguments)
     printed = capsys.readouterr().out
     assert "labels: 0 = negative, 1 = positive" in printed
-    assert "valid: 2 rows (the official: 25,000)\n" in printed
+    assert "valid: 2 rows (officially 25,000)\n" in printed
     assert (tmp_path / "out" / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
 
 
