@@ -61,8 +61,16 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     @classmethod
     def setup_task(cls, cfg: DynamicMaskedLMConfig, **kwargs: Any) -> "DynamicMaskedLMTask":
-        """The task with its dictionary read; FileNotFoundError where the data's folder or dictionary is not there."""
+        """The task with its dictionary read.
+
+        Raises:
+            FileNotFoundError: the data folder, or the dictionary in it, does not exist.
+            UserError: an option cannot work.
+        """
         _check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
+        # fairseq reads the tokenizer for word boundaries from an attribute that its tasks no longer have.
+        allowed = "false: fairseq's masked_lm cannot mask whole words"
+        check("mask_whole_words", cfg.mask_whole_words, not cfg.mask_whole_words, allowed)
         return super().setup_task(cfg, **kwargs)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble
 from fairseq.dataclass.utils import merge_with_parent
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from fairseq.utils import import_user_module
 from fairseq_cli import validate
 from omegaconf import OmegaConf
 from torch._utils import ExceptionWrapper
@@ -19,6 +21,7 @@ from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.errors import check, install_excepthook, report
 from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
 from hydra_plugins.fairseq_linformer_plugin import check_config_name
+from fairseq_linformer.training.checkpoint_files import DamagedCheckpointError
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed
@@ -54,6 +57,15 @@ def from_a_rank():
     raise ProcessRaisedException(text, error_index=1, error_pid=1)
 
 
+def damaged_in_a_rank():
+    """As ``from_a_rank``, of a checkpoint that the task itself read."""
+    try:
+        raise DamagedCheckpointError("a.pt is damaged")
+    except ValueError:
+        text = f"\n\n-- Process 1 terminated with the following error:\n{traceback.format_exc()}"
+    raise ProcessRaisedException(text, error_index=1, error_pid=1)
+
+
 def merged(group, defaults, **options):
     merge_with_parent(defaults, OmegaConf.create({group: options})[group])
 
@@ -81,6 +93,8 @@ def printed(capsys, mistake):
         (lambda: while_handling(Exception("Cannot load model parameters")), "k=3 is not allowed"),  # fairseq's way
         (from_a_rank, "k=3 is not allowed: it must be from 1 to 2"),
         (from_a_worker, "k=3 is not allowed: it must be from 1 to 2"),
+        (damaged_in_a_rank, "a.pt is damaged"),
+        (lambda: import_user_module(Namespace(user_dir="nope/x")), "common.user_dir=nope/x: there is no such folder"),
         (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "No such file or directory: 'gone/dict.txt'"),
         (
             lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")),

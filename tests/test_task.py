@@ -389,3 +389,8 @@ def test_a_corpus_that_is_not_there_is_named(tmp_path):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path / "gone")))
     with pytest.raises(FileNotFoundError, match=r"it holds no dict\.txt"):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path)))
+
+
+def test_whole_word_masks_are_refused(corpus):
+    with pytest.raises(UserError, match=r"^mask_whole_words=True is not allowed: it must be false"):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), mask_whole_words=True))

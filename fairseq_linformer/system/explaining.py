@@ -14,18 +14,20 @@ from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.utils import import_user_module
 from hydra.errors import CompactHydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from ..checkpoint import read_checkpoint
 from ..errors import UserError
+from ..training.checkpoint_files import DamagedCheckpointError
 
 COMMAND_LINES = tuple(map(Path, fairseq_cli.__path__))
 PACKAGE = Path(__file__).parents[1]
 # fairseq raises ValueError for what the user can mend. That of any other code, this package included, may be a defect.
 FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
-_USER_ERROR = f"{UserError.__module__}.{UserError.__name__}"  # in a traceback
+_USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
 
 
 def explain(error: BaseException) -> str | None:
@@ -34,6 +36,8 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.filename:
         return _in_one_line(text)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, FileNotFoundError) and frames and frames[-1].f_code is import_user_module.__code__:
+        text = f"common.user_dir={frames[-1].f_locals['args'].user_dir}: there is no such folder"
     for frame in frames:
         if frame.f_code is load_checkpoint_to_cpu.__code__:
             return _why_unread(Path(frame.f_locals["path"]))
@@ -79,7 +83,7 @@ def _explain_text(text: str) -> str | None:
     for trace in re.split(r"\n\n(?:During handling of|The above exception was) .*\n\n", text):
         files = re.findall(r'^ *File "(.+)", line \d+', trace, re.MULTILINE)
         name, _, message = trace.rstrip().rpartition("\n")[2].partition(": ")
-        if message and files and (name == _USER_ERROR or _is_in(_speaking(getattr(builtins, name, None)), files[-1])):
+        if message and files and (name in _USER_ERRORS or _is_in(_speaking(getattr(builtins, name, None)), files[-1])):
             return message
     return None
 

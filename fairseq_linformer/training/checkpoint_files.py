@@ -45,7 +45,7 @@ _BEFORE_ZIP = (
 )
 
 
-class DamagedCheckpointError(ValueError):
+class DamagedCheckpointError(UserError):
     """A checkpoint is cut short, or its content is not what was written."""
 
 

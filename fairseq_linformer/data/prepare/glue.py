@@ -130,8 +130,7 @@ def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
 
     Raises:
         OSError: as ``as_folder`` and ``download``.
-        UserError: a task is unknown, or as ``as_folder``.
-        ValueError: as ``download``.
+        UserError: a task is unknown, or as ``as_folder`` and ``download``.
     """
     unknown = [task for task in tasks if task not in SOURCES]
     if unknown:

@@ -41,8 +41,7 @@ def imdb_folder(source: str) -> Iterator[Path]:
 
     Raises:
         OSError: as ``as_folder`` and ``download``.
-        UserError: as ``as_folder``.
-        ValueError: as ``download``.
+        UserError: as ``as_folder`` and ``download``.
     """
     place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
     with as_folder(place, _is_review) as folder:

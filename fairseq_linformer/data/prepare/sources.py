@@ -196,11 +196,14 @@ def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:
 
     Raises:
         OSError: the server cannot be reached, or lacks a file.
-        ValueError: a file does not have the official checksum.
+        UserError: a file does not have the official checksum, or the address has an unknown protocol.
     """
     store = pooch.create(pooch.os_cache(CACHE), base.rstrip("/") + "/", registry=dict(files), retry_if_failed=3)
     pooch.get_logger().setLevel("WARNING")
-    return {name: Path(store.fetch(name, progressbar=True)) for name in files}
+    try:
+        return {name: Path(store.fetch(name, progressbar=True)) for name in files}
+    except ValueError as error:  # pooch's word for both
+        raise UserError(f"{base}: {error}") from error
 
 
 def is_address(source: str) -> bool:

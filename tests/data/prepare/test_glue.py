@@ -20,6 +20,7 @@ from fairseq_linformer.data.prepare.glue import (
 )
 from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run
 from tests.helpers.inputs import write_official
 from tests.helpers.processes import served
@@ -143,7 +144,12 @@ def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
 
 def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
     (tmp_path / "served/glue/data/AX.tsv").write_text("index\n")
-    with pytest.raises(ValueError, match=r"AX\.tsv"), glue_folder(mirror, ["AX"]):
+    with pytest.raises(UserError, match=rf"{mirror}: .*AX\.tsv"), glue_folder(mirror, ["AX"]):
+        pass
+
+
+def test_an_address_of_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^s3://bucket: .*protocol 's3'"), glue_folder("s3://bucket", ["AX"]):
         pass
 
 
@@ -199,9 +205,12 @@ def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> Non
 def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
+    damaged = tmp_path / "damaged.pt"
+    damaged.write_bytes((elsewhere / "checkpoint_best.pt").read_bytes()[:1000])
     for tokenizer, said in (
         (missing, f"^error: {missing} is neither a prepared folder"),
         (elsewhere, f"^error: {elsewhere}/checkpoint_best.pt has no dict.txt .* {tmp_path}/elsewhere, does not exist"),
+        (damaged, f"^error: {damaged} is not a complete checkpoint: it is cut short or damaged"),
     ):
         arguments = ["--source", str(tmp_path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
         with pytest.raises(SystemExit, match=said):

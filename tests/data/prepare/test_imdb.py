@@ -26,6 +26,7 @@ from fairseq_linformer.data.prepare.imdb import (
     read_imdb,
 )
 from fairseq_linformer.data.prepare.labelled import Example
+from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run
 from tests.helpers.processes import served
 
@@ -305,7 +306,7 @@ def test_a_download_from_a_mirror(mirror: str, tmp_path: Path) -> None:
 
 def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
     make_tar(tmp_path / "served" / ARCHIVE, {**REVIEWS, "aclImdb/test/pos/1_7.txt": b"another"})
-    with pytest.raises(ValueError, match=rf"{ARCHIVE}.* does not match"):
+    with pytest.raises(UserError, match=rf"{ARCHIVE}.* does not match"):
         read(mirror)
     assert not list((tmp_path / "cache").rglob(f"*{ARCHIVE}"))
 
