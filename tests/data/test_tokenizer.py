@@ -171,7 +171,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, model: Path) -> Non
     for content, said in (
         ("[]", "it must be an object"),
         ('{"a": null}', "/a is null, it must be"),
-        ('{"a": -1}', "has number -1, not 0"),
+        ('{"a": -1}', "has number -1: it must be from 0"),
     ):
         broken.write_text(content)
         with pytest.raises(ValueError, match=f"broken.*{said}"):

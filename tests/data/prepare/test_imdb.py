@@ -191,7 +191,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     files = {f"aclImdb/train/pos/{number}_9.txt": bytes(1_000) for number in range(10)}
     archive = make_zip(tmp_path / "a", files) if mode == "zip" else make_tar(tmp_path / "a", files, mode=mode)
-    with pytest.raises(ValueError, match=r"a is refused: it unpacks to 10,000 bytes or more, at most 9,999 are"):
+    with pytest.raises(ValueError, match=r"a is refused: it unpacks to 10,000 bytes or more; at most 9,999 are"):
         read(archive)
     assert [file.name for file in tmp_path.iterdir()] == ["a"], "nothing was unpacked, or it is gone"
 
