@@ -54,7 +54,15 @@ setup(
     entry_points={
         "console_scripts": [
             command(name)
-            for name in ("configs", "prepare_corpus", "prepare_glue", "prepare_imdb", "finetune", "predict")
+            for name in (
+                "configs",
+                "prepare_corpus",
+                "prepare_glue",
+                "prepare_imdb",
+                "prepare_table",
+                "finetune",
+                "predict",
+            )
         ]
     },
     install_requires=[
@@ -74,7 +82,8 @@ setup(
         "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
     ],
     extras_require={
-        "dev": ["matplotlib", "pytest", "pytest-xdist", "ruff", "mypy"],  # of scripts/ and `make check`
+        "tables": ["pyarrow"],  # prepare_table.py: Parquet, and folders of the package datasets
+        "dev": ["matplotlib", "pyarrow", "pytest", "pytest-xdist", "ruff", "mypy"],  # of scripts/ and `make check`
         # Other implementations that tests and the benchmark compare with, where they are installed. transformers cannot
         # be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
         "peers": ["transformers", "performer-pytorch", "linformer"],

@@ -1,74 +1,212 @@
-"""Texts to predict, as users have them: lines of text, a table with tabs, or JSON lines."""
+"""Rows of text, as users have them: lines of text, CSV, TSV, JSON lines, CoNLL columns."""
 
+import csv
+import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ...errors import UserError
 from ...system.state import parse_json
 from .labelled import Example
 
-FORMATS = ("txt", "tsv", "jsonl")
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
+DELIMITERS = ",;\t"  # of CSV: which of them, its header says; a TSV that quotes its cells is a CSV with tabs
+UNIVERSAL_COLUMNS = 10  # of CoNLL-U (universaldependencies.org/format.html)
+UNIVERSAL_RANGE = re.compile(r"\d+[-.]\d+")  # its numbers of what is no word: a contraction's range, an elided word
 
-Lines = Iterator[tuple[str, str]]  # where a line stands, and the line
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        where: file and line, for errors.
+        columns: the names of its columns; one may stand there twice.
+        values: as many; text, or what JSON, Parquet and the like have: numbers, lists, None.
+    """
+
+    where: str
+    columns: Sequence[str]
+    values: Sequence[object]
+
+    def value(self, column: str) -> object:
+        """What stands in a column.
+
+        Raises:
+            UserError: no column, or more than one, has that name.
+        """
+        if (found := list(self.columns).count(column)) == 1:
+            return self.values[self.columns.index(column)]
+        close = difflib.get_close_matches(column, self.columns, n=1, cutoff=0.5)
+        hint = f" (did you mean {close[0]!r}?)" if close and not found else ""
+        number = "two columns" if found else "no column"
+        raise UserError(f"{self.where}: {number} {column!r}{hint} among {', '.join(self.columns) or 'none'}")
+
+    def text(self, column: str) -> str | tuple[str, ...]:
+        """The text of a column, or its words where a list stands there.
+
+        Raises:
+            UserError: as `value`; something else stands there.
+        """
+        value = self.value(column)
+        words = [
+            word
+            for word in (value if isinstance(value, list | tuple) else [value])
+            if isinstance(word, str) and not SURROGATE.search(word)
+        ]
+        if isinstance(value, list | tuple) and len(words) == len(value):
+            return tuple(words)
+        if words and words[0] is value:
+            return words[0]
+        raise UserError(f"{self.where}: {column} is {repr(value)[:100]}, it must be text")
+
+    def plain_text(self, column: str) -> str:
+        """As `text`, where no list may stand."""
+        if isinstance(text := self.text(column), str):
+            return text
+        raise UserError(f"{self.where}: {column} is a list of words, it must be text")
+
+
+Lines = Iterator[tuple[str, str]]  # where a line stands, and the line with its end
 
 
 def read_rows(
     lines: Iterable[bytes], kind: str, source: str, text: str = "text", second: str | None = None
 ) -> Iterator[Example]:
-    """The rows of a file, read as they are consumed: one a line, after the header of a table.
+    """The texts of a file, without labels, read as they are consumed.
+
+    Args:
+        lines, kind, source: as for ``parse_rows``.
+        text, second: column of the text, and of the second text of pairs; lines of text have none but "text".
+
+    Raises:
+        UserError: as ``parse_rows``; a row without such a column, or with something else than text in it.
+    """
+    for row in parse_rows(lines, kind, source):
+        yield Example(row.text(text), None, None if second is None else row.plain_text(second))
+
+
+def parse_rows(lines: Iterable[bytes], kind: str, source: str) -> Iterator[Row]:
+    """The rows of a file, read as they are consumed.
 
     Args:
         lines: of the file, as a file that was opened in binary mode gives them: a carriage return in a text is text.
-        kind: ``txt``, a text a line; ``tsv``, a header and fields between tabs, in which quotes are text; ``jsonl``,
-            an object a line.
+        kind: one of FORMATS. ``txt``: a text per line, in the column "text". ``csv``: a header and fields between
+            commas, semicolons or tabs, in quotes where they hold such or line ends (RFC 4180). ``tsv``: a header and
+            fields between tabs, in which quotes are text. ``jsonl``: an object per line. ``conll``: a word per line
+            and its labels, between tabs or spaces; a blank line ends a sentence. Its columns are called by number,
+            "0" from the left or "-1" from the right, and hold lists.
         source: what errors call the file.
-        text, second: column (tsv) or key (jsonl) of the text, and of the second text of pairs.
 
     Raises:
-        ValueError: a line that is not UTF-8, or not what the format says, or without that column or key.
+        UserError: a line that is not UTF-8, or not what the format says.
     """
-    numbered = _decoded(lines, source)
-    if kind == "txt":
-        yield from (Example(line, None) for _, line in numbered)
-        return
-    names = [text] if second is None else [text, second]
-    for texts in _tsv(numbered, names) if kind == "tsv" else _jsonl(numbered, names):
-        yield Example(texts[0], None, *texts[1:])
+    return FORMATS[kind](_decoded(lines, source), source)
 
 
 def _decoded(lines: Iterable[bytes], source: str) -> Lines:
     for number, line in enumerate(lines, 1):
         where = f"{source}, line {number}"
         try:
-            yield where, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            yield where, line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{where}: not UTF-8 ({error})") from error
 
 
-def _tsv(lines: Lines, names: Sequence[str]) -> Iterator[list[str]]:
+def _txt(lines: Lines, source: str) -> Iterator[Row]:
+    for where, line in lines:
+        yield Row(where, ("text",), (line.rstrip("\r\n"),))
+
+
+def _tsv(lines: Lines, source: str) -> Iterator[Row]:
     header: list[str] = []
     for where, line in lines:
-        fields = line.split("\t")
+        fields = line.rstrip("\r\n").split("\t")
         if not header:
             header = fields
-            for name in names:
-                if header.count(name) != 1:
-                    raise UserError(f"{where}: {name!r} must name one column of the table: {', '.join(header)}")
         elif len(fields) != len(header):
             raise UserError(f"{where}: {len(fields)} fields between tabs, but the header has {len(header)}")
         else:
-            yield [fields[header.index(name)] for name in names]
+            yield Row(where, header, fields)
 
 
-def _jsonl(lines: Lines, names: Sequence[str]) -> Iterator[list[str]]:
+def _csv(lines: Lines, source: str) -> Iterator[Row]:
+    first = next((line for _, line in lines), "")
+    delimiter = max(DELIMITERS, key=first.count)
+    csv.field_size_limit(sys.maxsize)  # a chapter may stand in a cell
+    reader = csv.reader(_with_first(first, lines), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    while True:
+        where = f"{source}, line {reader.line_num + 1}"  # the first of those that the row takes
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise UserError(f"{where}: not CSV ({error})") from error
+        if not header:
+            header = fields
+        elif not fields and len(header) > 1:
+            continue  # a blank line; in a table of one column it would be an empty text
+        elif len(fields) != len(header):
+            raise UserError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
+        else:
+            yield Row(where, header, fields)
+
+
+def _with_first(first: str, lines: Lines) -> Iterator[str]:
+    yield first
+    for _, line in lines:
+        yield line
+
+
+def _jsonl(lines: Lines, source: str) -> Iterator[Row]:
     for where, line in lines:
-        row = parse_json(line, where)
+        row = parse_json(line.rstrip("\r\n"), where)
         if not isinstance(row, dict):
-            raise UserError(f"{where}: not a JSON object, but {line[:100]}")
-        for name in names:
-            if name not in row:
-                raise UserError(f"{where}: no key {name!r} among {', '.join(row) or 'none'}")
-            if not isinstance(row[name], str) or SURROGATE.search(row[name]):
-                raise UserError(f"{where}: {name} is {row[name]!r}, it must be text")
-        yield [row[name] for name in names]
+            raise UserError(f"{where}: not a JSON object, but {line[:100].rstrip()}")
+        yield Row(where, tuple(row), tuple(row.values()))
+
+
+def _conll(lines: Lines, source: str) -> Iterator[Row]:
+    tabs, columns, begin = False, 0, ""
+    tokens: list[list[str]] = []
+    for where, ended_line in lines:
+        line = ended_line.rstrip("\r\n")
+        if not line.strip():
+            yield from _sentence(begin, tokens)
+            tokens = []
+            continue
+        if not columns and line.startswith("#") and line[1:2].isspace():
+            continue  # a comment above the first word
+        tabs = tabs or (not columns and "\t" in line)
+        if tabs and line.startswith("#") and "\t" not in line:
+            continue  # a comment of CoNLL-U
+        fields = line.split("\t") if tabs else line.split()
+        if tabs and len(fields) == UNIVERSAL_COLUMNS and UNIVERSAL_RANGE.fullmatch(fields[0]):
+            continue
+        columns = columns or len(fields)
+        if len(fields) != columns:
+            raise UserError(f"{where}: {len(fields)} columns, but the first word has {columns}")
+        begin = begin if tokens else where
+        tokens.append(fields)
+    yield from _sentence(begin, tokens)
+
+
+def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
+    """The row of a sentence; none for no word, or where CoNLL-2003 marks that a document starts."""
+    if tokens and tokens[0][0] != "-DOCSTART-":
+        by_column = list(zip(*tokens, strict=True))
+        names = [*map(str, range(len(by_column))), *map(str, range(-len(by_column), 0))]
+        yield Row(where, names, [*by_column, *by_column])
+
+
+FORMATS: Mapping[str, Callable[[Lines, str], Iterator[Row]]] = {
+    "txt": _txt,
+    "csv": _csv,
+    "tsv": _tsv,
+    "jsonl": _jsonl,
+    "conll": _conll,
+}

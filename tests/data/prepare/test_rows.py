@@ -33,7 +33,36 @@ def test_keys_of_json_lines() -> None:
     assert texts_of(b'{"a": "1", "b": "2"}', "jsonl", "a", "b") == [("1", "2")]
 
 
-@pytest.mark.parametrize(("kind", "content"), [("txt", b"x\n"), ("tsv", b"text\nx\n"), ("jsonl", b'{"text": "x"}\n')])
+def test_cells_of_csv_hold_quotes_delimiters_and_line_ends() -> None:
+    content = b'number,text\n1,"a, ""b""\nc\r\nd"\n\n2,NA\r\n3,say "x"\n4,\n'
+    assert texts_of(content, "csv") == [('a, "b"\nc\r\nd',), ("NA",), ('say "x"',), ("",)]
+    assert texts_of(b"text;b\n1,5;2\n", "csv") == [("1,5",)]
+    assert texts_of(b'text\tb\n"x\ty"\t2\n', "csv") == [("x\ty",)]
+    long = b"word " * 100_000
+    assert texts_of(b"text,b\n" + long + b",2\n", "csv") == [(long.decode(),)]
+
+
+def test_a_blank_line_in_a_table_of_one_column_is_a_row() -> None:
+    with pytest.raises(ValueError, match="line 3: 0 fields, but the header has 1"):
+        texts_of(b"text\nx\n\ny\n", "csv")
+
+
+def test_sentences_in_columns() -> None:
+    content = b"-DOCSTART- -X- O\n\nAnn NN B-PER\n# NN O\n\n\nran VB O\n"
+    assert texts_of(content, "conll", "0") == [(("Ann", "#"),), (("ran",),)]
+    assert [row.text for row in read_rows(io.BytesIO(content), "conll", "FILE", "-1")] == [("B-PER", "O"), ("O",)]
+    with pytest.raises(ValueError, match=r"^FILE, line 4: 1 columns, but the first word has 2$"):
+        texts_of(b"a B\n\na B\nc\n", "conll", "0")
+    line = "\t_" * 6
+    universal = f"# text = du vin\n1-2\tdu\t_\t_{line}\n1\tde\t_\tADP{line}\n# x\n2\tle\t_\tDET{line}\n"
+    assert texts_of(universal.encode(), "conll", "1") == [(("de", "le"),)]
+    assert texts_of(universal.encode(), "conll", "3") == [(("ADP", "DET"),)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [("txt", b"x\n"), ("csv", b"text,b\nx,y\n"), ("tsv", b"text\nx\n"), ("jsonl", b'{"text": "x"}\n')],
+)
 def test_an_editors_mark_is_no_text(kind: str, content: bytes) -> None:
     assert texts_of(codecs.BOM_UTF8 + content, kind) == [("x",)]
 
@@ -50,8 +79,13 @@ def test_rows_are_read_as_they_are_consumed() -> None:
         ("txt", b"a\nb\xff\n", r"^FILE, line 2: not UTF-8 \('utf-8' codec can't decode byte 0xff in position 1"),
         ("tsv", b"te\xffxt\n", "^FILE, line 1: not UTF-8"),
         ("jsonl", b'{"text": "\xff"}', "^FILE, line 1: not UTF-8"),
-        ("tsv", b"a\tb\n1\t2\n", "^FILE, line 1: 'text' must name one column of the table: a, b$"),
-        ("tsv", b"text\tb\ttext\n", "^FILE, line 1: 'text' must name one column of the table: text, b, text$"),
+        ("tsv", b"a\tb\n1\t2\n", "^FILE, line 2: no column 'text' among a, b$"),
+        ("tsv", b"text\tb\ttext\n1\t2\t3\n", "^FILE, line 2: two columns 'text' among text, b, text$"),
+        ("tsv", b"texts\tb\n1\t2\n", r"^FILE, line 2: no column 'text' \(did you mean 'texts'\?\) among texts, b$"),
+        ("csv", b'text,b\n"x\ny",1\nz\n', "^FILE, line 4: 1 fields, but the header has 2$"),
+        ("csv", b'text,b\nx,1\n"y,2\nz,3\n', r"^FILE, line 3: not CSV \(unexpected end of data\)$"),
+        ("csv", b'text,b\n"x" y,1\n', "^FILE, line 2: not CSV"),
+        ("csv", b"text,b\nx\xff,1\n", "^FILE, line 2: not UTF-8"),
         ("tsv", b"text\tb\nx\ty\nx\n", "^FILE, line 3: 1 fields between tabs, but the header has 2$"),
         ("tsv", b"text\tb\nx\ty\tz\n", "^FILE, line 2: 3 fields between tabs"),
         ("tsv", b"text\tb\n\nx\ty\n", "^FILE, line 2: 1 fields between tabs"),
@@ -60,8 +94,8 @@ def test_rows_are_read_as_they_are_consumed() -> None:
         ("jsonl", b"[" * 100_000, r"^FILE, line 1: not JSON that can be read \(its brackets are nested too deeply\)$"),
         ("jsonl", b'{"text": "x", "n": ' + b"1" * 9_999 + b"}", r"^FILE, line 1: not JSON that can be read \(.*digits"),
         ("jsonl", b'["x"]\n', r'^FILE, line 1: not a JSON object, but \["x"\]$'),
-        ("jsonl", b'{"a": 1, "b": 2}\n', "^FILE, line 1: no key 'text' among a, b$"),
-        ("jsonl", b"{}\n", "^FILE, line 1: no key 'text' among none$"),
+        ("jsonl", b'{"a": 1, "b": 2}\n', "^FILE, line 1: no column 'text' among a, b$"),
+        ("jsonl", b"{}\n", "^FILE, line 1: no column 'text' among none$"),
         ("jsonl", b'{"text": 5}\n', "^FILE, line 1: text is 5, it must be text$"),
         ("jsonl", b'{"text": null}\n', "^FILE, line 1: text is None, it must be text$"),
         ("jsonl", b'{"text": "\\ud83d"}\n', r"^FILE, line 1: text is '\\ud83d', it must be text$"),
@@ -73,7 +107,7 @@ def test_a_bad_line_is_named(kind: str, content: bytes, message: str) -> None:
 
 
 def test_a_second_text_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="line 1: 'b' must name one column of the table: text, a"):
-        texts_of(b"text\ta\n", "tsv", "text", "b")
-    with pytest.raises(ValueError, match="line 1: no key 'b' among text"):
+    with pytest.raises(ValueError, match="line 2: no column 'b' among text, a"):
+        texts_of(b"text\ta\n1\t2\n", "tsv", "text", "b")
+    with pytest.raises(ValueError, match="line 1: no column 'b' among text"):
         texts_of(b'{"text": "x"}\n', "jsonl", "text", "b")

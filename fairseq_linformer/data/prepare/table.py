@@ -1,0 +1,326 @@
+"""Own labelled data: the rows of tables into the splits of a task, and what is to be known about them.
+
+The kind of the task is what its labels say that cannot be mistaken, and otherwise asked for. Nothing of a text is
+changed; what is left out, or looks wrong, is counted and said.
+"""
+
+import contextlib
+import json
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from ...errors import UserError, check
+from ..tasks import KINDS, Task, own_task
+from .labelled import Example, Label
+from .rows import Row
+from .splitting import quantile_bins, split_rows, text_key
+
+SPLITS = ("train", "valid", "test")
+RARE = 10  # rows of train: a class with fewer is named
+MOST_NAMED = 10  # classes in a line
+FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
+LEAST_DEVIATION = 0.05  # of scores, as a share of the highest
+ENTITY_TAG = re.compile(r"O|[BIES]-.+")  # of IOB2, IOBES and the like: the place of a word in an entity, and its type
+YES, NO = ("1", "true"), ("0", "false")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns that are read.
+
+    `labels`: one, or a column of 0 and 1 for each class of a multi-label task. `group`: rows with the same value stay
+    in one split. `separator` stands between the classes of a multi-label row.
+    """
+
+    text: str
+    labels: tuple[str, ...]
+    second: str | None = None
+    group: str | None = None
+    separator: str | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A row that is read: `where` it stands, and its label as it stands there, then as the kind of the task has it."""
+
+    where: str
+    example: Example
+    raw: object
+    group: Hashable
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """A task, its splits, and what was found, a line each."""
+
+    task: Task
+    splits: Mapping[str, Sequence[Example]]
+    notes: Sequence[str]
+
+
+def own_data(
+    name: str,
+    tables: Mapping[str, Iterable[Row]],
+    columns: Columns,
+    fractions: Mapping[str, float],
+    kind: str | None = None,
+    seed: int = 1,
+) -> OwnData:
+    """The task that some tables are.
+
+    Args:
+        name: of the task.
+        tables: the rows of train, and of valid and test where there are files of their own.
+        columns: where texts and labels stand. Rows of test may have no label, all of them: then none is written.
+        fractions: what train is divided into, by the share of its rows; nothing where it is train alone.
+        kind: one of KINDS; None: as the labels say.
+        seed: of the division.
+
+    Raises:
+        UserError: a row that is not what the others are, or a table without rows; labels that may be of several kinds.
+    """
+    notes: list[str] = []
+    read = {split: _read(split, rows, columns, notes) for split, rows in tables.items()}
+    kind = kind or _find_kind([item for items in read.values() for item in items], columns, notes)
+    check("--kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
+    items = {split: _labelled(split, rows, kind, columns, notes) for split, rows in read.items()}
+    notes += _contradictions([item for rows in items.values() for item in rows])
+    notes += _remove_leaks(items)
+    if fractions:
+        items = {**_divide(items["train"], kind, fractions, seed), **{k: v for k, v in items.items() if k != "train"}}
+    for split, rows in items.items():
+        if not rows:
+            counts = ", ".join(f"{name} {len(rows):,}" for name, rows in items.items())
+            raise UserError(f"{split} would have no row ({counts}): give it a table of its own, or another --split")
+    notes += _scores_notes(items) if kind == "regression" else _class_notes(items)
+    splits = {split: [item.example for item in items[split]] for split in SPLITS if split in items}
+    return OwnData(_task(name, kind, items["train"]), splits, notes)
+
+
+def _task(name: str, kind: str, train: Sequence[Item]) -> Task:
+    """The record. Where all classes are tags of entities, they are scored by entities."""
+    task = own_task(name, kind, scale=_highest(train) if kind == "regression" else 1.0)
+    if kind == "token-label" and all(ENTITY_TAG.fullmatch(tag) for item in train for tag in _names(item.example.label)):
+        return replace(task, metrics=("entity_f1", *task.metrics), headline=("entity_f1",))
+    return task
+
+
+def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[Item]:
+    """The rows that have a text."""
+    items: list[Item] = []
+    empty = 0
+    for row in rows:
+        text = row.text(columns.text)
+        second = None if columns.second is None else row.plain_text(columns.second)
+        if items and isinstance(text, str) != isinstance(items[0].example.text, str):
+            raise UserError(f"{row.where}: {columns.text} must hold text in all rows, or lists of words in all")
+        if not "".join(text).strip() or (second is not None and not second.strip()):
+            empty += 1
+            continue
+        group = None if columns.group is None else str(row.value(columns.group) or "") or None
+        items.append(Item(row.where, Example(text, None, second), _raw_label(split, row, columns), group))
+    if empty:
+        notes.append(f"{split}: {empty:,} rows with an empty text are left out")
+    return items
+
+
+def _raw_label(split: str, row: Row, columns: Columns) -> object:
+    """None, a text, a list of texts; for several columns the names of those that are true."""
+    if split == "test" and not set(columns.labels) & set(row.columns):
+        return None
+    if len(columns.labels) > 1:
+        return [name for name in columns.labels if _is_true(row, name)]
+    value = row.value(columns.labels[0])
+    if isinstance(value, str):
+        value = value.strip()
+        if columns.separator is not None:
+            return [name for part in value.split(columns.separator) if (name := part.strip())]
+        if value.startswith("["):
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item, row.where, columns.labels[0]) for item in value]
+    return None if value is None or value == "" else _plain(value, row.where, columns.labels[0])
+
+
+def _is_true(row: Row, column: str) -> bool:
+    value = _plain(row.value(column), row.where, column).lower()
+    if value not in YES + NO:
+        raise UserError(f"{row.where}: {column} is {value!r}, but of several label columns each must be 0 or 1")
+    return value in YES
+
+
+def _plain(value: object, where: str, column: str) -> str:
+    """A label as text: 1 and 1.0 of a table of numbers is "1"."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if not isinstance(value, str | int | float):
+        raise UserError(f"{where}: {column} is {value!r}, a label must be text or a number, or a list of such")
+    return str(value).strip()
+
+
+def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str:
+    labels = [item.raw for item in items if item.raw is not None]
+    column, distinct = ", ".join(columns.labels), len({str(label) for label in labels})
+    if items and isinstance(items[0].example.text, tuple):
+        kind, reason = "token-label", f"{columns.text} holds lists of words"
+    elif any(isinstance(label, list) for label in labels):
+        kind, reason = "multi-label", f"{column} holds lists" if len(columns.labels) == 1 else "several label columns"
+    elif labels and all(_number(label) is not None for label in labels):
+        whole = all(_number(label) == int(float(str(label))) for label in labels)
+        if whole == (distinct > FEW):
+            raise UserError(
+                f"{column} holds {distinct:,} different numbers, which may be classes or scores: give "
+                "--kind single-label or --kind regression"
+            )
+        kind = "single-label" if whole else "regression"
+        reason = f"{column} holds {distinct:,} different {'whole ' if whole else ''}numbers"
+    else:
+        kind, reason = "single-label", f"{column} holds text"
+        if distinct > max(FEW, len(labels) / 2):
+            raise UserError(
+                f"{column} holds {distinct:,} different texts in {len(labels):,} rows, which are no classes"
+            )
+    notes.append(f"{kind}, as {reason} (--kind names another)")
+    return kind
+
+
+def _number(label: object) -> float | None:
+    """The value of a finite number; None for anything else."""
+    with contextlib.suppress(ValueError):
+        value = float(str(label))
+        return value if math.isfinite(value) else None
+    return None
+
+
+def _labelled(split: str, items: Sequence[Item], kind: str, columns: Columns, notes: list[str]) -> list[Item]:
+    """The rows that have a label, as the kind of the task has it; all rows of a test set that has no label at all."""
+    if split == "test" and all(item.raw is None for item in items):
+        notes.append("test: has no labels")
+        return list(items)
+    known = [item for item in items if item.raw is not None]
+    if len(known) < len(items):
+        notes.append(f"{split}: {len(items) - len(known):,} rows with an empty label are left out")
+    return [replace(item, example=replace(item.example, label=_label(item, kind, columns))) for item in known]
+
+
+def _label(item: Item, kind: str, columns: Columns) -> Label:
+    raw, column = item.raw, ", ".join(columns.labels)
+    is_list, is_words = isinstance(raw, list), isinstance(item.example.text, tuple)
+    wanted = {
+        "single-label": "one class",
+        "multi-label": "a list of classes (--separator says what stands between them)",
+        "regression": "a number",
+        "token-label": f"a list with a class for each word of {columns.text}",
+    }[kind]
+    fits = is_list if kind in ("multi-label", "token-label") else not is_list
+    fits = fits and (kind == "token-label") == is_words and (kind != "regression" or _number(raw) is not None)
+    if not fits:
+        text = "words" if is_words else "a text"
+        raise UserError(f"{item.where}: {column} of {text} is {str(raw)[:100]!r}, but for {kind} it must be {wanted}")
+    if not isinstance(raw, list):
+        return str(raw)
+    if is_words and len(raw) != len(item.example.text):
+        raise UserError(f"{item.where}: {len(item.example.text)} words in {columns.text}, but {len(raw)} in {column}")
+    return tuple(raw)
+
+
+def _contradictions(items: Sequence[Item]) -> Iterator[str]:
+    """What is to be said of texts that stand there more than once."""
+    labels: dict[str, list[object]] = defaultdict(list)
+    for item in items:
+        if item.example.label is not None:
+            labels[text_key(item.example)].append(_label_key(item.example.label))
+    repeated = [found for found in labels.values() if len(found) > 1]
+    contradictory = [found for found in repeated if len(set(found)) > 1]
+    if repeated:
+        yield f"{len(repeated):,} texts stand in several rows ({sum(map(len, repeated)):,}): each in one split"
+    if contradictory:
+        rows = sum(map(len, contradictory))
+        yield f"warning: {len(contradictory):,} of these texts have different labels ({rows:,} rows)"
+
+
+def _label_key(label: Label) -> Hashable:
+    number = _number(label)
+    return label if number is None else number
+
+
+def _remove_leaks(items: dict[str, list[Item]]) -> Iterator[str]:
+    """Takes out of train, and then of valid, what a later split holds too: dev and test sets stay as they are given."""
+    order = [split for split in SPLITS if split in items]
+    for number, split in enumerate(order):
+        later = {key for other in order[number + 1 :] for item in items[other] for key in _bonds(item)}
+        kept = [item for item in items[split] if not later.intersection(_bonds(item))]
+        if len(kept) < len(items[split]):
+            lost = len(items[split]) - len(kept)
+            yield f"{split}: {lost:,} rows whose text or group is in {' or '.join(order[number + 1 :])} are left out"
+        items[split] = kept
+
+
+def _bonds(item: Item) -> list[Hashable]:
+    """What a row may not have in common with a row of another split."""
+    return [text_key(item.example)] + ([] if item.group is None else [("group", item.group)])
+
+
+def _divide(items: Sequence[Item], kind: str, fractions: Mapping[str, float], seed: int) -> dict[str, list[Item]]:
+    if not items:
+        return {split: [] for split in fractions}
+    labels = [_names(item.example.label) for item in items]
+    if kind == "regression":
+        labels = [(number,) for number in quantile_bins([float(str(item.example.label)) for item in items])]
+    chosen = split_rows([_bonds(item) for item in items], labels, fractions, seed)
+    return {split: [item for item, place in zip(items, chosen, strict=True) if place == split] for split in fractions}
+
+
+def _names(label: Label | None) -> tuple[str, ...]:
+    return () if label is None else (label,) if isinstance(label, str) else label
+
+
+def _highest(items: Sequence[Item]) -> float:
+    """What scores are divided by, so that the highest, or the lowest where that is further from 0, is 1 (or -1)."""
+    return max(abs(float(str(item.example.label))) for item in items) or 1.0
+
+
+def _scores_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
+    scores = [float(str(item.example.label)) for item in items["train"]]
+    deviation, scale = statistics.pstdev(scores), _highest(items["train"])
+    yield f"scores from {min(scores):g} to {max(scores):g}, written divided by {scale:g}"
+    if deviation < LEAST_DEVIATION * scale:
+        yield (
+            f"warning: the scores' standard deviation, {deviation:.3g}, is less than {LEAST_DEVIATION:.0%} of the "
+            "highest: a model learns them badly; subtract their mean first, or take logarithms"
+        )
+
+
+def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
+    """Which classes are rare or missing, and of multi-label rows how many have none."""
+    counts = {
+        split: Counter(chain.from_iterable(_names(item.example.label) for item in rows))
+        for split, rows in items.items()
+    }
+    train = counts["train"]
+    check("classes of train", len(train), len(train) > 1, "at least 2")
+    for split, rows in items.items():
+        for item in rows:
+            if unknown := set(_names(item.example.label)) - set(train):
+                raise UserError(f"{item.where}: label {min(unknown)!r} of {split} is not in train: {_some(train)}")
+        if without := sum(item.example.label == () for item in rows):
+            yield f"{split}: {without:,} rows have no class"
+    if rare := {name: number for name, number in train.items() if number < RARE}:
+        yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
+    for split in items.keys() - {"train"}:
+        if counts[split] and (missing := train.keys() - counts[split].keys()):
+            named = _some({name: train[name] for name in missing})
+            yield f"warning: {len(missing):,} classes are not in {split}: {named}"
+
+
+def _some(counts: Mapping[str, int]) -> str:
+    """The first names of some classes, the rarest first, with how often each stands in train."""
+    names = sorted(counts, key=lambda name: (counts[name], name))
+    listed = ", ".join(f"{name} ({counts[name]:,})" for name in names[:MOST_NAMED])
+    return listed if len(names) <= MOST_NAMED else f"{listed}, …"

@@ -1,0 +1,336 @@
+"""Own labelled data, from the files that users have to the folder that fine-tuning reads."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fairseq_linformer.cli.prepare_table import main
+from fairseq_linformer.data.prepare.labelled import Example
+from fairseq_linformer.data.prepare.rows import Row
+from fairseq_linformer.data.prepare.splitting import quantile_bins, split_rows, text_key
+from fairseq_linformer.data.prepare.table import Columns, OwnData, own_data
+from fairseq_linformer.data.prepare.tables import WHOLE, read_table
+from fairseq_linformer.data.tasks import read_summary
+from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
+
+THIRDS = {"train": 0.8, "valid": 0.1, "test": 0.1}
+
+
+def rows_of(*values: Sequence, columns: Sequence[str] = ("text", "label"), name: str = "FILE") -> list[Row]:
+    return [Row(f"{name}, line {number}", columns, row) for number, row in enumerate(values, 2)]
+
+
+def own(
+    rows: Sequence[Row], kind: str | None = None, fractions: dict[str, float] | None = None, seed: int = 1, **others
+) -> OwnData:
+    """What a table gives; `others` are further tables, and columns but for text and label."""
+    tables = {"train": rows, **{split: others.pop(split) for split in ("valid", "test") if split in others}}
+    columns = Columns(**{"text": "text", "labels": ("label",), **others})
+    return own_data("own", tables, columns, {"train": 1.0} if fractions is None else fractions, kind, seed)
+
+
+def texts(data: OwnData, split: str) -> list:
+    return [example.text for example in data.splits[split]]
+
+
+TWO = rows_of(("good film", "pos"), ("bad film", "neg"), ("fine", "pos"), ("poor", "neg"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "kind", "labels"),
+    [
+        (TWO, {}, "single-label", ["pos", "neg", "pos", "neg"]),
+        (rows_of(("a", 1), ("b", 2.0), ("c", "1"), ("d", 2)), {}, "single-label", ["1", "2", "1", "2"]),
+        (
+            rows_of(*((f"t{i}", f"{i / 7:.3f}") for i in range(30))),
+            {},
+            "regression",
+            [f"{i / 7:.3f}" for i in range(30)],
+        ),
+        (rows_of(("a", ["x", "y"]), ("b", []), ("c", ["x"])), {}, "multi-label", [("x", "y"), (), ("x",)]),
+        (rows_of(("a", '["x", "y, z"]'), ("b", "[]")), {}, "multi-label", [("x", "y, z"), ()]),
+        (rows_of(("a", "x; y"), ("b", ""), ("c", "x")), {"separator": ";"}, "multi-label", [("x", "y"), (), ("x",)]),
+        (
+            rows_of(("a", "1", 0), ("b", 0, True), ("c", "0", "false"), columns=("text", "toxic", "rude")),
+            {"labels": ("toxic", "rude")},
+            "multi-label",
+            [("toxic",), ("rude",), ()],
+        ),
+        (
+            rows_of((["Ann", "ran"], ["B-PER", "O"]), (["No", "."], ["O", "O"])),
+            {},
+            "token-label",
+            [("B-PER", "O"), ("O", "O")],
+        ),
+    ],
+)
+def test_the_kind_is_what_the_labels_say(rows: list[Row], columns: dict, kind: str, labels: list) -> None:
+    data = own(rows, **columns)
+    assert data.task.kind == kind and data.notes[0].startswith(f"{kind}, as ")
+    assert [example.label for example in data.splits["train"]] == labels
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([(f"t{i}", i) for i in range(30)], "label holds 30 different numbers, which may be classes or scores: give"),
+        ([("a", "3.5"), ("b", "2.5")], "label holds 2 different numbers, which may be"),
+        (
+            [(f"t{i}", f"label {i}") for i in range(30)],
+            "label holds 30 different texts in 30 rows, which are no classes",
+        ),
+    ],
+)
+def test_labels_of_several_kinds_are_asked_for(values: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        own(rows_of(*values))
+
+
+def test_scores_are_divided_by_the_highest_of_train() -> None:
+    stars = [(f"film {i}", 1 + i % 10) for i in range(40)]
+    assert own(rows_of(*stars)).task.kind == "single-label"
+    data = own(rows_of(*stars), "regression")
+    assert data.task.scale == 10.0 and "scores from 1 to 10, written divided by 10" in data.notes
+    assert own(rows_of(("a", -8), ("b", 2)), "regression").task.scale == 8.0
+    assert own(rows_of(("a", 0), ("b", 0.0)), "regression").task.scale == 1.0
+    years = [(f"book {i}", 1800 + i) for i in range(100)]
+    assert (
+        "warning: the scores' standard deviation, 28.9, is less than 5%" in own(rows_of(*years), "regression").notes[-1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "message"),
+    [
+        ([*TWO, *rows_of(("x", ["pos"]))], "single-label", r"FILE, line 2: label of a text is \"\['pos'\]\", but for"),
+        (rows_of(("a", "1.5"), ("b", "high")), "regression", "line 3: label of a text is 'high', .* a number"),
+        (rows_of(("a", "1.5"), ("b", "nan")), "regression", "line 3: label of a text is 'nan'"),
+        (TWO, "token-label", "line 2: label of a text is 'pos', but for token-label it must be a list with"),
+        (rows_of((["a", "b"], ["O"])), None, "line 2: 2 words in text, but 1 in label"),
+        (rows_of(("a", {"x": 1})), None, "line 2: label is {'x': 1}, a label must be text or a number"),
+        (rows_of(("a", "x"), (["b"], "x")), None, "line 3: text must hold text in all rows, or lists of words in all"),
+        (rows_of((5, "x")), None, "line 2: text is 5, it must be text"),
+        (
+            rows_of(("a", "x"), columns=("txt", "label")),
+            None,
+            r"no column 'text' \(did you mean 'txt'\?\) among txt, label",
+        ),
+        (
+            rows_of(("a", "x", "y"), columns=("text", "label", "label")),
+            None,
+            "two columns 'label' among text, label, la",
+        ),
+        (rows_of(("a", "x"), ("b", "x")), None, "classes of train=1 is not allowed: it must be at least 2"),
+        ([], "single-label", r"train would have no row \(train 0\): give it a table"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(rows: list[Row], kind: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        own(rows, kind)
+
+
+def test_empty_rows_are_left_out_and_counted() -> None:
+    data = own([*TWO, *rows_of((" \n", "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
+    assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
+    for what, number in (("text", 1), ("label", 2)):
+        assert f"train: {number} rows with an empty {what} are left out" in data.notes
+
+
+def test_contradictory_rare_and_missing_are_said() -> None:
+    rows = rows_of(*((f"film {i}", "pos" if i % 2 else "neg") for i in range(100)), ("Film  1", "neg"), ("odd", "rare"))
+    notes = "\n".join(own(rows, fractions=THIRDS).notes)
+    assert "1 texts stand in several rows (2): each in one split" in notes
+    assert "warning: 1 of these texts have different labels (2 rows)" in notes
+    assert "warning: 1 classes have fewer than 10 rows in train: rare (1)" in notes
+    assert "warning: 1 classes are not in valid: rare (1)" in notes
+
+
+def test_dev_and_test_sets_of_their_own_stay_as_they_are() -> None:
+    rows = [*TWO, *rows_of(("Shared  text", "pos"), ("in both", "neg"))]
+    valid = rows_of(("shared text", "pos"), ("in both", "neg"), ("new", "pos"))
+    test = rows_of(("IN BOTH", "neg"))
+    data = own(rows, fractions={}, valid=valid, test=test)
+    assert texts(data, "train") == ["good film", "bad film", "fine", "poor"]
+    assert texts(data, "valid") == ["shared text", "new"] and texts(data, "test") == ["IN BOTH"]
+    assert "train: 2 rows whose text or group is in valid or test are left out" in data.notes
+    with pytest.raises(ValueError, match=r"VALID, line 2: label 'x' of valid is not in train: neg \(2\), pos \(2\)"):
+        own(TWO, fractions={}, valid=rows_of(("t", "x"), name="VALID"))
+
+
+def test_a_test_set_needs_no_labels() -> None:
+    for test in (rows_of(("t",), columns=("text",)), rows_of(("t", None))):
+        data = own(TWO, fractions={}, valid=rows_of(("v", "pos")), test=test)
+        assert data.splits["test"] == [Example("t", None)] and "test: has no labels" in data.notes
+
+
+def test_tags_of_entities_are_scored_by_entities() -> None:
+    assert own(rows_of((["Ann"], ["B-PER"]), (["no"], ["O"]))).task.headline == ("entity_f1",)
+    assert own(rows_of((["Ann"], ["NOUN"]), (["no"], ["DET"]))).task.headline == ("accuracy",)
+
+
+def labels_and_bonds() -> tuple[list[list[str]], list[list[str]]]:
+    """Classes of 500, 100, 20, 4 and 1 rows; every fifth text stands there twice."""
+    labels = [[name] for name, number in zip("abcde", (500, 100, 20, 4, 1), strict=True) for _ in range(number)]
+    return labels, [[f"text {row - (row % 5 == 1)}"] for row in range(len(labels))]
+
+
+def test_the_split_is_stratified_seeded_and_keeps_bonds() -> None:
+    labels, bonds = labels_and_bonds()
+    chosen = split_rows(bonds, labels, THIRDS, seed=1)
+    counts = {
+        split: Counter(label for (label,), place in zip(labels, chosen, strict=True) if place == split)
+        for split in THIRDS
+    }
+    for split, fraction in THIRDS.items():
+        assert abs(counts[split].total() - fraction * len(labels)) <= 2
+        assert abs(counts[split]["a"] - fraction * 500) <= 2 and abs(counts[split]["b"] - fraction * 100) <= 2
+        assert abs(counts[split]["c"] - fraction * 20) <= 2
+    assert counts["train"].keys() == set("abcde")
+    by_text: dict[str, set] = {}
+    for (text,), place in zip(bonds, chosen, strict=True):
+        by_text.setdefault(text, set()).add(place)
+    assert all(len(places) == 1 for places in by_text.values())
+    assert split_rows(bonds, labels, THIRDS, seed=1) == chosen != split_rows(bonds, labels, THIRDS, seed=2)
+
+
+def test_groups_and_texts_bind_through_each_other() -> None:
+    bonds = [[f"text {row // 2}", ("group", (row + 1) // 2)] if row < 20 else [f"text {row}"] for row in range(40)]
+    chosen = split_rows(bonds, [["a"]] * 40, {"train": 0.5, "valid": 0.5}, seed=1)
+    assert len(set(chosen[:20])) == 1 and Counter(chosen) == {"train": 20, "valid": 20}
+
+
+def test_several_classes_count_under_the_rarest() -> None:
+    labels = [["often", "rare"] if row % 10 == 0 else ["often"] for row in range(100)]
+    chosen = split_rows([[row] for row in range(100)], labels, {"train": 0.5, "valid": 0.5}, seed=1)
+    assert Counter(chosen[::10]) == {"train": 5, "valid": 5}
+
+
+def test_quantile_bins_are_even_and_equal_scores_share_one() -> None:
+    assert set(Counter(quantile_bins([float(i * i) for i in range(100)])).values()) == {10}
+    assert len(set(quantile_bins([1.0] * 50 + [2.0] * 50))) == 2
+
+
+def test_texts_are_the_same_but_for_capitals_and_white_space() -> None:
+    assert text_key(Example("A  b\n", None)) == text_key(Example(("a", "B"), None)) != text_key(Example("ab", None))
+    assert text_key(Example("a", None, "b")) != text_key(Example("a b", None))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from fairseq_linformer.data.tokenizer import train_sentencepiece
+
+    path = tmp_path_factory.mktemp("vocabulary") / "sentencepiece.bpe.model"
+    train_sentencepiece(["a good film that is good", "a bad film, not good", "films are long: 0123456789"], path, 34, 1)
+    return path
+
+
+def prepare(folder: Path, vocabulary: Path, *words: object) -> None:
+    main([*map(str, words), "--tokenizer", str(vocabulary), "--out", str(folder / "out" / "mine")])
+
+
+def test_a_csv_becomes_a_task(tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture) -> None:
+    rows = [
+        f'"a {"good" if i % 2 else "bad"} film, number {i}\n""good""",{"pos" if i % 2 else "neg"}' for i in range(50)
+    ]
+    (tmp_path / "films.csv").write_text("\n".join(["review,verdict", *rows]))
+    prepare(tmp_path, vocabulary, tmp_path / "films.csv", "--text", "review", "--label", "verdict")
+    summary = read_summary(tmp_path / "out" / "mine")
+    assert summary.task.classes == ("neg", "pos") and summary.task.name == "mine"
+    assert {split: counts.examples for split, counts in summary.splits.items()} == {"train": 40, "valid": 5, "test": 5}
+    printed = capsys.readouterr().out
+    assert f"--checkpoint CHECKPOINT --data {tmp_path / 'out'} --tasks mine\n" in printed
+
+
+def test_sentences_in_columns_become_token_labels(tmp_path: Path, vocabulary: Path) -> None:
+    (tmp_path / "ner.conll").write_text(
+        "-DOCSTART- O\n\n" + "".join(f"{i} B-X\ngood O\n\nfilm{i} O\n\n" for i in range(10))
+    )
+    prepare(tmp_path, vocabulary, tmp_path / "ner.conll", "--text", "0", "--label", "-1", "--split", "0.5,0.5")
+    summary = read_summary(tmp_path / "out" / "mine")
+    assert (summary.task.kind, summary.task.classes) == ("token-label", ("B-X", "O"))
+    assert sum(counts.examples for counts in summary.splits.values()) == 20
+    dictionary = load_dictionary(tmp_path / "out" / "mine" / "label" / DICTIONARY_FILE)
+    assert dictionary.count[dictionary.index("O")] > dictionary.count[dictionary.index("B-X")]
+    assert load_tokenizer(tmp_path / "out" / "mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--split", "0.5,0.4"), "the shares must add up to 1"),
+        (("--split", "1.0"), "--split=1.0 is not allowed: it must be the shares of train, valid, test"),
+        (("--test", "TABLE", "--split", "0.8,0.1,0.1"), "it must be the shares of train, valid"),
+        (("--valid", "TABLE", "--split", "0.9,0.1"), "it must be left out, as valid has rows of its own"),
+        (("--label", "verdict"), "no column 'verdict' among text, label"),
+        (("--kind", "ordinal"), "invalid choice: 'ordinal'"),
+        (("--valid", "none.csv"), "none.csv: no such table"),
+        (("--from", "txt"), "no column 'label' among text"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused(
+    tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture, options: tuple[str, ...], message: str
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(30)))
+    words = [str(table) if option == "TABLE" else option for option in options]
+    with pytest.raises(SystemExit) as ended:
+        prepare(tmp_path, vocabulary, table, *words)
+    assert message in f"{ended.value.code}{capsys.readouterr().err}"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_of_another_task_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+    with pytest.raises(SystemExit, match="the folder's name is the task's, but SST-2 is a task already"):
+        main(["x.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / "sst_2")])
+
+
+def all_rows(path: Path, **options) -> dict[str, list[dict]]:
+    tables = read_table(path, **options)
+    return {split: [dict(zip(row.columns, row.values, strict=True)) for row in rows] for split, rows in tables.items()}
+
+
+def test_a_folder_per_class(tmp_path: Path) -> None:
+    for name, text in {"neg/1.txt": "bad\nfilm", "pos/2.txt": "good", "pos/notes.md": "no text"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert all_rows(tmp_path)[WHOLE] == [{"text": "bad\nfilm", "label": "neg"}, {"text": "good", "label": "pos"}]
+    with pytest.raises(FileNotFoundError, match="holds neither a folder per class"):
+        read_table(tmp_path / "pos")
+    (tmp_path / "neg" / "1.txt").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"neg/1\.txt: not UTF-8"):
+        all_rows(tmp_path)
+    (tmp_path / "table.xls").touch()
+    with pytest.raises(ValueError, match=r"table\.xls ends in none of \.txt, \.csv, .*: --from names its format"):
+        read_table(tmp_path / "table.xls")
+
+
+CLASSES = {"info": {"features": {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}}}
+
+
+def test_parquet_and_saved_datasets(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import ipc, parquet
+
+    table = pyarrow.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
+    parquet.write_table(table, tmp_path / "plain.parquet")
+    assert all_rows(tmp_path / "plain.parquet")[WHOLE][0] == {"text": "a", "label": 1}
+    named = table.replace_schema_metadata({"huggingface": json.dumps(CLASSES)})
+    parquet.write_table(named, tmp_path / "named.parquet")
+    assert [row["label"] for row in all_rows(tmp_path / "named.parquet")[WHOLE]] == ["pos", "neg", None]
+    for split in ("train", "validation", "unsupervised"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        with ipc.new_stream(str(tmp_path / "saved" / split / "data.arrow"), named.schema) as writer:
+            writer.write_table(named)
+        state = {"_data_files": [{"filename": "data.arrow"}]}
+        (tmp_path / "saved" / split / "state.json").write_text(json.dumps(state))
+    splits = {"splits": ["train", "validation", "unsupervised"]}
+    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps(splits))
+    found = all_rows(tmp_path / "saved")
+    assert found.keys() == {"train", "valid"} and [row["label"] for row in found["valid"]] == ["pos", "neg", None]
+    assert all_rows(tmp_path / "saved" / "train")[WHOLE] == found["train"]
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"bad\.parquet: not Parquet that can be read"):
+        all_rows(tmp_path / "bad.parquet")
