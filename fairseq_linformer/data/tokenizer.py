@@ -12,7 +12,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +65,17 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """The tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
+
+    def decode(self, rows: Sequence[np.ndarray]) -> list[str]:
+        """The text of each row of dictionary ids, of shape (tokens,): without <s>, <pad> and </s>, <unk> as a mark."""
+        return self._decode([[int(token) for token in row if self._stands_for_text(int(token))] for row in rows])
+
+    def _stands_for_text(self, token: int) -> bool:
+        return token >= self.dictionary.nspecial or token == self.dictionary.unk()
+
+    @abstractmethod
+    def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row of ids of pieces, <unk> among them."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -144,6 +155,10 @@ class SentencePieceTokenizer(Tokenizer):
                     encoded[row] = self._encode_by_text(line)
         return encoded
 
+    def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        model, symbols = self._processor, self.dictionary.symbols
+        return model.Decode([[model.PieceToId(symbols[token]) for token in row] for row in rows])
+
     def _encode_by_text(self, line: str) -> np.ndarray:
         """The tokens as fairseq finds them, about twenty times as slowly."""
         pieces = " ".join(self._processor.Encode(line, out_type=str))
@@ -200,6 +215,17 @@ class GPT2Tokenizer(Tokenizer):
                 f"{self._files[ENCODER_FILE]} has no number for the piece {error}: it does not belong to "
                 f"{self._files[MERGES_FILE]}"
             ) from error
+
+    def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        unknown, symbols = self.dictionary.unk(), self.dictionary.symbols
+        stretches = (groupby(row, key=lambda token: token == unknown) for row in rows)
+        return [
+            "".join(
+                "\ufffd" if is_unknown else self._encoder.decode([int(symbols[token]) for token in tokens])
+                for is_unknown, tokens in stretch
+            )
+            for stretch in stretches
+        ]
 
     def save(self, folder: Path) -> None:
         for name, path in self._files.items():

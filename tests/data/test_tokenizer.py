@@ -237,3 +237,20 @@ def test_a_model_file_is_a_tokenizer_with_the_dictionary_beside_it(tmp_path: Pat
     assert load_tokenizer(path).dictionary.symbols[4:] == pieces[::-1]
     (tmp_path / "spm.bin").write_bytes(model.read_bytes())  # whatever its name
     assert load_tokenizer(tmp_path / "spm.bin").dictionary.symbols[4:] == pieces[::-1]
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
+def test_ids_become_the_text_again(tmp_path: Path, model: Path, kind: str) -> None:
+    tokenizer = SentencePieceTokenizer(model) if kind == "sentencepiece" else GPT2Tokenizer(*gpt2_files(tmp_path))
+    lines = [line for line in TEXT[:20] if line]
+    rows = tokenizer.encode(lines)
+    dictionary = tokenizer.dictionary
+    unknown = [bool((row == dictionary.unk()).any()) for row in rows]
+    framed = [np.array([dictionary.bos(), *row, dictionary.eos(), dictionary.pad()]) for row in rows]
+    decoded = tokenizer.decode(framed)
+    assert not all(unknown)
+    assert all(
+        text.split() == line.split() for text, line, lost in zip(decoded, lines, unknown, strict=True) if not lost
+    )
+    assert tokenizer.decode([np.array([dictionary.unk()]), rows[0]])[1] == decoded[0]
+    assert tokenizer.decode([np.array([dictionary.unk()])]) != [""]
