@@ -1,0 +1,93 @@
+"""The baseline of words: it learns what words say, from the prepared folder alone, and nothing of the dev set."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
+from fairseq_linformer.finetune.baseline import baseline
+
+TEXT = "the film was long and its music loud yet people in row seven liked it very much then"
+WORDS = TEXT.split()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "sentencepiece.bpe.model"
+    train_sentencepiece([TEXT, "good bad funny sad Ann Bob not"] * 5, path, 39, 1)
+    return SentencePieceTokenizer(path)
+
+
+def rows(number: int, seed: int) -> list[tuple[list[str], list[str]]]:
+    """Sentences, and which of the words good, bad, funny, sad stand in each."""
+    chance = random.Random(seed)
+    found = []
+    for _ in range(number):
+        said = [chance.choice(["good", "bad"]), *chance.sample(["funny", "sad"], chance.randrange(3))]
+        words = [*chance.choices(WORDS, k=6), *said]
+        chance.shuffle(words)
+        found.append((words, said))
+    return found
+
+
+def prepare(folder: Path, kind: str, tokenizer: Tokenizer, train: Sequence[Example], valid: Sequence[Example]) -> Path:
+    scale = 5.0 if kind == "regression" else 1.0
+    write_labelled(folder / kind, own_task("own", kind, scale=scale), {"train": train, "valid": valid}, tokenizer)
+    return folder / kind
+
+
+def example(kind: str, words: list[str], said: list[str]) -> Example:
+    text = " ".join(words)
+    if kind == "single-label":
+        return Example(text, said[0])
+    if kind == "multi-label":
+        return Example(text, tuple(said))
+    if kind == "regression":
+        return Example(text, str(4.0 * ("good" in said) + ("funny" in said)))
+    return Example(tuple(words), tuple("SAID" if word in said else "O" for word in words))
+
+
+KINDS = ("single-label", "multi-label", "regression", "token-label")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_what_words_say(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
+    train, valid = ([example(kind, *row) for row in rows(number, number)] for number in (300, 60))
+    folder = prepare(tmp_path, kind, tokenizer, train, valid)
+    scores = baseline(folder)
+    assert scores.keys() == {"valid"} and all(value > 90 for value in scores["valid"].values()), scores
+    assert baseline(folder) == scores
+
+
+def test_the_labels_of_the_dev_set_are_not_learned(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    chance = random.Random(1)
+    train = [Example(" ".join(words), said[0]) for words, said in rows(300, 1)]
+    valid = [Example(" ".join(words), chance.choice(["good", "bad"])) for words, _ in rows(200, 2)]
+    assert 35 < baseline(prepare(tmp_path, "single-label", tokenizer, train, valid))["valid"]["accuracy"] < 65
+
+
+def test_pairs_are_compared(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Whether both texts say the same word: neither alone tells."""
+    chance = random.Random(1)
+
+    def pairs(number: int) -> list[Example]:
+        said = [(chance.choice(["good", "bad"]), chance.choice(["good", "bad"])) for _ in range(number)]
+        return [Example(f"music {one}", str(int(one == two)), f"film {two}") for one, two in said]
+
+    assert baseline(prepare(tmp_path, "single-label", tokenizer, pairs(200), pairs(50)))["valid"]["accuracy"] == 100
+
+
+def test_one_class_or_few_rows_are_no_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = prepare(tmp_path, "single-label", tokenizer, [Example("good", "x")], [Example("bad", "x")])
+    assert baseline(folder)["valid"]["accuracy"] == 100
+
+
+def test_a_missing_dev_set_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = tmp_path / "own"
+    write_labelled(folder, own_task("own", "single-label"), {"train": [Example("good", "x")]}, tokenizer)
+    with pytest.raises(FileNotFoundError, match=r"input0/valid\.idx and \.bin are missing"):
+        baseline(folder)
