@@ -74,6 +74,7 @@ setup(
         "numpy",
         "scipy",
         "scikit-learn",
+        "seqeval",
         "sentencepiece",
         "iopath",  # through which fairseq opens its files where it is there, and lets others do so
         "pooch",

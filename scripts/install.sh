@@ -22,8 +22,9 @@ PROBE
 
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
 # fairseq is built from source, and its build needs torch. So torch is installed first, then fairseq without isolation:
-# in isolation, pip would download a second torch, the newest with CUDA, only for the build.
-"${pip[@]}" "torch==$torch" numpy cython wheel 'setuptools<81'
+# in isolation, pip would download a second torch, the newest with CUDA, only for the build. seqeval, built from source
+# too, asks for setuptools_scm.
+"${pip[@]}" "torch==$torch" numpy cython wheel 'setuptools<81' setuptools_scm
 # fairseq's extensions are compiled in parallel. That does not work with ninja: torch writes a build.ninja per extension,
 # all to the same path. So a ninja that fails comes first in PATH, and torch builds without ninja.
 build=$(mktemp -d)

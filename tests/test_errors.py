@@ -20,8 +20,8 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.errors import check, install_excepthook, report
 from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
-from hydra_plugins.fairseq_linformer_plugin import check_config_name
 from fairseq_linformer.training.checkpoint_files import DamagedCheckpointError
+from hydra_plugins.fairseq_linformer_plugin import check_config_name
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed

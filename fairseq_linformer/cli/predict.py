@@ -71,7 +71,7 @@ def predict(
         if top is not None and of not in ("single-label", "multi-label"):
             raise UserError(f"--top {top}: {checkpoint} predicts {of}, without probabilities of classes")
         name = "standard input" if source == "-" else source
-        rows = read_rows(lines, kind, name, text or "text", second)
+        rows = read_rows(lines, kind, name, text or ("0" if kind == "conll" else "text"), second)
         where, before = f"{name}, line", int(kind == "tsv")
         if of == "token-label":
             _print_words(predictor, rows, where, before, to)

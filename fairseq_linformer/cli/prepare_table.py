@@ -30,11 +30,10 @@ from ..data.prepare.labelled import write_labelled
 from ..data.prepare.rows import FORMATS, Row
 from ..data.prepare.table import Columns, own_data
 from ..data.prepare.tables import WHOLE, read_table
-from ..data.tasks import KINDS, TASKS
+from ..data.tasks import KINDS, TASKS, letters_of
 from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, check
 from ..system.files import check_data_path
-from ..training.launch import config_name
 from .arguments import comma_list, make_parser, number
 from .program import program
 
@@ -109,9 +108,8 @@ def check_task_name(name: str) -> None:
     check(
         "--out", name, bool(re.fullmatch(r"\w[\w.-]*", name)), "a folder named with letters, digits, -, _ and . alone"
     )
-    taken = {config_name(task): task for task in TASKS}
-    if config_name(name) in taken:
-        raise UserError(f"--out: the folder's name is the task's, but {taken[config_name(name)]} is a task already")
+    if taken := [task for task in TASKS if letters_of(task) == letters_of(name)]:
+        raise UserError(f"--out: the folder's name is the task's, but {taken[0]} is a task already")
 
 
 def prepare_table(

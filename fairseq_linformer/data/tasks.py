@@ -103,6 +103,11 @@ def _are_entity_tags(classes: Sequence[str]) -> bool:
     return begins and all(name == "O" or name.startswith(("B-", "I-")) for name in classes)
 
 
+def letters_of(name: str) -> str:
+    """What is the same in every spelling of a task's name: sst2 of SST-2 and sst_2."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
 class _Task(TypedDict):
     """Task in a summary's file."""
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..checkpoint import checkpoint_file, data_folder, read_checkpoint
 from ..config import ResolvedConfig
-from ..data.tasks import SUMMARY_FILE, Task, read_summary
+from ..data.tasks import SUMMARY_FILE, Task, letters_of, read_summary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
@@ -251,16 +251,12 @@ def find_folder(data: Path, name: str) -> Path:
     if (data / SUMMARY_FILE).is_file():
         raise UserError(f"{data} is itself a prepared task: --data names the folder that it lies in")
     folders = sorted(folder for folder in data.iterdir() if folder.is_dir())
-    alike = [folder for folder in folders if _letters(folder.name) == _letters(name)]
+    alike = [folder for folder in folders if letters_of(folder.name) == letters_of(name)]
     found = [folder for folder in alike if folder.name == name] or alike
     if len(found) != 1:
         known = ", ".join(folder.name for folder in found or folders if (folder / SUMMARY_FILE).is_file())
         raise UserError(f"{data} holds {'several tasks' if found else 'no task'} {name}: it has {known or 'none'}")
     return found[0]
-
-
-def _letters(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
 
 
 def read_task(folder: Path) -> Task:

@@ -7,7 +7,6 @@ changed; what is left out, or looks wrong, is counted and said.
 import contextlib
 import json
 import math
-import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ RARE = 10  # rows of train: a class with fewer is named
 MOST_NAMED = 10  # classes in a line
 FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
 LEAST_DEVIATION = 0.05  # of scores, as a share of the highest
-ENTITY_TAG = re.compile(r"O|[BIES]-.+")  # of IOB2, IOBES and the like: the place of a word in an entity, and its type
 YES, NO = ("1", "true"), ("0", "false")
 
 
@@ -103,11 +101,10 @@ def own_data(
 
 
 def _task(name: str, kind: str, train: Sequence[Item]) -> Task:
-    """The record. Where all classes are tags of entities, they are scored by entities."""
-    task = own_task(name, kind, scale=_highest(train) if kind == "regression" else 1.0)
-    if kind == "token-label" and all(ENTITY_TAG.fullmatch(tag) for item in train for tag in _names(item.example.label)):
-        return replace(task, metrics=("entity_f1", *task.metrics), headline=("entity_f1",))
-    return task
+    """The record, with the classes of train."""
+    if kind == "regression":
+        return own_task(name, kind, scale=_highest(train))
+    return own_task(name, kind, sorted({label for item in train for label in _names(item.example.label)}))
 
 
 def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[Item]:
