@@ -196,6 +196,10 @@ def test_the_split_is_stratified_seeded_and_keeps_bonds() -> None:
     assert split_rows(bonds, labels, THIRDS, seed=1) == chosen != split_rows(bonds, labels, THIRDS, seed=2)
 
 
+def test_every_class_stands_in_train() -> None:
+    assert split_rows([[1], [2]], [["a"], ["b"]], {"train": 0.1, "valid": 0.9}, seed=1) == ["train", "train"]
+
+
 def test_groups_and_texts_bind_through_each_other() -> None:
     bonds = [[f"text {row // 2}", ("group", (row + 1) // 2)] if row < 20 else [f"text {row}"] for row in range(40)]
     chosen = split_rows(bonds, [["a"]] * 40, {"train": 0.5, "valid": 0.5}, seed=1)
