@@ -14,8 +14,8 @@ The kind of the task is found where the labels leave no doubt:
   regression    a number per row                             token-label  lists of words, and of a class for each
 
 Rows are divided into train, valid and test at random, each label in the same proportions, and rows with the same text
-(or --group) together. Where --valid or --test name files of their own, these stay as they are, and rows of train with
-the same text are left out. A test set may have no labels.
+(or --group) together. Where --valid or --test name files of their own, rows of train with the same text are left out,
+and rows of valid that test holds; the test set stays as it is, and may have no labels.
 """
 
 import argparse

@@ -248,7 +248,7 @@ def _label_key(label: Label) -> Hashable:
 
 
 def _remove_leaks(items: dict[str, list[Item]]) -> Iterator[str]:
-    """Takes out of train, and then of valid, what a later split holds too: dev and test sets stay as they are given."""
+    """Takes out of train what valid or test hold too, and out of valid what test holds: the test set stays as given."""
     order = [split for split in SPLITS if split in items]
     for number, split in enumerate(order):
         later = {key for other in order[number + 1 :] for item in items[other] for key in _bonds(item)}
