@@ -39,7 +39,7 @@ test-fast: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 soak: install
-	$(BIN)/python -m tests.soak
+	PYTHONPATH=scripts $(BIN)/python -m tests.soak
 
 check: install
 	$(BIN)/ruff check .
