@@ -26,6 +26,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from ..checkpoint import checkpoint_file, data_folder, read_checkpoint
 from ..config import ResolvedConfig
 from ..data.tasks import SUMMARY_FILE, Task, letters_of, read_summary
@@ -164,7 +166,7 @@ class FineTuning:
         lock(self._lock, f"{self.out}: another process is fine-tuning there")
 
     def _keep_baselines(self) -> None:
-        for name, folder in self._folders.items():
+        for name, folder in tqdm(self._folders.items(), desc="TF-IDF baseline", unit="task"):
             try:
                 keep_baseline(self.out / name, folder)
             except (UserError, OSError) as error:  # the runs may do without
