@@ -179,9 +179,8 @@ def _write_label_folder(folder: Path, task: Task, texts: _TextWriter) -> tuple[s
         for split, values in known.items():
             _write_scores(folder, split, values, task.scale)
         return ()
-    dictionary = _label_dictionary(
-        Counter(task.classes or itertools.chain.from_iterable(map(_names_of, known["train"])))
-    )
+    counts = Counter(itertools.chain.from_iterable(map(_names_of, known.get("train", ()))))
+    dictionary = _label_dictionary({name: counts[name] for name in task.classes or counts})
     for split in texts.labels:
         if split in known:
             _write_classes(folder, split, task, known[split], dictionary, texts.words[split])
@@ -260,8 +259,8 @@ def _names_of(label: Label) -> tuple[str, ...]:
     return (label,) if isinstance(label, str) else label
 
 
-def _label_dictionary(counts: Counter[str]) -> Dictionary:
-    """fairseq's dictionary of class names, sorted, with how often each occurs."""
+def _label_dictionary(counts: Mapping[str, int]) -> Dictionary:
+    """fairseq's dictionary of class names, sorted, with how often each occurs in train."""
     dictionary = Dictionary()
     for name in sorted(counts):
         if not name or name != name.strip() or not name.isprintable() or name in RESERVED:

@@ -107,6 +107,14 @@ def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path: Path, tokeni
     assert (tmp_path / "out/label/dict.txt").read_text() == "apple 1\nstandard library 1\nzebra 3\n"
 
 
+def test_classes_that_are_given_are_counted_in_train(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Words that are cut get the most frequent class."""
+    task = own_task("own", "token-label", ("B-X", "O"))
+    rows = [Example(("a", "good", "film"), ("O", "O", "B-X"))]
+    write_labelled(tmp_path / "out", task, {"train": rows, "valid": rows}, tokenizer)
+    assert (tmp_path / "out/label/dict.txt").read_text() == "B-X 1\nO 2\n"
+
+
 def test_fairseq_loads_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
     rows = [Example("a film", "no", "bad film"), Example("good", "yes", "that is good")]
     summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
@@ -159,6 +167,9 @@ class Recorder(Tokenizer):
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         self.lines.extend(lines)
         return [np.array([3], dtype=np.int32) for _ in lines]
+
+    def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        raise NotImplementedError
 
     def save(self, folder: Path) -> None:
         pass
