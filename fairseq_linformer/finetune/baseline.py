@@ -32,8 +32,8 @@ from .metrics import score
 STRENGTHS = (0.1, 1.0, 10.0)  # C of the SVM, 1 / alpha of ridge regression
 FOLDS = 3
 MOST_ROWS = 4_000  # that cross-validation looks at: enough to tell which strength is best
+MOST_SENTENCES = 500  # likewise, of token labels
 MOST_WORDS = 200_000  # that token labels are learned from, for the same time as that of texts
-MOST_VALIDATED_WORDS = 20_000  # of these, that cross-validation looks at
 MANY_ROWS = 1_000  # from which on what stands in one row alone is left out: most pairs of words
 TOKEN = r"\w+|[^\w\s]"  # words and signs: in 1-2-grams "not good", and emoji
 HASHED = 2**20
@@ -163,12 +163,11 @@ def _in_rows(task: Task, predictions: Sequence, like: Sequence) -> list:
 
 def _best_strength(task: Task, matrix: csr_matrix, labels: Sequence) -> float:
     """That of STRENGTHS with the best mean of the headline metrics over FOLDS of train."""
-    of_words = task.kind == "token-label"
-    lengths = np.array([len(row) if of_words else 1 for row in labels])
-    rows = np.random.default_rng(1).permutation(len(labels))
-    rows = rows[np.cumsum(lengths[rows]) <= (MOST_VALIDATED_WORDS if of_words else MOST_ROWS)]
+    most = MOST_SENTENCES if task.kind == "token-label" else MOST_ROWS
+    rows = np.random.default_rng(1).permutation(len(labels))[:most]
     if len(rows) < FOLDS:
         return 1.0
+    lengths = [len(row) if task.kind == "token-label" else 1 for row in labels]
     places = np.split(np.arange(matrix.shape[0]), np.cumsum(lengths)[:-1])  # of each text, its rows of the matrix
     means = []
     for strength in STRENGTHS:
