@@ -1,10 +1,11 @@
 """Labels and probabilities from a fine-tuned checkpoint: for your texts, or for GLUE's test sets.
 
-    python scripts/predict.py --checkpoint runs/sst_2 --input reviews.txt > predictions.tsv
-    python scripts/predict.py --checkpoint runs/rte --input pairs.tsv --text sentence1 --second sentence2
+    python scripts/predict.py --checkpoint runs/SST-2 --input reviews.txt > predictions.tsv
+    python scripts/predict.py --checkpoint runs/RTE --input pairs.tsv --text sentence1 --second sentence2
     python scripts/predict.py --runs runs/finetune --data data-bin/tasks --submission submission
 
-Texts are lines of a .txt file, a column of a .tsv file with a header, or a key of a .jsonl file; - is standard input.
+Texts are lines of a .txt file, a column of a .csv or .tsv file with a header, a key of a .jsonl file, or the words of a
+.conll file; - is standard input.
 What is printed has a row for each, in their order, so none may be blank: a table with tabs, or JSON lines (--to jsonl).
 Several classes are separated by commas. A model of token labels reads words between spaces, or JSON lists of words, and
 prints a word and its label per line, with a blank line after each text. Long texts are shortened as in training; words
@@ -64,7 +65,9 @@ def predict(
     with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as lines:
         predictor = Predictor(checkpoint_file(checkpoint), data)
         if predictor.pairs and second is None:
-            raise UserError(f"{checkpoint} predicts pairs: --second names the second text, of a .tsv or .jsonl file")
+            raise UserError(
+                f"{checkpoint} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl file"
+            )
         if second is not None and not predictor.pairs:
             raise UserError(f"--second {second}: {checkpoint} predicts single texts")
         of = predictor.record.kind
@@ -72,7 +75,7 @@ def predict(
             raise UserError(f"--top {top}: {checkpoint} predicts {of}, without probabilities of classes")
         name = "standard input" if source == "-" else source
         rows = read_rows(lines, kind, name, text or ("0" if kind == "conll" else "text"), second)
-        where, before = f"{name}, line", int(kind == "tsv")
+        where, before = f"{name}, line", int(kind in ("csv", "tsv"))
         if of == "token-label":
             _print_words(predictor, rows, where, before, to)
             return
@@ -168,7 +171,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     texts = parser.add_argument_group("your texts")
     add = texts.add_argument
     add("--checkpoint", metavar="FILE|DIR", type=Path, help="fine-tuned, or its run's folder (checkpoint_best.pt)")
-    add("--input", dest="source", metavar="FILE", help="texts: .txt, .tsv, .jsonl, or - for standard input")
+    add("--input", dest="source", metavar="FILE", help=f"texts: .{', .'.join(FORMATS)}, or - for standard input")
     add("--from", dest="kind", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
     add("--text", metavar="NAME", help="column or key of the text (default: text)")
     add("--second", metavar="NAME", help="column or key of the second text, for pairs")
