@@ -418,8 +418,8 @@ def test_top_needs_probabilities(tagged, scores, tmp_path):
         ("texts.txt", b"dog\n", {"text": "text"}, r"--text and --second name columns or keys, but .*/texts\.txt is re"),
         ("texts.txt", b"dog\n", {"second": "b"}, "--text and --second name columns or keys"),
         ("texts.tsv", b"text\tb\n1\t2\n", {"second": "b"}, "--second b: .*/SST-2 predicts single texts"),
-        ("texts.csv", b"dog\n", {}, r"texts\.csv ends in none of \.txt, \.tsv, \.jsonl: --from names its format"),
-        ("texts.tsv", b"number\tname\n1\tdog\n", {}, r"line 1: 'text' must name one column .*: number, name"),
+        ("texts.doc", b"dog\n", {}, r"texts\.doc ends in none of \.txt, \.csv, \.tsv, .*: --from names its format"),
+        ("texts.tsv", b"number\tname\n1\tdog\n", {}, r"line 2: no column 'text' among number, name"),
     ],
 )
 def test_what_is_wrong_with_the_texts_is_named(reviews, tmp_path, capsys, name, content, options, message):
@@ -451,7 +451,7 @@ def test_the_command_line(reviews, tmp_path):
     path = as_file(tmp_path, "tsv", TEXTS)
     command = ["scripts/predict.py", "--checkpoint", reviews, "--input", path]
     assert len(run(*command, cwd=tmp_path).splitlines()) == 1 + len(TEXTS)
-    message = f"error: {path}, line 1: 'words' must name one column of the table: number, text\n"
+    message = f"error: {path}, line 2: no column 'words' among number, text\n"
     assert run(*command, "--text", "words", cwd=tmp_path, status=1) == "label\t0\t1\n" + message
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, "text": True}
@@ -476,8 +476,7 @@ def test_the_command_line(reviews, tmp_path):
 )
 def test_options_that_do_not_go_together_are_refused(words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        arguments = vars(predict.parse_arguments(words.split())).values()
-    assert sorted(str(value) for value in arguments if value is not None) == sorted(words.split()[1::2])
+        predict.parse_arguments(words.split())
     assert "give --checkpoint and --input, with what goes with them, or --runs, --data and" in capsys.readouterr().err
 
 

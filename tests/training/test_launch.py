@@ -32,7 +32,13 @@ from tests.helpers import ROOT
 from tests.helpers.processes import running_in_group
 
 PYTHON = sys.executable
-OPTIONS = {"common.seed": 1, "dataset.batch_size": 1, "optimization.lr": [], "optimization.max_update": 1}
+OPTIONS = {
+    "common.seed": 1,
+    "checkpoint.best_checkpoint_metric": "score",
+    "dataset.batch_size": 1,
+    "optimization.lr": [],
+    "optimization.max_update": 1,
+}
 
 # Logs two updates where Hydra does, counts its calls, and does what its arguments ask for.
 TRAINER = """\
