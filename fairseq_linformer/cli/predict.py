@@ -181,7 +181,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     submission = parser.add_argument_group("GLUE's test sets")
     submission.add_argument("--runs", metavar="DIR", type=Path, help="a folder of scripts/finetune.py")
     submission.add_argument("--submission", metavar="DIR", type=Path, help="folder to make")
-    text = "prepared task, for its vocabulary and labels (default: the training's); with --runs: holds a folder per task"
+    text = "prepared task, for its vocabulary and labels (default: the training's); with --runs: a folder of tasks"
     parser.add_argument("--data", metavar="DIR", type=Path, help=text)
     arguments = parser.parse_args(words)
     given = {name for name, value in vars(arguments).items() if value is not None}
