@@ -18,14 +18,7 @@ from torch import Tensor, nn
 from .attention import Attention
 from .checkpoint import check_fits, data_folder, read_checkpoint
 from .compat import rename_parameters
-from .config import (
-    ARCHITECTURES,
-    OPTIONS,
-    PER_LAYER,
-    LinformerRobertaConfig,
-    ResolvedConfig,
-    architecture_defaults,
-)
+from .config import ARCHITECTURES, OPTIONS, PER_LAYER, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
 from .encoder import SentenceEncoder
 from .errors import UserError
 from .resolve import resolve_config

@@ -9,14 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .attention import spread_over_layers
 from .attention.projection import PROJECTIONS
 from .compat import translate_flags
-from .config import (
-    OPTIONS,
-    PER_LAYER,
-    LinformerRobertaConfig,
-    ResolvedConfig,
-    architecture_defaults,
-    check_magnitudes,
-)
+from .config import OPTIONS, PER_LAYER, LinformerRobertaConfig, ResolvedConfig, architecture_defaults, check_magnitudes
 from .errors import UserError, check
 
 

@@ -19,13 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import check
-from .base import (
-    Attention,
-    AttentionConfig,
-    Options,
-    option,
-    register_attention,
-)
+from .base import Attention, AttentionConfig, Options, option, register_attention
 from .blocks import block_size, into_blocks, out_of_blocks
 
 NO_BLOCK = -1

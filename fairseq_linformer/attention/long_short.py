@@ -29,20 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import (
-    Attention,
-    AttentionConfig,
-    Options,
-    option,
-    register_attention,
-)
-from .blocks import (
-    block_size,
-    convolution_per_head,
-    into_blocks,
-    leading,
-    with_neighbours,
-)
+from .base import Attention, AttentionConfig, Options, option, register_attention
+from .blocks import block_size, convolution_per_head, into_blocks, leading, with_neighbours
 from .sdpa import attend
 
 

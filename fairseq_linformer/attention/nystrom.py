@@ -19,13 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import check
-from .base import (
-    Attention,
-    AttentionConfig,
-    Options,
-    option,
-    register_attention,
-)
+from .base import Attention, AttentionConfig, Options, option, register_attention
 from .blocks import convolution_per_head
 from .sdpa import attend
 

@@ -18,12 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import (
-    AttentionConfig,
-    Options,
-    option,
-    register_attention,
-)
+from .base import AttentionConfig, Options, option, register_attention
 from .linear import RandomKernelAttention
 
 STABILIZER = 1e-4

@@ -28,13 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import (
-    Attention,
-    AttentionConfig,
-    Options,
-    option,
-    register_attention,
-)
+from .base import Attention, AttentionConfig, Options, option, register_attention
 from .blocks import into_blocks, leading
 from .dropout import dropout
 

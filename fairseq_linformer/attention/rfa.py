@@ -25,12 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import (
-    AttentionConfig,
-    Options,
-    option,
-    register_attention,
-)
+from .base import AttentionConfig, Options, option, register_attention
 from .linear import RandomKernelAttention
 
 

@@ -25,19 +25,8 @@ import torch
 from torch import Tensor
 
 from ..errors import check
-from .base import (
-    Attention,
-    AttentionConfig,
-    Options,
-    option,
-    register_attention,
-)
-from .blocks import (
-    block_size,
-    into_blocks,
-    out_of_blocks,
-    with_neighbours,
-)
+from .base import Attention, AttentionConfig, Options, option, register_attention
+from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
 from .dropout import dropout
 
 PATTERNS = ("fixed", "strided")

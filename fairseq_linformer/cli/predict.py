@@ -35,12 +35,7 @@ from ..data.tasks import TASKS, Task
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints
-from ..finetune.submission import (
-    FILES,
-    check_submission,
-    check_test_set,
-    write_submission_file,
-)
+from ..finetune.submission import FILES, check_submission, check_test_set, write_submission_file
 from ..system.files import staged_folder
 from .arguments import make_parser, number
 from .program import program

@@ -23,12 +23,7 @@ from pathlib import Path
 from ..data.prepare.glue import DOWNLOADS, glue_folder, read_glue
 from ..data.prepare.labelled import write_labelled
 from ..data.tasks import SUMMARY_FILE, TASKS
-from ..data.tokenizer import (
-    DICTIONARY_FILE,
-    Tokenizer,
-    load_dictionary,
-    load_tokenizer,
-)
+from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
 from ..system.files import check_data_path
 from .arguments import comma_list, make_parser
 from .program import program, typed

@@ -229,7 +229,7 @@ def _has_recipe(result: Result, recipe: str | None) -> bool:
 
 
 def _shown(found: Sequence[Result], own: Sequence[Result]) -> list[Result]:
-    """The runs of a task that its row is of: one a seed, with the recipe of this command's `own` where it has any."""
+    """The runs of a task that its row is of: one per seed, with the recipe of this command's `own` where it has any."""
     folders = {result.run.folder for result in own}
     mine = [result for result in found if result.run.folder in folders]
     recipe = _recipe(mine or found)

@@ -34,37 +34,15 @@ from ..data.tasks import SUMMARY_FILE, Task, letters_of, read_summary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
-from ..system.files import (
-    LOCK_FILE,
-    check_data_path,
-    check_path,
-    lock,
-    write_whole,
-)
-from ..training.launch import (
-    FINE_TUNING,
-    Training,
-    job_device,
-    override,
-    recipe_name,
-    side_by_side,
-)
+from ..system.files import LOCK_FILE, check_data_path, check_path, lock, write_whole
+from ..training.launch import FINE_TUNING, Training, job_device, override, recipe_name, side_by_side
 from ..training.provenance import compose_configuration, digest_file
 from ..training.schedule import WARM_UP, updates_of
 from ..training.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 from .metrics import METRICS, SCORE, score
 from .overrides import check_override
 from .prediction import Predictor
-from .results import (
-    PREDICTIONS,
-    SCORES_FILE,
-    Result,
-    Run,
-    Setting,
-    keep_baseline,
-    read_scores,
-    write_scores,
-)
+from .results import PREDICTIONS, SCORES_FILE, Result, Run, Setting, keep_baseline, read_scores, write_scores
 
 logger = logging.getLogger(__name__)
 

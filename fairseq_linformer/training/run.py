@@ -31,13 +31,7 @@ from ..config import LinformerRobertaConfig, architecture_options
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import LOCK_FILE, lock
-from .checkpoint_files import (
-    BEST,
-    LAST,
-    Progress,
-    mend_last_checkpoint,
-    read_progress,
-)
+from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
 from .launch_checks import check_launch
 from .saving import TimedSaving
 from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint

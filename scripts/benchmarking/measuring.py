@@ -29,12 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_linformer.system.processes import end_with_parent
 
-from .baselines import (
-    LAYERS,
-    MODELS,
-    Candidate,
-    Sizes,
-)
+from .baselines import LAYERS, MODELS, Candidate, Sizes
 
 Key = TypeVar("Key")
 
@@ -123,10 +118,10 @@ class Machine:
         return work
 
     def gemm(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
-        """A product of the feed-forward network, (rows, d) (d, 4 d), and the floating-point operations of a call.
+        """A product of the feed-forward network, (rows, d) (d, 4 d), and its floating-point operations per call.
 
         It is the benchmark's measure of the GEMM peak. The factors are random, as those of a model: a GPU multiplies
-        equal numbers faster, because they draw less power. On a GPU a call has several products, so that the time to
+        equal numbers faster, because they draw less power. On a GPU each call has several products, so that the time to
         start one does not count.
         """
         products = 10 if self.device == "cuda" else 1

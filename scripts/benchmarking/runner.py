@@ -15,14 +15,7 @@ from fairseq_linformer.errors import UserError, one_line
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.system.state import read_state
 
-from .measuring import (
-    Case,
-    Machine,
-    flops,
-    in_turns,
-    spread,
-    timed,
-)
+from .measuring import Case, Machine, flops, in_turns, spread, timed
 from .rows import Results, Row
 from .suites import SUITES, Group, Plan
 

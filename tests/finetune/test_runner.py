@@ -20,12 +20,7 @@ from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import TASKS, own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import runner as finetuning
-from fairseq_linformer.finetune.results import (
-    Result,
-    Run,
-    Setting,
-    write_results,
-)
+from fairseq_linformer.finetune.results import Result, Run, Setting, write_results
 from fairseq_linformer.finetune.runner import FineTuning, check_log, find_folder, read_recipe, read_task
 from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch as running

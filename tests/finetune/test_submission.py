@@ -7,12 +7,7 @@ import pytest
 
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import TASKS, own_task
-from fairseq_linformer.finetune.submission import (
-    FILES,
-    check_submission,
-    check_test_set,
-    write_submission_file,
-)
+from fairseq_linformer.finetune.submission import FILES, check_submission, check_test_set, write_submission_file
 from tests.helpers.inputs import Numbers
 
 ENTAILMENT = ("entailment", "not_entailment")

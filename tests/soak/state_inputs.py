@@ -13,13 +13,7 @@ from benchmarking.suites import Plan
 
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, read_summary
-from fairseq_linformer.finetune.results import (
-    RESULTS_FILE,
-    SCORES_FILE,
-    best_checkpoints,
-    write_results,
-    write_scores,
-)
+from fairseq_linformer.finetune.results import RESULTS_FILE, SCORES_FILE, best_checkpoints, write_results, write_scores
 from fairseq_linformer.finetune.submission import check_submission
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.system.files import write_whole

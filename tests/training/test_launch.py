@@ -19,14 +19,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.errors import one_line
 from fairseq_linformer.training import launch as running
-from fairseq_linformer.training.launch import (
-    LOG_FILE,
-    RUN_FILE,
-    job_device,
-    override,
-    side_by_side,
-    train,
-)
+from fairseq_linformer.training.launch import LOG_FILE, RUN_FILE, job_device, override, side_by_side, train
 from fairseq_linformer.training.provenance import compose_configuration
 from tests.helpers import ROOT
 from tests.helpers.processes import running_in_group

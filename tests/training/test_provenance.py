@@ -7,12 +7,7 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_linformer.training.provenance import (
-    Provenance,
-    compose_configuration,
-    digest_file,
-    digest_folder,
-)
+from fairseq_linformer.training.provenance import Provenance, compose_configuration, digest_file, digest_folder
 from tests.helpers.configs import composed
 
 FINETUNE = ["task.data=D", "checkpoint.finetune_from_model=C", "checkpoint.save_dir=S"]

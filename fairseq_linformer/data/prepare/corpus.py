@@ -36,12 +36,7 @@ from ..tokenizer import (
     unknown_warning,
 )
 from .encoding import Encoded, chunk_encoder
-from .reading import (
-    Chunk,
-    LineSample,
-    find_files,
-    read_chunks,
-)
+from .reading import Chunk, LineSample, find_files, read_chunks
 
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000

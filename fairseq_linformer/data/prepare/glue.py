@@ -14,14 +14,7 @@ from pathlib import Path, PurePosixPath
 from ...errors import UserError
 from ..tasks import TASKS, Source, SourceFile, Task
 from .labelled import Example
-from .sources import (
-    Rows,
-    SourceSplit,
-    as_folder,
-    download,
-    is_address,
-    unpack,
-)
+from .sources import Rows, SourceSplit, as_folder, download, is_address, unpack
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
 ROW_BYTES = 1_000_000  # far above the longest official row; a file without line ends would fill the memory

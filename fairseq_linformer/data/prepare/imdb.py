@@ -12,13 +12,7 @@ from pathlib import Path
 
 from ...errors import UserError
 from .labelled import Example
-from .sources import (
-    Rows,
-    SourceSplit,
-    as_folder,
-    download,
-    is_address,
-)
+from .sources import Rows, SourceSplit, as_folder, download, is_address
 
 LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder

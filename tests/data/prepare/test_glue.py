@@ -11,13 +11,7 @@ import pooch
 import pytest
 
 from fairseq_linformer.cli import prepare_glue
-from fairseq_linformer.data.prepare.glue import (
-    DOWNLOADS,
-    ROW_BYTES,
-    SOURCES,
-    glue_folder,
-    read_glue,
-)
+from fairseq_linformer.data.prepare.glue import DOWNLOADS, ROW_BYTES, SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.errors import UserError
