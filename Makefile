@@ -33,10 +33,10 @@ quickstart: install
 	$(BIN)/python scripts/quickstart.py $(if $(CORPUS),--corpus $(CORPUS))
 
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 soak: install
 	PYTHONPATH=scripts $(BIN)/python -m tests.soak

@@ -12,10 +12,12 @@ from tests.helpers.inputs import sentences, write_sst_2
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the prepared corpus starts a process."""
+    """What needs the prepared corpus starts a process. Slow tests come first: a long one would be the last otherwise,
+    and one of the two processes idle beside it."""
     for item in items:
         if "corpus" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
+    items.sort(key=lambda item: "slow" not in item.keywords)
 
 
 @pytest.fixture(scope="session")
