@@ -50,6 +50,7 @@ def test_recipe(name):
     assert {*yaml.safe_load((ROOT / f"configs/finetune/recipe/{name}.yaml").read_text())} <= {*RECIPE_GROUPS}
 
 
+@pytest.mark.slow
 def test_the_recipes_are_fairseqs():
     """examples/roberta/config/finetuning; WNLI, which it has not, with RTE's."""
 

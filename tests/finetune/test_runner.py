@@ -399,6 +399,7 @@ def test_a_learning_rate_is_the_same_everywhere(pretrained, tmp_path, rate):
     assert trained == [rate] and run_of.folder.parent.name == f"lr{rate!r}-batch32"
 
 
+@pytest.mark.slow
 def test_every_known_task_has_a_recipe():
     """With fairseq's validation on the dev sets of its record; but AX, which is predicted alone."""
     for task in TASKS.values():

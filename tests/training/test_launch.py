@@ -24,6 +24,8 @@ from fairseq_linformer.training.provenance import compose_configuration
 from tests.helpers import ROOT
 from tests.helpers.processes import running_in_group
 
+pytestmark = pytest.mark.slow
+
 PYTHON = sys.executable
 OPTIONS = {
     "common.seed": 1,
@@ -220,7 +222,6 @@ def test_a_failed_call_does_not_stop_the_others():
     assert (first, str(second), third) == (1, "no space", 3)
 
 
-@pytest.mark.slow
 def test_an_interruption_ends_what_runs_side_by_side(calls, data, tmp_path):
     """Ctrl-C in one of them, and what another has started does not train on unseen."""
 
@@ -265,7 +266,6 @@ def test_temporary_files_of_a_run_are_gone_with_it(calls, data, tmp_path):
     assert not Path(calls.read_text().split()[0]).exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
 def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_training(
     calls, data, tmp_path, ended_by

@@ -10,6 +10,8 @@ from omegaconf import OmegaConf
 from fairseq_linformer.training.provenance import Provenance, compose_configuration, digest_file, digest_folder
 from tests.helpers.configs import composed
 
+pytestmark = pytest.mark.slow
+
 FINETUNE = ["task.data=D", "checkpoint.finetune_from_model=C", "checkpoint.save_dir=S"]
 
 

@@ -164,6 +164,7 @@ def test_dictionary_beside_a_model_keeps_its_ids(tmp_path: Path, texts: tuple[Pa
     assert contents(tmp_path / "second")["train.bin"] != contents(tmp_path / "first")["train.bin"]
 
 
+@pytest.mark.slow
 def test_gpt2_with_more_than_65500_pieces(tmp_path: Path, texts: tuple[Path, Path]) -> None:
     """Ids beyond two bytes survive the way back from the workers."""
     pieces = [*(f"filler {number}" for number in range(70_000)), *bytes_to_unicode().values()]

@@ -136,6 +136,7 @@ def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
         pass  # from the cache
 
 
+@pytest.mark.slow  # pooch waits before it tries again
 def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
     (tmp_path / "served/glue/data/AX.tsv").write_text("index\n")
     with pytest.raises(UserError, match=rf"{mirror}: .*AX\.tsv"), glue_folder(mirror, ["AX"]):

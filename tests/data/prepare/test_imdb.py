@@ -299,6 +299,7 @@ def test_a_download_from_a_mirror(mirror: str, tmp_path: Path) -> None:
     assert read(f"{mirror}/") == EXPECTED, "not from the cache"
 
 
+@pytest.mark.slow  # pooch waits before it tries again
 def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
     make_tar(tmp_path / "served" / ARCHIVE, {**REVIEWS, "aclImdb/test/pos/1_7.txt": b"another"})
     with pytest.raises(UserError, match=rf"{ARCHIVE}.* does not match"):
