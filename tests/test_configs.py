@@ -133,6 +133,7 @@ def test_truncation_and_what_the_task_follows_on_the_command_line():
     assert (cfg.task.classification_head_name, cfg.task.regression_target, cfg.task.seed) == ("other", True, 7)
 
 
+@pytest.mark.slow
 def test_fine_tuning_on_one_gpu_unless_asked(monkeypatch):
     """Each adds its own rows to an update, so the recipe would be another on every machine."""
     words = ["task.data=D", "checkpoint.finetune_from_model=C"]

@@ -16,6 +16,7 @@ def built(features=32, redraw_interval=10, dim=12, heads=3, seed=0):
     return PerformerAttention(dim, heads, 0.0, features, redraw_interval)
 
 
+@pytest.mark.slow
 def test_converges_to_softmax_attention():
     """The error falls as one over the root of the number of features: to about half with four times as many."""
     softmax = SoftmaxAttention(64, 4, 0.0)

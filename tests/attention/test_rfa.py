@@ -24,6 +24,7 @@ def softmax_of_unit_vectors(attention, x):
     return attention.out_proj(heads.transpose(1, 2).flatten(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_converges_to_softmax_attention_of_unit_vectors(temperature):
     """The error falls as one over the root of the number of features: to about half with four times as many."""

@@ -36,6 +36,7 @@ def trained(monkeypatch):
     return asked
 
 
+@pytest.mark.slow
 def test_table_plots_and_cost(trained, data, tmp_path):
     compare_mechanisms(data, tmp_path / "out", ["softmax", "linear"], updates=10, rounds=1)
     lines = (tmp_path / "out" / "results.md").read_text().splitlines()
