@@ -149,6 +149,9 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
         if own[name].is_floating_point() != state[name].is_floating_point():
             raise UserError(f"the checkpoint's {name} is {state[name].dtype}, this model's {own[name].dtype}")
     there, here = _options(state), _options(own)
+    config: Any = model.args
+    if config.projection_multiplier is None:  # left open: it is the checkpoint's
+        there.pop("projection_multiplier", None)
     differing = [name for name in there if name in here and there[name] != here[name]]
     if differing:
         want, have = (" ".join(f"{name}={options[name]}" for name in differing) for options in (there, here))
@@ -202,6 +205,9 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
     }
     projections = [shapes.get(f"{encoder}layers.{layer}.self_attn.key_projection.weight") for layer in sorted(layers)]
     lengths = [shape[-2] for shape in projections if shape and shape[-1] == options["max_positions"]]  # (k, n)
+    multipliers = {float(tensor) for name, tensor in state.items() if name.endswith("_projection.multiplier")}
+    if len(multipliers) == 1:
+        options["projection_multiplier"] = multipliers.pop()
     if lengths:
         options["projected_length"] = lengths[0] if len(set(lengths)) == 1 else lengths
     return options

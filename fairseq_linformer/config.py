@@ -2,6 +2,7 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional, TypeVar
@@ -80,10 +81,16 @@ class LinformerRobertaConfig(FairseqDataclass):
     projection_init: Optional[INITIALISATION_CHOICES] = option(  # type: ignore[valid-type]
         None, "how E and F start (default: segment-mean; johnson-lindenstrauss for projection=random)"
     )
+    projection_multiplier: Optional[float] = option(
+        None, "c of E = c W, where W is trained: Adam moves E by c times the learning rate (default: 1)"
+    )
     projected_length: PerLayer = option(
         None,
         "k, 1 to max_positions: a number, one per layer (256,128,…), or FIRST..LAST layer (default: a quarter of n)",
         per_layer=True,
+    )
+    adaptive_length: bool = option(
+        False, "a text of any length gets k rows, or its own length if that is less; else k l / n rows for l tokens"
     )
     sharing: Optional[SHARING_CHOICES] = option(  # type: ignore[valid-type]
         None, "which of E and F are one and the same (default: headwise; key-value for pooling)"
@@ -206,6 +213,9 @@ class ResolvedConfig(LinformerRobertaConfig):
         starts = kind.INITIALISATIONS or (None,)
         allowed = f"one of {', '.join(kind.INITIALISATIONS)}" if kind.INITIALISATIONS else "left out"
         check("projection_init", self.projection_init, self.projection_init in starts, f"{allowed} {beside}")
+        scale = self.projection_multiplier
+        check("projection_multiplier", scale, scale is None or kind is LinearProjection, f"left out {beside}")
+        check("projection_multiplier", scale, scale is None or 0 < scale < math.inf, "a number above 0")
         freezes = kind.TRAINABLE or not self.freeze_projection
         check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
 

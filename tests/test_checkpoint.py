@@ -36,6 +36,11 @@ from tests.helpers.models import SIZES, Task, small, tokens
         ),
         ({"max_positions": 96}, {}, "has max_positions=96, this model has max_positions=64"),
         ({"local_conv": 3}, {"local_conv": 5}, "has local_conv=3, this model has local_conv=5"),
+        (
+            {},
+            {"projection_multiplier": 0.5},
+            "has projection_multiplier=1.0, this model has projection_multiplier=0.5: pass model.projection_mult",
+        ),
         ({"encoder_layers": 3}, {}, "has encoder_layers=3, this model has encoder_layers=2"),
         ({"encoder_ffn_embed_dim": 24}, {}, "has encoder_ffn_embed_dim=24"),
         ({"encoder_normalize_before": True}, {}, "pass model.encoder_normalize_before=true "),
@@ -51,6 +56,22 @@ def test_a_checkpoint_that_does_not_fit_says_what_to_pass(there, here, said):
     state = small(**there).state_dict()
     with pytest.raises(ValueError, match=said):
         small(**here).load_state_dict(state)
+
+
+def test_a_multiplier_that_is_left_open_is_the_checkpoints():
+    there, here = small(projection_multiplier=0.25).eval(), small().eval()
+    here.load_state_dict(there.state_dict())
+    assert torch.equal(here(tokens())[0], there(tokens())[0])
+
+
+def test_a_checkpoint_from_before_the_multiplier_has_none():
+    there, here = small(projection_multiplier=1.0).eval(), small(projection_multiplier=0.5).eval()
+    state = {name: value for name, value in there.state_dict().items() if not name.endswith(".multiplier")}
+    with pytest.raises(ValueError, match=r"has projection_multiplier=1\.0, this model has projection_multiplier=0\.5"):
+        here.load_state_dict(dict(state))
+    here = small(projection_init="normal").eval()
+    here.load_state_dict(state)
+    assert torch.equal(here(tokens())[0], there(tokens())[0])
 
 
 def test_another_vocabulary_is_named():

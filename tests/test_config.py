@@ -168,6 +168,12 @@ def test_projected_length_by_layer_as_a_flag(written):
         ),
         ({"projection": "random", "projection_init": "segment-mean"}, "one of johnson-lindenstrauss, normal with"),
         (
+            {"projection": "conv", "projection_multiplier": 0.5},
+            "projection_multiplier=0.5 .* left out with projection=conv",
+        ),
+        ({"projection_multiplier": 0.0}, "projection_multiplier=0.0 is not allowed: it must be a number above 0"),
+        ({"projection_multiplier": float("inf")}, "projection_multiplier=inf is not allowed"),
+        (
             {"projection": "max-pool", "freeze_projection": True},
             "freeze_projection=True .* false with projection=max-pool",
         ),

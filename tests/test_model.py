@@ -23,6 +23,7 @@ MODELS += [
     for projection, kind in PROJECTIONS.items()
     for sharing in kind.SHARINGS
 ]
+MODELS += [{"projection": name, "sharing": "key-value", "adaptive_length": True} for name in PROJECTIONS]
 MODELS += [
     {"attention": name, "attention_dropout": 0.0, **{kind.prefix() + own: value for own, value in small.items()}}
     for name, kind in ATTENTIONS.items()
@@ -33,6 +34,7 @@ MODELS += [
 # Each way through the code, once: compiling takes seconds. MODELS[3] has the random projection.
 COMPILED = MODELS[:1] + MODELS[2:4] + [{"sharing": "none"}]
 COMPILED += [{"projection": name, "sharing": "key-value"} for name in PROJECTIONS if name != "random"]
+COMPILED += [{**options, "adaptive_length": True} for options in COMPILED[-5:]]
 CHECKPOINTED = {"checkpoint_activations": True}
 
 

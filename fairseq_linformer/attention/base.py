@@ -26,7 +26,9 @@ class AttentionConfig(Protocol):
     max_positions: int
     projection: str
     projection_init: str | None  # None where there is no choice
+    projection_multiplier: float | None
     projected_length: list[int]  # one per layer
+    adaptive_length: bool
     sharing: str
     freeze_projection: bool
 

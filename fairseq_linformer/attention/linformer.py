@@ -65,6 +65,12 @@ class ProjectedAttention(Attention):
             layers.append(cls.build(config, key_projection=key_projection, value_projection=value_projection))
         return layers
 
+    def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
+        """Checkpoints without the multiplier of E and F, as the example's, have c = 1."""
+        for projection in ("key_projection", "value_projection"):
+            if f"{name}.{projection}.weight" in state and isinstance(self.key_projection, LinearProjection):
+                state.setdefault(f"{name}.{projection}.multiplier", torch.tensor(1.0))
+
     def keys_and_values(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Projects keys and values.
 
@@ -73,8 +79,8 @@ class ProjectedAttention(Attention):
         """
         real = self.zero_padding(x, padding_mask)
         if self.embedding_first(x.size(1)):
-            keys = self._embed_then_project(real, self.key_projection, self.k_proj)
-            values = self._embed_then_project(real, self.value_projection, self.v_proj)
+            keys = self._embed_then_project(real, padding_mask, self.key_projection, self.k_proj)
+            values = self._embed_then_project(real, padding_mask, self.value_projection, self.v_proj)
         else:
             rows = self.key_projection(real, padding_mask)  # (B, n, d) -> (B, m, d), per head (B, h, m, d)
             keys = self._embed(rows, self.k_proj)
@@ -101,10 +107,12 @@ class ProjectedAttention(Attention):
             compressions = 1 if self.value_projection is self.key_projection else 2
         return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
 
-    def _embed_then_project(self, x: Tensor, projection: Projection, linear: nn.Linear) -> Tensor:
+    def _embed_then_project(
+        self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
+    ) -> Tensor:
         """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
         bias = linear.bias.view(self.num_heads, 1, self.head_dim)
-        return projection(self.split_heads(F.linear(x, linear.weight))) + bias
+        return projection(self.split_heads(F.linear(x, linear.weight)), padding_mask) + bias
 
     def _embed(self, rows: Tensor, linear: nn.Linear) -> Tensor:
         """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""

@@ -4,12 +4,16 @@ Dimensions: B batch, n sequence length, k projected length, m rows, w window, d 
 
 The paper's E and F, (k, n), are learned or random matrices. It also names convolution and pooling with kernel and
 stride n / k, here w: a text of n positions gives m = ceil(n / w) rows, whatever n is.
+
+So a text of l tokens fills about k l / n rows. With ``adaptive_length`` it fills k, whatever l is: windows divide the
+text itself, and a matrix works on the text stretched to n positions. At l = n both are the same.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
@@ -25,6 +29,39 @@ def adaptive_pooling(max_positions: int, projected_length: int) -> Tensor:
     rows, positions = torch.arange(k).unsqueeze(1), torch.arange(n)
     start, end = rows * n // k, -(-(rows + 1) * n // k)
     return ((positions >= start) & (positions < end)) / (end - start)
+
+
+def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
+    """(B,), or (1,) where nothing is padded: real positions of each row, at least 1."""
+    if padding_mask is None:
+        return torch.full((1,), length, device=device)
+    return (~padding_mask).sum(1).clamp(min=1)
+
+
+def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
+    """E S, so that (E S) X = E (S X), where S stretches the l first rows of X to n by linear interpolation.
+
+    Row p of S X lies at p (l - 1) / (n - 1) of X: both ends stay ends, and S is the identity at l = n. Costs
+    B k n, where the product with X costs B k l d.
+
+    Args:
+        matrix: E, (..., k, n).
+        lengths: (B,), l of each text.
+        length: columns of the result; the largest l, or more.
+
+    Returns:
+        (B, ..., k, length).
+    """
+    n = matrix.size(-1)
+    place = torch.arange(n, device=matrix.device) * (lengths.unsqueeze(1) - 1)  # (B, n), times n - 1
+    before = place // max(1, n - 1)
+    fraction = (place - before * max(1, n - 1)).to(matrix.dtype) / max(1, n - 1)
+    shape = (lengths.size(0), *(1,) * (matrix.dim() - 1), n)
+    sizes = (lengths.size(0), *matrix.shape)
+    stretched = matrix.new_zeros((*sizes[:-1], length))
+    for columns, share in ((before, 1 - fraction), ((before + 1).clamp(max=length - 1), fraction)):
+        stretched = stretched.scatter_add(-1, columns.view(shape).expand(sizes), share.view(shape) * matrix)
+    return stretched
 
 
 class Projection(nn.Module, ABC):
@@ -49,25 +86,43 @@ class Projection(nn.Module, ABC):
 
 
 class LinearProjection(Projection):
-    """A learned matrix: k rows for every length up to n; a row's weights stay with their positions.
+    """A learned matrix, c W: k rows for every length up to n; a row's weights stay with their positions.
 
-    A shorter sequence uses the first columns. ``weight`` is (k, n), or (h, k, n) with one matrix per head. Costs
+    A shorter sequence uses the first columns. ``weight``, W, is (k, n), or (h, k, n) with one matrix per head. Costs
     B k n d per call.
+
+    The multiplier c is a constant. Adam's steps have the size of the learning rate whatever the gradient, so W moves by
+    it and the matrix by c times as much. A row of the matrix sums over n positions: without a small c its steps are too
+    large where n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n). c is kept in
+    checkpoints; those of before, and of fairseq's example, have c = 1.
 
     Args:
         max_positions: n, the longest sequence.
         projected_length: k, from 1 to n.
         num_heads: h for one matrix per head, None for one that all heads share.
-        initialisation: how ``weight`` starts. ``segment-mean``: ``adaptive_pooling`` plus noise. ``normal``: normal
+        initialisation: how c W starts. ``segment-mean``: ``adaptive_pooling`` plus noise. ``normal``: normal
             with standard deviation 0.02, as the authors' code trains. ``johnson-lindenstrauss``: normal with variance
             1 / k, as in the proof of the paper's theorem 2.
+        multiplier: c.
+        adaptive: whether a text of any length is stretched to n positions, by linear interpolation.
     """
+
+    multiplier: Tensor
 
     SHARINGS = ("headwise", "none", "key-value", "layerwise")
     INITIALISATIONS: ClassVar[tuple[str, ...]] = ("segment-mean", "normal", "johnson-lindenstrauss")
 
-    def __init__(self, max_positions: int, projected_length: int, num_heads: int | None, initialisation: str | None):
+    def __init__(
+        self,
+        max_positions: int,
+        projected_length: int,
+        num_heads: int | None,
+        initialisation: str | None,
+        multiplier: float = 1.0,
+        adaptive: bool = False,
+    ):
         super().__init__()
+        self.adaptive = adaptive
         shape = (projected_length, max_positions) if num_heads is None else (num_heads, projected_length, max_positions)
         weight = torch.randn(shape)
         if initialisation == "segment-mean":
@@ -79,18 +134,31 @@ class LinearProjection(Projection):
         else:
             choices = ", ".join(self.INITIALISATIONS)
             raise UserError(f"initialisation={initialisation} is not known; choose from {choices}")
-        self.weight = nn.Parameter(weight, requires_grad=self.TRAINABLE)
+        self.register_buffer("multiplier", torch.tensor(multiplier))
+        self.weight = nn.Parameter(weight / multiplier, requires_grad=self.TRAINABLE)
 
     @classmethod
     def build(cls, config: AttentionConfig, layer: int) -> Projection:
         heads = config.encoder_attention_heads if config.sharing == "none" else None
-        return cls(config.max_positions, config.projected_length[layer], heads, config.projection_init)
+        multiplier = config.projection_multiplier or 1.0
+        sizes = (config.max_positions, config.projected_length[layer], heads)
+        return cls(*sizes, config.projection_init, multiplier, config.adaptive_length)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """(B, n, d) -> (B, k, d), or (B, h, k, d) with one matrix per head; (B, h, n, d_h) -> (B, h, k, d_h)."""
-        if x.dim() < self.weight.dim() + 1:
-            x = x.unsqueeze(1)
-        return leading(self.weight, x.size(-2), dim=-1) @ x  # a zero row of X adds nothing to E X
+        matrix = self._matrix(x.size(-2), padding_mask)
+        if self.weight.dim() == 3 and x.dim() == 3:
+            x = x.unsqueeze(1)  # the same for all heads
+        elif matrix.dim() == 3 and x.dim() == 4 and self.weight.dim() == 2:
+            matrix = matrix.unsqueeze(1)
+        return self.multiplier * (matrix @ x)  # a zero row of X adds nothing to E X
+
+    def _matrix(self, length: int, padding_mask: Tensor | None) -> Tensor:
+        """W for sequences of that many positions: (k, length) or (h, k, length), before it (B,) if texts differ."""
+        longest = self.weight.size(-1)
+        if not self.adaptive or (padding_mask is None and length == longest):
+            return leading(self.weight, length, dim=-1)
+        return stretch_columns(self.weight, text_lengths(length, padding_mask, self.weight.device), length)
 
     def attended_rows(self, padding_mask: Tensor | None) -> None:
         return None
@@ -110,43 +178,88 @@ class WindowProjection(Projection):
     """A row for every window of w = n / k positions, the last one as short as the text; there is no longest length.
 
     Costs B n d per call. Windows without any real position are hidden from attention.
+
+    Args:
+        window: w.
+        rows: None; with ``adaptive_length`` k, the number of windows that a text of any length is divided into. Window
+            j of a text of l tokens reaches from j l / k to (j + 1) l / k, rounded down; with l <= k each token is one.
     """
 
-    def __init__(self, window: int):
+    def __init__(self, window: int, rows: int | None = None):
         super().__init__()
         self.window = window
+        self.rows = rows
 
     @classmethod
     def build(cls, config: AttentionConfig, layer: int) -> Projection:
-        return cls(config.max_positions // config.projected_length[layer])
+        return cls(**cls.arguments(config, layer))
+
+    @classmethod
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        """The constructor's arguments."""
+        k = config.projected_length[layer]
+        return {"window": config.max_positions // k, "rows": k if config.adaptive_length else None}
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return self.pool(*self.windows(x, padding_mask))
+
+    @abstractmethod
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        """(B, m, w, d), zero where nothing is real, and (B or 1, m, w), True at real positions, to a row per window."""
 
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
-        # Padding stands on the right: a window holds something real where its first position does.
-        return None if padding_mask is None else ~padding_mask[:, :: self.window]
+        if padding_mask is None:
+            return None
+        if self.rows is None:  # padding stands on the right: the first position of a window is real, or none
+            return ~padding_mask[:, :: self.window]
+        rows = torch.arange(torch.sym_min(self.rows, padding_mask.size(1)), device=padding_mask.device)
+        return rows < text_lengths(padding_mask.size(1), padding_mask, padding_mask.device).unsqueeze(1)
 
-    def windows(self, x: Tensor, beyond: float = 0.0) -> Tensor:
-        """(B, n, ...) -> (B, m, w, ...), with the value `beyond` after the end."""
-        return into_blocks(x, self.window, beyond)
+    def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(B, n, d), zero at padded positions, in windows: (B, m, w, d), and (B or 1, m, w), True where one is real."""
+        if self.rows is not None:
+            return self._adaptive_windows(x, padding_mask, torch.sym_min(self.rows, x.size(1)))
+        real = x.new_ones((1, x.size(1)), dtype=torch.bool) if padding_mask is None else ~padding_mask
+        return into_blocks(x, self.window), into_blocks(real, self.window)
+
+    def _adaptive_windows(self, x: Tensor, padding_mask: Tensor | None, m: int) -> tuple[Tensor, Tensor]:
+        batch, length = x.shape[:2]
+        lengths = text_lengths(length, padding_mask, x.device).unsqueeze(1)
+        ends = torch.arange(m + 1, device=x.device) * lengths // lengths.clamp(max=m)
+        ends = torch.minimum(ends, lengths)  # (B, m + 1): windows beyond the l-th, where l < m, are empty
+        positions = ends[:, :-1, None] + torch.arange((length + m - 1) // m, device=x.device)  # (B, m, w)
+        real = positions < ends[:, 1:, None]
+        # Every real position is in one window, once. What fills up short ones has no part in the result, so that in
+        # the backward pass nothing is added to a gradient but zeros: it is the same in every run.
+        positions = positions.clamp(max=length - 1) + length * torch.arange(batch, device=x.device)[:, None, None]
+        windows = x.flatten(0, 1).index_select(0, positions.flatten()).unflatten(0, (batch, *positions.shape[1:]))
+        return windows.masked_fill(~real.unsqueeze(-1), 0.0), real
 
 
 class ConvProjection(WindowProjection):
     """Depthwise convolution with kernel and stride w, without bias.
 
-    ``weight`` (w, d) starts as the mean of the window, plus noise.
+    ``weight`` (w, d) starts as the mean of the window, plus noise. In a shorter window of s positions, which
+    ``adaptive_length`` brings, position p has weight floor(p w / s), times w / s.
     """
 
     SHARINGS = ("headwise", "key-value", "layerwise")  # its channels are not those of heads
 
-    def __init__(self, window: int, embed_dim: int):
-        super().__init__(window)
+    def __init__(self, window: int, embed_dim: int, rows: int | None = None):
+        super().__init__(window, rows)
         self.weight = nn.Parameter(1 / window + NOISE * torch.randn(window, embed_dim))
 
     @classmethod
-    def build(cls, config: AttentionConfig, layer: int) -> Projection:
-        return cls(config.max_positions // config.projected_length[layer], config.encoder_embed_dim)
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        return {**super().arguments(config, layer), "embed_dim": config.encoder_embed_dim}
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        return (self.windows(x) * self.weight).sum(2)
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        if self.rows is None:
+            return (windows * self.weight).sum(2)
+        sizes = real.sum(2, keepdim=True).clamp(min=1)
+        taps = torch.arange(real.size(2), device=real.device) * self.window // sizes  # (B, m, w)
+        scale = self.window / sizes.to(windows.dtype)
+        return (windows * self.weight[taps.clamp(max=self.window - 1)]).sum(2) * scale
 
 
 class MeanPooling(WindowProjection):
@@ -155,10 +268,8 @@ class MeanPooling(WindowProjection):
     SHARINGS = ("key-value", "layerwise")  # without parameters E and F cannot differ
     TRAINABLE = False
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        real = x.new_ones(1, x.size(1)) if padding_mask is None else (~padding_mask).to(x.dtype)
-        share = self.windows(real).mean(2).clamp(min=1 / self.window)  # of a window's positions, the real ones
-        return self.windows(x).mean(2) / share.unsqueeze(-1)
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        return windows.sum(2) / real.sum(2).clamp(min=1).unsqueeze(-1)
 
 
 class MaxPooling(WindowProjection):
@@ -167,11 +278,36 @@ class MaxPooling(WindowProjection):
     SHARINGS = ("key-value", "layerwise")
     TRAINABLE = False
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        if padding_mask is None:
-            return self.windows(x, -torch.inf).amax(2)
-        largest = self.windows(x.masked_fill(padding_mask.unsqueeze(-1), -torch.inf), -torch.inf).amax(2)
-        return largest.masked_fill(padding_mask[:, :: self.window].unsqueeze(-1), 0.0)
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        largest = windows.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(2)
+        return largest.masked_fill(~real[:, :, :1], 0.0)  # the first of a window is real, or none
+
+
+class AttentionPooling(WindowProjection):
+    """A weighted mean of a window's real positions for each head; a learned score of the content gives the weights.
+
+        weights_i = softmax over the window (X u_i),   row_i = sum over the window of weights_i X
+
+    ``weight`` (h, d), one u per head, starts at zero, which is the plain mean. Costs 2 B n d h per call. It is the
+    pooling of hierarchical attention networks (Yang et al. 2016, eq. 6 and 7) with a linear score.
+    """
+
+    SHARINGS = ("headwise", "key-value", "layerwise")
+
+    def __init__(self, window: int, num_heads: int, embed_dim: int, rows: int | None = None):
+        super().__init__(window, rows)
+        self.weight = nn.Parameter(torch.zeros(num_heads, embed_dim))
+
+    @classmethod
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        sizes = {"num_heads": config.encoder_attention_heads, "embed_dim": config.encoder_embed_dim}
+        return {**super().arguments(config, layer), **sizes}
+
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        """A row for every head: (B, h, m, d)."""
+        scores = F.linear(windows, self.weight)  # (B, m, w, h)
+        weights = scores.masked_fill(~real.unsqueeze(-1), torch.finfo(scores.dtype).min).softmax(2)
+        return (weights.transpose(2, 3) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
 
 PROJECTIONS: dict[str, type[Projection]] = {
@@ -180,4 +316,5 @@ PROJECTIONS: dict[str, type[Projection]] = {
     "conv": ConvProjection,
     "mean-pool": MeanPooling,
     "max-pool": MaxPooling,
+    "attention-pool": AttentionPooling,
 }

@@ -21,15 +21,15 @@ CASES = [
     for small in kind.Options.SMALL
     for heads in (3, 2)
 ] + [
-    (name, {"projection": projection, "sharing": sharing, "heads": heads, "k": k})
+    (name, {"projection": projection, "sharing": sharing, "heads": heads, "k": k, "adaptive": adaptive})
     for name, attention in ATTENTIONS.items()
     if attention.USES_PROJECTION
     for projection, kind in PROJECTIONS.items()
     for sharing in kind.SHARINGS
-    for heads, k in ((3, 5), (2, 15), (6, 1))
+    for heads, k, adaptive in ((3, 5, False), (2, 15, False), (6, 1, False), (3, 5, True))
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
-WINDOWED = ("conv", "mean-pool", "max-pool")
+WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool")
 
 
 def reference_of(name):
@@ -189,7 +189,7 @@ def test_parameters_are_those_of_the_documents(projection, sharing):
     layers = build("linformer", heads=12, projection=projection, sharing=sharing, layers=12, k=5)
     parameters = {id(p): p for layer in layers for name, p in layer.named_parameters() if "projection" in name}
     how_many = {"none": 288, "headwise": 24, "key-value": 12, "layerwise": 1}[sharing]
-    of_one = {"linear": 5 * N, "random": 5 * N, "conv": N // 5 * D}.get(projection, 0)
+    of_one = {"linear": 5 * N, "random": 5 * N, "conv": N // 5 * D, "attention-pool": 12 * D}.get(projection, 0)
     assert sum(p.numel() for p in parameters.values()) == how_many * of_one
 
 
@@ -205,6 +205,44 @@ def test_learned_matrices_start_as_asked():
         weight = start(initialisation)
         assert abs(weight.mean()) < 0.05 * deviation
         assert abs(weight.std() / deviation - 1) < 0.02
+
+
+@pytest.mark.parametrize("multiplier", [1.0, 0.25])
+def test_the_multiplier_scales_adams_steps_alone(multiplier):
+    """The matrix starts as without it, and its first step is c times the learning rate, whatever the gradient."""
+    layer, plain = (build("linformer", sharing="layerwise", multiplier=c)[0] for c in (multiplier, None))
+    x = torch.randn(2, N, D)
+    torch.testing.assert_close(layer(x), plain(x))
+    weight = layer.key_projection.weight
+    before = weight.detach().clone()
+    optimizer = torch.optim.Adam([weight], lr=0.01, eps=1e-12)
+    layer(x).square().sum().backward()
+    optimizer.step()
+    moved = layer.key_projection.multiplier * (weight.detach() - before)
+    torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.01 * multiplier), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_at_full_length_an_adaptive_projection_is_the_plain_one(projection):
+    plain, adaptive = (
+        build("linformer", projection=projection, sharing="key-value", adaptive=on)[0] for on in (False, True)
+    )
+    x, mask = torch.randn(2, N, D), torch.zeros(2, N, dtype=torch.bool)
+    mask[1, 9:] = True
+    torch.testing.assert_close(adaptive(x), plain(x))
+    torch.testing.assert_close(adaptive(x, mask)[0], plain(x, mask)[0])
+    assert not torch.allclose(adaptive(x, mask)[1, :9], plain(x, mask)[1, :9], atol=1e-3), "a shorter text differs"
+
+
+def test_pooling_attends_to_a_text_of_at_most_k_tokens_exactly():
+    """Where every token is a window of its own, a row of pooling is the token: softmax attention."""
+    softmax = build("softmax")[0].double()
+    for projection in ("mean-pool", "max-pool", "attention-pool"):
+        pooled = build("linformer", projection=projection, sharing="key-value", adaptive=True)[0].double()
+        pooled.load_state_dict(softmax.state_dict(), strict=False)
+        for length in (1, 3, 5):
+            x = torch.randn(2, length, D, dtype=torch.float64)
+            torch.testing.assert_close(pooled(x), softmax(x))
 
 
 def test_the_random_projection_is_fixed_and_kept_in_checkpoints():

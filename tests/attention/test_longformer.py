@@ -175,7 +175,7 @@ def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
     ],
 )
 def test_options_that_cannot_work_are_refused(options, message):
-    config = configured("longformer", 3, "linear", "none", 5, 0.0, 2, False, N, D, None, options)
+    config = configured("longformer", **options)
     with pytest.raises(ValueError, match=message):
         LongformerAttention.read_options(config).validate(config, "longformer_")
 

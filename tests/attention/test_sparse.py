@@ -123,6 +123,6 @@ def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
     ],
 )
 def test_options_that_cannot_work_are_refused(options, message):
-    config = configured("sparse", 3, "linear", "none", 5, 0.0, 1, False, N, D, None, {})
+    config = configured("sparse")
     with pytest.raises(ValueError, match=message):
         SparseOptions(**options).validate(config, "sparse_")

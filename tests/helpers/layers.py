@@ -5,29 +5,12 @@ from argparse import Namespace
 import torch
 
 from fairseq_linformer.attention import get_attention
-from fairseq_linformer.attention.projection import PROJECTIONS
+from fairseq_linformer.attention.projection import PROJECTIONS, AttentionPooling
 
 N, D = 15, 12
 
 
-def configured(name, heads, projection, sharing, k, dropout, layers, frozen, n, d, initialisation, own):
-    """What ``build_layers`` reads of a resolved configuration."""
-    return Namespace(
-        encoder_layers=layers,
-        encoder_embed_dim=d,
-        encoder_attention_heads=heads,
-        attention_dropout=dropout,
-        max_positions=n,
-        projection=projection,
-        projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
-        projected_length=[k] * layers,
-        sharing=sharing,
-        freeze_projection=frozen,
-        **{get_attention(name).prefix() + option: value for option, value in own.items()},
-    )
-
-
-def build(
+def configured(
     name,
     heads=3,
     projection="linear",
@@ -39,17 +22,39 @@ def build(
     n=N,
     d=D,
     initialisation=None,
-    seed=0,
+    multiplier=None,
+    adaptive=False,
     **own,
 ):
+    """What ``build_layers`` reads of a resolved configuration."""
+    return Namespace(
+        encoder_layers=layers,
+        encoder_embed_dim=d,
+        encoder_attention_heads=heads,
+        attention_dropout=dropout,
+        max_positions=n,
+        projection=projection,
+        projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
+        projection_multiplier=multiplier,
+        adaptive_length=adaptive,
+        projected_length=[k] * layers,
+        sharing=sharing,
+        freeze_projection=frozen,
+        **{get_attention(name).prefix() + option: value for option, value in own.items()},
+    )
+
+
+def build(name, seed=0, **options):
     """Layers of a mechanism with weights large enough that attention is far from uniform."""
-    config = configured(name, heads, projection, sharing, k, dropout, layers, frozen, n, d, initialisation, own)
     torch.manual_seed(seed)
-    attentions = get_attention(name).build_layers(config)
+    attentions = get_attention(name).build_layers(configured(name, **options))
     for attention in attentions:
-        for linear in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
+        for linear in (getattr(attention, part) for part in (*attention.INPUT_MAPS, "out_proj")):
             torch.nn.init.normal_(linear.weight, std=0.5)
             torch.nn.init.normal_(linear.bias, std=0.5)
+        for module in attention.modules():
+            if isinstance(module, AttentionPooling):  # which starts as the mean
+                torch.nn.init.normal_(module.weight, std=0.5)
     return attentions
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.linformer import LinformerAttention
 from fairseq_linformer.attention.projection import (
+    AttentionPooling,
     ConvProjection,
     LinearProjection,
     MaxPooling,
@@ -51,19 +52,45 @@ def project(projection: Projection, head: int, x: Tensor) -> Tensor:
     """E x for one head: (n, d) -> (m, d), row by row, each a loop over positions."""
     if isinstance(projection, LinearProjection):
         matrix = projection.weight[head] if projection.weight.dim() == 3 else projection.weight
-        return torch.stack([sum(row[p] * x[p] for p in range(len(x))) for row in matrix])
+        x = stretched(x, matrix.shape[1]) if projection.adaptive else x
+        return torch.stack([sum(projection.multiplier * row[p] * x[p] for p in range(len(x))) for row in matrix])
     assert isinstance(projection, WindowProjection)
+    return torch.stack([pooled(projection, head, window) for window in windows(projection, x)])
+
+
+def stretched(x: Tensor, n: int) -> Tensor:
+    """l rows to n, by linear interpolation between the two that a place lies between."""
     rows = []
-    for start in range(0, len(x), projection.window):
-        window = list(x[start : start + projection.window])
-        if isinstance(projection, ConvProjection):
-            rows.append(sum(weight * position for weight, position in zip(projection.weight, window, strict=False)))
-        elif isinstance(projection, MeanPooling):
-            rows.append(sum(window) / len(window))
-        else:
-            assert isinstance(projection, MaxPooling)
-            rows.append(torch.stack([max(channel) for channel in zip(*window, strict=True)]))
+    for p in range(n):
+        place = p * (len(x) - 1) / max(1, n - 1)
+        before = min(int(place + 1e-12), len(x) - 1)
+        after = min(before + 1, len(x) - 1)
+        rows.append((before + 1 - place) * x[before] + (place - before) * x[after])
     return torch.stack(rows)
+
+
+def windows(projection: WindowProjection, x: Tensor) -> list[list[Tensor]]:
+    """The positions of each window."""
+    if projection.rows is None:
+        return [list(x[start : start + projection.window]) for start in range(0, len(x), projection.window)]
+    k = min(projection.rows, len(x))
+    return [list(x[j * len(x) // k : (j + 1) * len(x) // k]) for j in range(k)]
+
+
+def pooled(projection: WindowProjection, head: int, window: list[Tensor]) -> Tensor:
+    if isinstance(projection, ConvProjection):
+        if projection.rows is None:
+            return sum(weight * position for weight, position in zip(projection.weight, window, strict=False))
+        taps = [projection.weight[p * projection.window // len(window)] for p in range(len(window))]
+        scale = projection.window / len(window)
+        return sum(scale * weight * position for weight, position in zip(taps, window, strict=True))
+    if isinstance(projection, MeanPooling):
+        return sum(window) / len(window)
+    if isinstance(projection, AttentionPooling):
+        weights = [(projection.weight[head] * position).sum().exp() for position in window]
+        return sum(weight * position for weight, position in zip(weights, window, strict=True)) / sum(weights)
+    assert isinstance(projection, MaxPooling)
+    return torch.stack([max(channel) for channel in zip(*window, strict=True)])
 
 
 def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
