@@ -1,0 +1,24 @@
+"""No attention: the control of every comparison. Each position sees itself alone.
+
+    out_i = W_out (W_v x_i + b_v) + b_out
+
+What a model still learns about other positions comes from ``local_conv``. An attention that is not clearly ahead of
+this control, on some data and recipe, has not been compared with others there.
+
+Dimensions: B batch, n sequence length, d embedding. Cost per layer: 2 B n d^2 multiplications.
+"""
+
+from torch import Tensor
+
+from .base import Attention, register_attention
+
+
+@register_attention("none")
+class NoAttention(Attention):
+    """Values alone: what attention would be if every query chose its own position."""
+
+    HAS_WEIGHTS = False
+    INPUT_MAPS = ("v_proj",)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return self.out_proj(self.v_proj(x))
