@@ -21,12 +21,17 @@ CASES = [
     for small in kind.Options.SMALL
     for heads in (3, 2)
 ] + [
-    (name, {"projection": projection, "sharing": sharing, "heads": heads, "k": k, "adaptive": adaptive})
+    (name, {"projection": projection, "sharing": sharing, "heads": heads, "k": k})
     for name, attention in ATTENTIONS.items()
     if attention.USES_PROJECTION
     for projection, kind in PROJECTIONS.items()
     for sharing in kind.SHARINGS
-    for heads, k, adaptive in ((3, 5, False), (2, 15, False), (6, 1, False), (3, 5, True))
+    for heads, k in ((3, 5), (2, 15), (6, 1))
+]
+CASES += [
+    ("linformer", {"projection": projection, "sharing": sharing, "adaptive": True})
+    for projection, kind in PROJECTIONS.items()
+    for sharing in kind.SHARINGS[:2]
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool")
