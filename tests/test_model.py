@@ -165,7 +165,7 @@ def test_compiled_layers_give_the_same_and_keep_their_names():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", COMPILED, ids=str)
+@pytest.mark.parametrize("options", [*COMPILED, CHECKPOINTED], ids=str)
 def test_exports_with_dynamic_batch_and_length(options):
     encoder = small(**options).encoder.sentence_encoder.eval()
     window = 64 // 8  # of pooling and convolution: one window alone would be a graph of its own

@@ -23,11 +23,11 @@ def block_size(longest: int, length: int) -> int:
     return longest if torch.compiler.is_compiling() else min(longest, length)
 
 
-def into_blocks(x: Tensor, size: int, beyond: float = 0.0) -> Tensor:
-    """(B, n, ...) -> (B, N, b, ...), with the value `beyond` (0 is False) after the end."""
+def into_blocks(x: Tensor, size: int) -> Tensor:
+    """(B, n, ...) -> (B, N, b, ...), zeros (False) after the end."""
     after_the_end = (0, 0) * (x.dim() - 2) + (0, size - 1)
     blocks = (x.size(1) + size - 1) // size
-    return leading(F.pad(x, after_the_end, value=beyond), blocks * size, dim=1).unflatten(1, (blocks, size))
+    return leading(F.pad(x, after_the_end), blocks * size, dim=1).unflatten(1, (blocks, size))
 
 
 def out_of_blocks(blocks: Tensor, length: int) -> Tensor:
