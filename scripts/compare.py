@@ -1,47 +1,43 @@
 #!/usr/bin/env python3
 """Pretrains variants of one small model at equal updates, over seeds, and prints their perplexities as a table.
 
-    python scripts/compare.py --data data-bin/books --out runs/compare \\
-        --variant linformer model.attention=linformer --variant softmax model.attention=softmax
+    python scripts/compare.py --data data-bin/python --out runs/compare \\
+        --variant softmax model.attention=softmax --variant linformer model.attention=linformer \\
+        --variant control model.projection=mean-pool model.projected_length=1
 
 A variant is a name and what it changes in configs/pretrain/tiny_512.yaml, here with two layers of d=64, 2,048 tokens
-per update and a quarter of them masked. Overrides after --all apply to every variant. Perplexity is measured on the
-same masked tokens of valid for every variant and seed, at most 400 batches of 8 rows. Completed runs are not repeated.
+per update and a quarter of them masked. Overrides after --all apply to every variant. Each variant is trained with
+every learning rate and the first seed, and with the best of them and the other seeds. Perplexity is measured on the
+same masked tokens of valid for every variant and seed, at most 400 batches of 8 rows; the last column compares with
+the first variant, seed by seed. Completed runs are not repeated.
 """
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarking.variants import compare_variants
+from benchmarking.options import comparison_parser, parse_once_each
+from benchmarking.variants import Comparison, as_table
 
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of ``compare_variants``."""
-    parser = make_parser(__doc__)
-    add, count = parser.add_argument, number(int, least=1)
-    add("--data", metavar="DIR", type=Path, required=True, help="a corpus of scripts/prepare_corpus.py")
-    add("--out", metavar="DIR", type=Path, default=Path("runs/compare"), help="default: runs/compare")
+    """The options of a ``Comparison``."""
+    parser = comparison_parser(__doc__, out="runs/compare", updates=1500)
     variant = "a name, then Hydra's overrides"
-    add("--variant", metavar="WORD", nargs="+", action="append", required=True, dest="variants", help=variant)
-    add("--all", metavar="OVERRIDE", nargs="+", default=[], help="Hydra's overrides for every variant")
-    add("--seeds", metavar="N", nargs="+", type=number(int, least=0), default=[1, 2, 3], help="default: 1 2 3")
-    add("--updates", metavar="N", type=count, default=1500, help="default: 1500")
-    add("--jobs", metavar="N", type=count, default=2, help="runs at a time (default 2)")
-    arguments = parser.parse_args(words)
-    names = [name for name, *_ in arguments.variants]
-    for option, values in (("--variant", names), ("--seeds", arguments.seeds)):
-        if len(set(values)) < len(values):
-            parser.error(f"{option}: each must be there once, not {', '.join(map(str, values))}")
-    arguments.variants = {name: [*arguments.all, *overrides] for name, *overrides in arguments.variants}
-    del arguments.all
+    parser.add_argument("--variant", metavar="WORD", nargs="+", action="append", required=True, help=variant)
+    parser.add_argument("--all", metavar="OVERRIDE", nargs="+", default=[], help="Hydra's overrides for every variant")
+    arguments = parse_once_each(parser, words)
+    names = [name for name, *_ in arguments.variant]
+    if len(set(names)) < len(names):
+        parser.error(f"--variant: each must be there once, not {', '.join(names)}")
+    arguments.variants = {name: [*arguments.all, *overrides] for name, *overrides in arguments.variant}
+    del arguments.all, arguments.variant
     return arguments
 
 
 if __name__ == "__main__":
     arguments = parse_arguments()
     with program():
-        print(f"\n{compare_variants(**vars(arguments))}")
+        tuned = Comparison(**vars(arguments)).run()
+        print(f"\n{as_table(tuned, tuned[0], arguments.updates)}")

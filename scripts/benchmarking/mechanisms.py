@@ -1,8 +1,9 @@
 """The attention mechanisms in one small model: perplexity at equal updates, and cost (scripts/compare_attention.py)."""
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,67 +14,85 @@ from tqdm import tqdm
 from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.system.files import check_data_path, write_whole
+from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.training.launch import CONFIGS
 
 from .baselines import Sizes
 from .measuring import Case, Machine, in_turns, spread
 from .plots import Cost, Curve, draw_mechanisms
-from .pretraining import pretrain
 from .runner import code_digest
+from .variants import EMBED_DIM, LAYERS, Comparison, Tuned, as_table
 
-EMBED_DIM = 128
-RECIPE = ["optimization.lr=[0.002]", "dataset.max_valid_steps=50"]
+# Beside the mechanisms, every one at its defaults: attention that can choose nothing, as all positions are one mean.
+CONTROL, ONE_MEAN = "one-mean", ["model.projection=mean-pool", "model.projected_length=1"]
 LENGTHS = {512: 128, 4096: 256}  # n, and Linformer's k as our configurations have it
 TOKENS = 2048  # per batch, which has at least one row
 PHASE = "forward + backward"
 COST_FILE = "cost.json"
 
 
-def compare_mechanisms(data: Path, out: Path, attentions: Sequence[str], updates: int, rounds: int) -> str:
-    """Trains and measures the mechanisms, unless that is done, and returns the table.
+def compare_mechanisms(
+    data: Path,
+    out: Path,
+    attentions: Sequence[str],
+    learning_rates: Sequence[float],
+    seeds: Sequence[int],
+    updates: int,
+    jobs: int,
+    rounds: int,
+) -> str:
+    """Trains and measures the mechanisms and the control, unless that is done, and returns the tables.
 
     `out` gets results.json, results.md, perplexity.png and cost.png.
 
     Args:
         data: a prepared corpus.
+        attentions: their names; the others are compared with the first.
+        learning_rates, seeds, updates, jobs: as in ``Comparison``.
         rounds: times that the cost of each mechanism is measured.
 
     Raises:
         UserError: a path is not allowed, or a folder or file in `out` is of something else.
         OSError: the data does not exist, or a training failed.
     """
-    data, out = data.absolute(), out.absolute()
-    check_data_path(data)
+    own = {attention: [f"model.attention={attention}"] for attention in attentions}
+    validations = _validating(updates)
+    variants = {name: [*overrides, *validations] for name, overrides in {**own, CONTROL: ONE_MEAN}.items()}
+    comparison = Comparison(data, out, variants, learning_rates, seeds, updates, jobs)
     out.mkdir(parents=True, exist_ok=True)
-    curves = {attention: train_mechanism(attention, data, out, updates) for attention in attentions}
+    tuned = sorted(comparison.run(), key=lambda variant: statistics.mean(variant.perplexities.values()))
+    curves = {variant.name: _curve(comparison, variant) for variant in tuned}
     machine = Machine("cuda" if torch.cuda.is_available() else "cpu", "float32")
     cost = CostMeter(tiny_sizes(data), machine, rounds, LENGTHS).measure_once(attentions, out / COST_FILE)
-    table = as_table(curves, cost)
+    reference = next(variant for variant in tuned if variant.name == attentions[0])
+    tables = f"{as_table(tuned, reference, updates)}\n\n{cost_table(cost)}"
     about = machine.describe()
-    content = {"updates": updates, "machine": about, "perplexity": curves, "cost": cost}
-    write_whole(out / "results.json", json.dumps(content, indent=1))
-    write_whole(out / "results.md", table)
+    content = {"updates": updates, "machine": about, "perplexity": [asdict(variant) for variant in tuned]}
+    write_whole(out / "results.json", json.dumps({**content, "curves": curves, "cost": cost}, indent=1))
+    write_whole(out / "results.md", f"{tables}\n")
     draw_mechanisms(curves, cost, out)
-    return f"{table}\n{', '.join(f'{name} {value}' for name, value in about.items())}"
+    return f"{tables}\n\n{', '.join(f'{name} {value}' for name, value in about.items())}"
 
 
-def train_mechanism(attention: str, data: Path, out: Path, updates: int) -> Curve:
-    """Trains one mechanism, validating ten times."""
+def _validating(updates: int) -> list[str]:
+    """Hydra's overrides that validate a run ten times, for its curve."""
     interval = max(1, updates // 10)
-    schedule = [f"lr_scheduler.warmup_updates={updates // 10}", f"dataset.validate_interval_updates={interval}"]
-    schedule += [f"checkpoint.save_interval_updates={interval}"]
-    overrides = [f"model.attention={attention}", *RECIPE, *schedule]
-    rows = pretrain(data, out / attention, updates, EMBED_DIM, overrides)
+    intervals = [f"dataset.validate_interval_updates={interval}", f"checkpoint.save_interval_updates={interval}"]
+    return ["dataset.disable_validation=false", "dataset.max_valid_steps=50", *intervals]
+
+
+def _curve(comparison: Comparison, variant: Tuned) -> Curve:
+    """Perplexity against updates of the run with the first seed."""
+    rows = comparison.training(variant.name, variant.learning_rate, comparison.seeds[0])()
     return sorted({row["valid_num_updates"]: row["valid_ppl"] for row in rows if "valid_ppl" in row}.items())
 
 
 def tiny_sizes(data: Path) -> Sizes:
-    """The sizes of configs/model/tiny_512 with the vocabulary of `data`, n and k aside."""
+    """The sizes of the model that is trained, with the vocabulary of `data`, n and k aside."""
     tiny: Any = OmegaConf.load(CONFIGS / "model" / "tiny_512.yaml")
     architecture = ARCHITECTURES[tiny._name]
     return Sizes(
-        layers=architecture["encoder_layers"],
+        layers=LAYERS,
         embed_dim=EMBED_DIM,
         heads=architecture["encoder_attention_heads"],
         vocabulary=len(load_dictionary(data / DICTIONARY_FILE)) + 1,  # the task adds <mask>
@@ -141,15 +160,14 @@ def batch_tokens(n: int) -> int:
     return max(1, TOKENS // n) * n
 
 
-def as_table(curves: Mapping[str, Curve], cost: Mapping[str, Cost]) -> str:
-    """The mechanisms in Markdown, best perplexity first."""
+def cost_table(cost: Mapping[str, Cost]) -> str:
+    """The cost of the mechanisms in Markdown."""
     lengths = [int(n) for n in next(iter(cost.values()))["seconds"]]
     columns = [f"{name}, n={n}" for n in lengths for name in ("tokens/s", "MiB")]
-    lines = [f"| attention | perplexity | parameters | {' | '.join(columns)} |", "|---" * (3 + len(columns)) + "|"]
-    for attention, curve in sorted(curves.items(), key=lambda item: item[1][-1][1]):
-        own = cost[attention]
-        cells = [f"`{attention}`", f"{curve[-1][1]:.1f}", f"{own['parameters'] / 1e6:.2f} M"]
+    lines = [f"| attention | parameters | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
+    for attention, own in cost.items():
+        cells = [f"`{attention}`", f"{own['parameters'] / 1e6:.2f} M"]
         for n in lengths:
             cells += [f"{batch_tokens(n) / own['seconds'][str(n)]:,.0f}", f"{own['MiB'][str(n)]:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

@@ -1,5 +1,6 @@
 """The plots of the benchmark and of the comparison of mechanisms, from their results."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,16 +69,20 @@ def draw_growth(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_mechanisms(curves: Mapping[str, Curve], cost: Mapping[str, Cost], out: Path) -> None:
-    """perplexity.png, against updates and time, and cost.png, against n."""
-    styles = [{"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10], "marker": "."} for i in range(len(curves))]
+    """perplexity.png, against updates and, for what has a cost, against time; and cost.png, against n."""
+    styles = {
+        name: {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10], "marker": "."}
+        for i, name in enumerate(sorted(curves))
+    }
     lengths = [int(n) for n in next(iter(cost.values()))["seconds"]]
     figure = Figure(figsize=(12, 5), layout="constrained")
     by_updates, by_time = figure.subplots(1, 2, sharey=True)
-    for (attention, curve), style in zip(curves.items(), styles, strict=True):
+    for name, curve in curves.items():
         updates, perplexities = zip(*curve, strict=True)
-        seconds = cost[attention]["seconds"][str(min(lengths))]
-        by_updates.plot(updates, perplexities, label=attention, **style)
-        by_time.plot([update * seconds / 60 for update in updates], perplexities, **style)
+        by_updates.plot(updates, perplexities, label=name, **styles[name])
+        if name in cost:
+            seconds = cost[name]["seconds"][str(min(lengths))]
+            by_time.plot([update * seconds / 60 for update in updates], perplexities, **styles[name])
     by_updates.set(xlabel="updates", ylabel="masked-LM perplexity, validation")
     by_time.set(xlabel="minutes (updates x median forward + backward)")
     by_updates.set_yscale("log", base=2)
@@ -89,10 +94,43 @@ def draw_mechanisms(curves: Mapping[str, Curve], cost: Mapping[str, Cost], out: 
     figure = Figure(figsize=(12, 5), layout="constrained")
     panels = figure.subplots(1, 2)
     for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
-        for (attention, own), style in zip(cost.items(), styles, strict=True):
-            panel.plot(lengths, [own[what][str(n)] for n in lengths], label=attention, **style)
+        for attention, own in cost.items():
+            panel.plot(lengths, [own[what][str(n)] for n in lengths], label=attention, **styles[attention])
     labels = ["seconds, forward + backward", "MiB, forward + backward"]
     save_over_lengths(figure, panels, lengths, labels, out / "cost.png")
+
+
+def draw_multipliers(
+    curves: Mapping[int, Mapping[float, Sequence[float]]],
+    beside: Mapping[int, Mapping[str, Sequence[float]]],
+    path: Path,
+) -> None:
+    """Perplexity against c, a panel for each n: the mean over seeds and each seed; lines for what has no c.
+
+    Args:
+        curves: perplexities of every seed by n and c.
+        beside: perplexities of every seed by n and name.
+        path: of the PNG.
+    """
+    figure = Figure(figsize=(4 * len(curves), 4), layout="constrained")
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for panel, (n, own) in zip(panels, curves.items(), strict=True):
+        multipliers = sorted(own)
+        means = [statistics.mean(own[c]) for c in multipliers]
+        panel.plot(multipliers, means, color="#0072B2", marker="o", label="learned matrix, E = c W")
+        for c, values in own.items():
+            panel.plot([c] * len(values), values, ".", color="#0072B2", alpha=0.4)
+        for (name, values), line in zip(beside[n].items(), ("--", ":"), strict=True):
+            panel.axhline(statistics.mean(values), color="#D55E00", linestyle=line, label=name)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        panel.yaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.set(title=f"n = {n}", xlabel="c", ylabel="perplexity at masked tokens")
+        panel.grid(color="0.9")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=150)
 
 
 def save_over_lengths(

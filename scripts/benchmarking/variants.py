@@ -1,63 +1,157 @@
-"""Variants of one small model at equal updates, over seeds: their perplexities as a table (scripts/compare.py)."""
+"""Variants of one small model at equal updates, each at its best learning rate (scripts/compare.py and others)."""
 
+import itertools
+import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypedDict
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.system.files import check_data_path
+from fairseq_linformer.errors import check
+from fairseq_linformer.system.files import check_data_path, write_whole
+from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.evaluation import masked_lm_perplexity
 from fairseq_linformer.training.launch import side_by_side
+from fairseq_linformer.training.provenance import digest_file
 
 from .pretraining import pretrain
 
-EMBED_DIM = 64
-RECIPE = ["model.encoder_layers=2", "optimization.lr=[0.005]", "lr_scheduler.warmup_updates=100"]
-RECIPE += ["task.mask_prob=0.25", "dataset.num_workers=0", "dataset.disable_validation=true"]
+EMBED_DIM, LAYERS = 64, 2
+RECIPE = [f"model.encoder_layers={LAYERS}", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
+RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
+LEARNING_RATE = 0.005
 BATCHES = 400  # of valid
+CHECKPOINT = "checkpoint_last.pt"
+PERPLEXITY_FILE = "perplexity.json"  # in a run's folder, so that it is measured once
 
 
-def compare_variants(
-    data: Path, out: Path, variants: Mapping[str, Sequence[str]], seeds: Sequence[int], updates: int, jobs: int
-) -> str:
-    """Pretrains every variant with every seed, unless that run is complete, and returns the table of perplexities.
+class _Measured(TypedDict):
+    checkpoint: str  # its digest
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A variant at the learning rate that was best for it.
+
+    Attributes:
+        tried: perplexity by learning rate, with the first seed.
+        learning_rate: the one of the lowest.
+        perplexities: with it, by seed.
+    """
+
+    name: str
+    tried: Mapping[float, float]
+    learning_rate: float
+    perplexities: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Variants of the model of configs/pretrain/tiny_512, with two layers of d=64.
 
     Args:
         data: a prepared corpus.
-        out: folder of the runs, ``NAME/seedN``.
-        variants: by name, Hydra's overrides of tiny_512.
+        out: folder of the runs, ``NAME/lrRATE/seedN``; complete ones are not repeated.
+        variants: by name, Hydra's overrides.
+        learning_rates: tried with the first seed, for each variant; the other seeds have the best.
+        seeds: one or more.
+        updates: of every run.
         jobs: runs at a time.
 
     Raises:
-        UserError: a path or an override is not allowed, or a folder holds another run.
-        OSError: the data does not exist, or a training failed.
+        UserError: a path or an override is not allowed.
     """
-    data, out = data.absolute(), out.absolute()
-    check_data_path(data)
-    runs = {(name, seed): out / name / f"seed{seed}" for seed in seeds for name in variants}
-    trainings = [
-        partial(pretrain, data, run, updates, EMBED_DIM, [f"common.seed={seed}", *RECIPE, *variants[name]])
-        for (name, seed), run in runs.items()
-    ]
-    for result in side_by_side(trainings, jobs):
-        if isinstance(result, Exception):
-            raise result
-    perplexities = {name: [_perplexity(data, runs[name, seed]) for seed in seeds] for name in variants}
-    return as_table(perplexities, updates, seeds)
+
+    data: Path
+    out: Path
+    variants: Mapping[str, Sequence[str]]
+    learning_rates: Sequence[float]
+    seeds: Sequence[int]
+    updates: int
+    jobs: int
+
+    def __post_init__(self) -> None:
+        for override in itertools.chain(*self.variants.values()):
+            name, _, value = override.partition("=")
+            check(name, value, name != "optimization.lr", "left out: --learning-rates says what is tried")
+        check_data_path(self.data.absolute())
+
+    def run(self) -> list[Tuned]:
+        """Trains and evaluates what is not complete.
+
+        Raises:
+            UserError: an override is not allowed, or a folder holds another run.
+            OSError: the data does not exist, or a training failed.
+        """
+        first, *others = self.seeds
+        tried = self._perplexities([(name, rate, first) for name in self.variants for rate in self.learning_rates])
+        best = {name: min(self.learning_rates, key=lambda rate: tried[name, rate, first]) for name in self.variants}
+        known = tried | self._perplexities([(name, rate, seed) for name, rate in best.items() for seed in others])
+        return [
+            Tuned(
+                name,
+                {rate: tried[name, rate, first] for rate in self.learning_rates},
+                best[name],
+                {seed: known[name, best[name], seed] for seed in self.seeds},
+            )
+            for name in self.variants
+        ]
+
+    def training(self, name: str, rate: float, seed: int) -> Callable[[], list[dict[str, Any]]]:
+        """What trains a variant, unless its run is complete, and returns what fairseq logged."""
+        overrides = [f"common.seed={seed}", *RECIPE, f"optimization.lr=[{rate}]", *self.variants[name]]
+        return partial(
+            pretrain, self.data.absolute(), self._folder(name, rate, seed), self.updates, EMBED_DIM, overrides
+        )
+
+    def _folder(self, name: str, rate: float, seed: int) -> Path:
+        return self.out.absolute() / name / f"lr{rate:g}" / f"seed{seed}"
+
+    def _perplexities(self, runs: Sequence[tuple[str, float, int]]) -> dict[tuple[str, float, int], float]:
+        for result in side_by_side([self.training(*run) for run in runs], self.jobs):
+            if isinstance(result, Exception):
+                raise result
+        return {run: perplexity(self.data.absolute(), self._folder(*run)) for run in runs}
 
 
-def _perplexity(data: Path, run: Path) -> float:
-    roberta = LinformerRobertaModel.from_pretrained(str(run), "checkpoint_last.pt", str(data), seed=1)
-    return masked_lm_perplexity(roberta.model, roberta.task, batches=BATCHES)
+def perplexity(data: Path, run: Path) -> float:
+    """Of a run's last checkpoint, at the same masked tokens of valid for every run on the same data."""
+    file, digest = run / PERPLEXITY_FILE, digest_file(run / CHECKPOINT)
+    if file.is_file() and (measured := read_state(file, _Measured))["checkpoint"] == digest:
+        return measured["perplexity"]
+    roberta = LinformerRobertaModel.from_pretrained(str(run), CHECKPOINT, str(data), seed=1)
+    value = masked_lm_perplexity(roberta.model, roberta.task, batches=BATCHES)
+    write_whole(file, json.dumps(_Measured(checkpoint=digest, perplexity=value)))
+    return value
 
 
-def as_table(perplexities: Mapping[str, Sequence[float]], updates: int, seeds: Sequence[int]) -> str:
-    """Perplexities by variant and seed in Markdown, with mean and sample standard deviation."""
+def as_table(variants: Sequence[Tuned], reference: Tuned, updates: int) -> str:
+    """Perplexities by variant and seed in Markdown, and how far each is behind one of them; then what was tried."""
+    seeds = list(reference.perplexities)
     title = f"perplexity after {updates} updates, seeds {', '.join(map(str, seeds))}"
-    lines = [f"| variant | {title} | mean |", "|---|---|---|"]
-    for name, values in perplexities.items():
-        deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    lines = [f"| variant | lr | {title} | mean | behind {reference.name} |", "|---" * 5 + "|"]
+    for variant in variants:
+        values = [variant.perplexities[seed] for seed in seeds]
         each = ", ".join(f"{value:.2f}" for value in values)
-        lines.append(f"| {name} | {each} | {statistics.mean(values):.2f}{deviation} |")
+        behind = [100 * (variant.perplexities[seed] / reference.perplexities[seed] - 1) for seed in seeds]
+        last = "" if variant is reference else f"{with_deviation(behind, '+.1f')} %"
+        lines.append(
+            f"| {variant.name} | {variant.learning_rate:g} | {each} | {with_deviation(values, '.2f')} | {last} |"
+        )
+    rates = list(reference.tried)
+    if len(rates) > 1:
+        columns = " | ".join(f"lr {rate:g}" for rate in rates)
+        lines += ["", f"| perplexity with seed {seeds[0]} | {columns} |", "|---" * (1 + len(rates)) + "|"]
+        for variant in variants:
+            lines.append(f"| {variant.name} | {' | '.join(f'{variant.tried[rate]:.2f}' for rate in rates)} |")
     return "\n".join(lines)
+
+
+def with_deviation(values: Sequence[float], form: str) -> str:
+    """Mean and, of several values, their sample standard deviation."""
+    mean = format(statistics.mean(values), form)
+    return f"{mean} ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 else mean

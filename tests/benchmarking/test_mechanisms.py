@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from benchmarking import mechanisms
+from benchmarking import mechanisms, variants
 from benchmarking.measuring import Machine
 from benchmarking.mechanisms import CostMeter, compare_mechanisms, tiny_sizes
 
@@ -21,15 +21,16 @@ def data(tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Stands for the trainings: the perplexities that they log, ten updates each; and what they were asked for."""
+    """Stands for the trainings: the validations that they log, ten updates each; and what they were asked for."""
     asked = []
-    curves = {"softmax": [(5.0, 90.0), (10.0, 40.0)], "linear": [(5.0, 80.0), (10.0, 30.5)]}
+    perplexities = {"softmax": 40.0, "linear": 30.5, "one-mean": 50.0}
 
     def pretrain(data, folder, updates, embed_dim, overrides):
-        asked.append((folder.name, updates, embed_dim, overrides))
-        return [{"valid_num_updates": n, "valid_ppl": ppl} for n, ppl in curves[folder.name]] + [{"loss": 1}]
+        asked.append((folder.parents[1].name, updates, overrides))
+        return [{"valid_num_updates": n, "valid_ppl": ppl} for n, ppl in ((5.0, 90.0), (10.0, 41.0))] + [{"loss": 1}]
 
-    monkeypatch.setattr(mechanisms, "pretrain", pretrain)
+    monkeypatch.setattr(variants, "pretrain", pretrain)
+    monkeypatch.setattr(variants, "perplexity", lambda data, run: perplexities[run.parents[1].name])
     monkeypatch.setattr(mechanisms, "tiny_sizes", lambda data: replace(SIZES, dropout=0.0))
     monkeypatch.setattr(mechanisms, "LENGTHS", {32: 8, 128: 16})
     monkeypatch.setattr(mechanisms, "TOKENS", 64)
@@ -37,28 +38,34 @@ def trained(monkeypatch):
 
 
 @pytest.mark.slow
-def test_table_plots_and_cost(trained, data, tmp_path):
-    compare_mechanisms(data, tmp_path / "out", ["softmax", "linear"], updates=10, rounds=1)
+def test_tables_plots_and_cost(trained, data, tmp_path):
+    def compare():
+        return compare_mechanisms(data, tmp_path / "out", ["softmax", "linear"], [0.1], [1, 2], 10, jobs=1, rounds=1)
+
+    assert compare().startswith((tmp_path / "out" / "results.md").read_text().rstrip())
     lines = (tmp_path / "out" / "results.md").read_text().splitlines()
-    assert lines[0].startswith("| attention | perplexity | parameters | tokens/s, n=32 | MiB, n=32 | tokens/s, n=128 |")
-    assert [line.split(" | ")[:2] for line in lines[2:]] == [["| `linear`", "30.5"], ["| `softmax`", "40.0"]]
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| linear", "| softmax", "| one-mean"], "best first"
+    assert lines[2].endswith("| -23.8 ± 0.0 % |") and lines[3].endswith(" |  |"), (
+        "compared with the first that is named"
+    )
+    assert lines[6].startswith("| attention | parameters | tokens/s, n=32 | MiB, n=32 | tokens/s, n=128 |")
     (measured,) = json.loads((tmp_path / "out" / "cost.json").read_text())
     cost = measured["cost"]
     assert all(own["seconds"]["128"] > 0 and own["MiB"]["128"] > own["MiB"]["32"] > 0 for own in cost.values())
     assert cost["softmax"]["parameters"] == cost["linear"]["parameters"]
     assert all((tmp_path / "out" / name).stat().st_size > 10_000 for name in ("perplexity.png", "cost.png"))
-    assert [name for name, *_ in trained] == ["softmax", "linear"]
-    for name, updates, embed_dim, overrides in trained:
-        assert (updates, embed_dim) == (10, 128) and f"model.attention={name}" in overrides
+    asked = {name: overrides for name, _, overrides in trained}
+    assert "model.attention=linear" in asked["linear"] and "model.projected_length=1" in asked["one-mean"]
+    assert all("dataset.validate_interval_updates=1" in overrides for overrides in asked.values())
 
-    compare_mechanisms(data, tmp_path / "out", ["softmax", "linear"], updates=10, rounds=1)
+    compare()
     assert json.loads((tmp_path / "out" / "cost.json").read_text()) == [measured], "not measured again"
 
 
 def test_the_model_that_is_measured_is_that_of_the_configuration(data):
     """Its dictionary has 50 pieces, fairseq's four own symbols, and the <mask> of the task."""
     sizes = tiny_sizes(data)
-    assert (sizes.layers, sizes.embed_dim, sizes.heads, sizes.vocabulary) == (4, 128, 4, 55)
+    assert (sizes.layers, sizes.embed_dim, sizes.heads, sizes.vocabulary) == (2, 64, 4, 55)
     assert (sizes.dropout, sizes.sharing) == (0.0, "layerwise")
     assert sizes.options == (("local_conv", 9), ("encoder_normalize_before", True))
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import quickstart
 from benchmarking.mechanisms import compare_mechanisms
-from benchmarking.variants import compare_variants
+from benchmarking.multipliers import compare_multipliers
+from benchmarking.variants import Comparison
 
 from fairseq_linformer.cli.prepare_glue import prepare_glue
 from fairseq_linformer.cli.prepare_imdb import prepare_imdb
@@ -91,6 +92,7 @@ def test_odd_names_that_it_can_have() -> None:
 
 
 NONE, SPLIT = Path("none"), Path("a:b")
+COMPARED = {"learning_rates": [0.1], "seeds": [1], "updates": 1, "jobs": 1}
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,9 @@ NONE, SPLIT = Path("none"), Path("a:b")
     [
         (prepare_glue, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
         (prepare_imdb, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
-        (compare_variants, {"data": SPLIT, "out": NONE, "variants": {}, "seeds": [], "updates": 1, "jobs": 1}),
-        (compare_mechanisms, {"data": SPLIT, "out": NONE, "attentions": [], "updates": 1, "rounds": 1}),
+        (Comparison, {"data": SPLIT, "out": NONE, "variants": {}, **COMPARED}),
+        (compare_mechanisms, {"data": SPLIT, "out": NONE, "attentions": [], "rounds": 1, **COMPARED}),
+        (compare_multipliers, {"data": SPLIT, "out": NONE, "lengths": [512], "multipliers": [1.0], **COMPARED}),
         (
             quickstart.quickstart,
             {"corpus": [NONE], "out": SPLIT, "vocab_size": 9, "updates": 1, "fine_tuning_updates": 1, "seeds": [1]},

@@ -1,0 +1,35 @@
+"""The options that the comparisons of trained models share (scripts/compare.py and its siblings)."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_linformer.cli.arguments import make_parser, number
+
+from .variants import LEARNING_RATE
+
+
+def comparison_parser(
+    about: str | None, *, out: str, updates: int, learning_rates: Sequence[float] = (LEARNING_RATE,)
+) -> argparse.ArgumentParser:
+    """A parser with the options of a ``Comparison``, variants aside."""
+    parser = make_parser(about)
+    add, count = parser.add_argument, number(int, least=1)
+    add("--data", metavar="DIR", type=Path, required=True, help="a corpus of scripts/prepare_corpus.py")
+    add("--out", metavar="DIR", type=Path, default=Path(out), help=f"default: {out}")
+    rates = f"tried for each with the first seed (default {' '.join(map(str, learning_rates))})"
+    add("--learning-rates", metavar="LR", nargs="+", type=number(float, above=0), default=[*learning_rates], help=rates)
+    add("--seeds", metavar="N", nargs="+", type=number(int, least=0), default=[1, 2, 3], help="default: 1 2 3")
+    add("--updates", metavar="N", type=count, default=updates, help=f"default: {updates}")
+    add("--jobs", metavar="N", type=count, default=2, help="runs at a time (default 2)")
+    return parser
+
+
+def parse_once_each(parser: argparse.ArgumentParser, words: Sequence[str] | None, *more: str) -> argparse.Namespace:
+    """The arguments, of which seeds, learning rates and the options named after them hold each value once."""
+    arguments = parser.parse_args(words)
+    for option in ("--seeds", "--learning-rates", *more):
+        values = getattr(arguments, option.lstrip("-").replace("-", "_"))
+        if len(set(values)) < len(values):
+            parser.error(f"{option}: each must be there once, not {', '.join(map(str, values))}")
+    return arguments

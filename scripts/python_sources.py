@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Writes the sources of Python's standard library as text to pretrain on, one file per document.
+
+example:
+  python scripts/python_sources.py --out data/python
+  python scripts/prepare_corpus.py --train data/python/train.txt --valid data/python/valid.txt --out data-bin/python
+
+In a source file names return again and again, far apart: what one position needs is often many lines away. So
+attention is worth more here than in novels, and mechanisms can be compared (docs/quality.md). Every Python brings the
+text along; comparable figures need the same version of it. One file in twenty is for validation. Indentation, blank
+lines, tables of character encodings, and files above 200,000 bytes, which are tables too, are left out.
+"""
+
+import argparse
+import random
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fairseq_linformer.cli.arguments import make_parser
+from fairseq_linformer.cli.program import program
+from fairseq_linformer.system.files import write_whole
+
+LARGEST = 200_000  # bytes
+VALID_SHARE = 0.05
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="gets train.txt and valid.txt")
+    return parser.parse_args(words)
+
+
+def source_files() -> list[Path]:
+    """The files of the running Python's standard library, in a shuffled order that depends on their names alone."""
+    library = Path(sysconfig.get_path("stdlib"))
+    names = sorted(path.relative_to(library) for path in library.rglob("*.py"))
+    own = [library / name for name in names if not {"site-packages", "encodings"} & set(name.parts)]
+    files = [path for path in own if path.stat().st_size <= LARGEST]
+    random.Random(1).shuffle(files)
+    return files
+
+
+def as_documents(files: Iterable[Path]) -> str:
+    """Their lines without indentation, a blank line after each file; what is not UTF-8 is left out."""
+    documents = []
+    for path in files:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        documents.append("\n".join(line.strip() for line in lines if line.strip()))
+    return "\n\n".join(document for document in documents if document) + "\n"
+
+
+def main() -> None:
+    out = parse_arguments().out
+    with program():
+        files = source_files()
+        first = round(len(files) * VALID_SHARE)
+        out.mkdir(parents=True, exist_ok=True)
+        for split, own in (("valid", files[:first]), ("train", files[first:])):
+            text = as_documents(own)
+            write_whole(out / f"{split}.txt", text)
+            print(f"{out / split}.txt: {len(own)} files, {len(text) / 1e6:.1f} million characters")
+
+
+if __name__ == "__main__":
+    main()
