@@ -171,6 +171,11 @@ def test_projected_length_by_layer_as_a_flag(written):
             {"projection": "conv", "projection_multiplier": 0.5},
             "projection_multiplier=0.5 .* left out with projection=conv",
         ),
+        ({"linformer_window": -1}, "linformer_window=-1 is not allowed: it must be at least 0"),
+        (
+            {"attention": "revisited-linformer", "linformer_window": 8},
+            r"linformer_window=\[8.*\] is not allowed: it must be left out with attention=revisited-linformer",
+        ),
         ({"projection_multiplier": 0.0}, "projection_multiplier=0.0 is not allowed: it must be a number above 0"),
         ({"projection_multiplier": float("inf")}, "projection_multiplier=inf is not allowed"),
         (

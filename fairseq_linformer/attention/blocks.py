@@ -42,6 +42,15 @@ def with_neighbours(blocks: Tensor) -> Tensor:
     return torch.cat([padded[:, :-2], blocks, padded[:, 2:]], dim=2)
 
 
+def with_margins(x: Tensor, size: int) -> Tensor:
+    """(B, n, ...) -> (B, N, b + 2 e, ...): each block and e positions on either side, zeros (False) beyond the ends.
+
+    e = floor(b / 2), and 1 beside b = 1, as Long-Short's authors have it.
+    """
+    beside = max(1, size // 2)
+    return with_neighbours(into_blocks(x, size))[:, :, size - beside : 2 * size + beside]
+
+
 def convolution_per_head(heads: int, width: int) -> nn.Conv2d:
     """A depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
 

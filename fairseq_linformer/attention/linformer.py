@@ -8,11 +8,16 @@ Keys and values are projected along the sequence before the bias is added, K = W
 does (fairseq ``examples/linformer``): E (W_k X + b_k) differs by the bias alone. ``projection.py`` has E and F.
 """
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, AttentionConfig, register_attention
+from ..errors import check
+from .base import Attention, AttentionConfig, Options, option, register_attention
+from .blocks import block_size, into_blocks, leading, with_margins
 from .projection import PROJECTIONS, LinearProjection, Projection
 
 SHARINGS = ("none", "headwise", "key-value", "layerwise")
@@ -56,13 +61,15 @@ class ProjectedAttention(Attention):
             built = PROJECTIONS[config.projection].build(config, layer)
             return built.requires_grad_(False) if config.freeze_projection else built
 
+        options = cls.read_options(config)
         shared = projection(0) if config.sharing == "layerwise" else None
         layers: list[Attention] = []
         for layer in range(config.encoder_layers):
             key_projection = shared or projection(layer)
             separate = config.sharing in ("none", "headwise")
             value_projection = projection(layer) if separate else key_projection
-            layers.append(cls.build(config, key_projection=key_projection, value_projection=value_projection))
+            projections = {"key_projection": key_projection, "value_projection": value_projection}
+            layers.append(cls.build(config, **projections, **cls.arguments(config, options, layer)))
         return layers
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
@@ -122,15 +129,77 @@ class ProjectedAttention(Attention):
         return rows @ weight.transpose(1, 2) + linear.bias.view(self.num_heads, 1, self.head_dim)
 
 
-@register_attention("linformer")
+@dataclass
+class LinformerOptions(Options):
+    """The paper has no window."""
+
+    window: list[int] = option(  # noqa: RUF009 (it makes a field)
+        0,
+        "w: every position also sees its segment of w positions and w / 2 on either side as they are; 0: none; a "
+        "number, one per layer (0,64,…), or FIRST..LAST layer",
+        per_layer=True,
+    )
+
+    SMALL: ClassVar = ({}, {"window": 4}, {"window": 1})
+
+    def validate(self, config: AttentionConfig, prefix: str) -> None:
+        for window in self.window:
+            check(prefix + "window", window, window >= 0, "at least 0 (none)")
+
+
+@register_attention("linformer", LinformerOptions)
 class LinformerAttention(ProjectedAttention):
     """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
 
     Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
     where softmax attention takes B (4 n d^2 + 2 n^2 d).
+
+    With a window the k rows and what is near stand under one softmax: queries are cut into segments of w, and see their
+    own segment and w / 2 positions on either side as they are, as in Long-Short (Zhu et al. 2021, arXiv 2107.02192,
+    section 3.3). That adds B (2 n d^2 + 4 n w d).
+
+    Args:
+        embed_dim, num_heads, dropout, key_projection, value_projection: as in ``ProjectedAttention``.
+        window: w, 0 for none.
     """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float,
+        key_projection: Projection,
+        value_projection: Projection,
+        window: int = 0,
+    ):
+        super().__init__(embed_dim, num_heads, dropout, key_projection, value_projection)
+        self.window = window
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         keys, values, rows = self.keys_and_values(x, padding_mask)
+        if self.window:
+            return self._attend_near_and_far(x, keys, values, rows, padding_mask)
         attn_mask = None if rows is None else rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
         return self.softmax_attention(self.split_heads(self.q_proj(x)), keys, values, attn_mask)
+
+    def _attend_near_and_far(
+        self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, padding_mask: Tensor | None
+    ) -> Tensor:
+        """The N segments are rows of a larger batch, B N, each with the m rows and its own f = w + 2 e positions."""
+        window = block_size(self.window, x.size(1))
+        queries = into_blocks(self.q_proj(x), window)  # (B, N, w, d)
+        near = with_margins(self.real_positions(x, padding_mask), window)  # (B, N, f)
+        far = near.new_ones((x.size(0), keys.size(2))) if rows is None else rows
+        attn_mask = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1), near], dim=2)  # (B, N, m + f)
+        keys = self._far_and_near(keys, with_margins(self.k_proj(x), window))
+        values = self._far_and_near(values, with_margins(self.v_proj(x), window))
+        heads = self.attend(
+            self.split_heads(queries.flatten(0, 1)), keys, values, attn_mask.flatten(0, 1)[:, None, None]
+        )
+        positions = heads.transpose(1, 2).flatten(0, 1).unflatten(0, (x.size(0), -1))  # (B, N w, h, d_h)
+        return self.join_heads(leading(positions, x.size(1), dim=1).transpose(1, 2))
+
+    def _far_and_near(self, far: Tensor, near: Tensor) -> Tensor:
+        """(B, h, m, d_h) and (B, N, f, d) -> (B N, h, m + f, d_h)."""
+        everywhere = far.unsqueeze(1).expand(-1, near.size(1), -1, -1, -1)
+        return torch.cat([everywhere.flatten(0, 1), self.split_heads(near.flatten(0, 1))], dim=2)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from ..errors import check
 from .base import Attention, AttentionConfig, Options, option, register_attention
-from .blocks import block_size, convolution_per_head, into_blocks, leading, with_neighbours
+from .blocks import block_size, convolution_per_head, into_blocks, leading, with_margins
 from .sdpa import attend
 
 
@@ -115,7 +115,7 @@ class LongShortAttention(Attention):
         keys = self.far_and_near(keys, projection, window, first_key)
         values = self.far_and_near(values, projection, window, first_value)
         far = self.rank + int(self.class_token)
-        attn_mask = F.pad(self.near(real, window), (far, 0), value=True)  # (B, s, m)
+        attn_mask = F.pad(with_margins(real, window), (far, 0), value=True)  # (B, s, m)
         attn_mask = attn_mask.flatten(0, 1)[:, None, None, :]  # (B s, 1, 1, m)
         queries = into_blocks(self.q_proj(x), window).flatten(0, 1)  # (B s, w, d): a segment attends as a row does
         segments = self.attend(self.split_heads(queries), keys, values, attn_mask)  # (B s, h, w, d_h)
@@ -141,12 +141,6 @@ class LongShortAttention(Attention):
         far = projection @ self.split_heads(rows)  # (B, h, r, n) (B, h, n, d_h)
         far = far.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
         far = self.global_norm(far if first is None else torch.cat([first, far], dim=1))  # (B, g + r, d)
-        near = self.near(rows, window)
+        near = with_margins(rows, window)
         both = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))
-
-    @staticmethod
-    def near(x: Tensor, window: int) -> Tensor:
-        """(B, n, ...) -> (B, s, w + 2 e, ...): each segment and what is beside it, zeros (False) beyond the ends."""
-        beside = max(1, window // 2)  # e: 1 beside w = 1 too, as the authors have it
-        return with_neighbours(into_blocks(x, window))[:, :, window - beside : 2 * window + beside]

@@ -310,6 +310,37 @@ class AttentionPooling(WindowProjection):
         return (weights.transpose(2, 3) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
 
+class SplitPooling(WindowProjection):
+    """The mean of a part of the window: the heads divide every window's real positions among themselves.
+
+    Head i of h has those from floor(i r / h) to ceil((i + 1) r / h), of r. So the heads of a layer see h k different
+    rows where mean pooling shows all of them the same k; with w <= h every position is a row of its own to some head.
+    Attention costs what it does with any projection of k rows, pooling B n h d per call. LongNet's heads divide the
+    positions of a segment in this way, without pooling (Ding et al. 2023, arXiv 2307.02486, section 2.3).
+    """
+
+    SHARINGS = ("key-value", "layerwise")
+    TRAINABLE = False
+
+    def __init__(self, window: int, num_heads: int, rows: int | None = None):
+        super().__init__(window, rows)
+        self.num_heads = num_heads
+
+    @classmethod
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        return {**super().arguments(config, layer), "num_heads": config.encoder_attention_heads}
+
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        """A row for every head: (B, h, m, d)."""
+        sizes = real.sum(2, keepdim=True)  # (B or 1, m, 1)
+        heads, h = torch.arange(self.num_heads, device=real.device), self.num_heads
+        start, end = sizes * heads // h, (sizes * (heads + 1) + h - 1) // h  # (B or 1, m, h)
+        positions = torch.arange(real.size(2), device=real.device)
+        own = (positions >= start.unsqueeze(-1)) & (positions < end.unsqueeze(-1))  # (B or 1, m, h, w)
+        weights = own.to(windows.dtype) / (end - start).clamp(min=1).unsqueeze(-1)
+        return (weights @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
+
+
 PROJECTIONS: dict[str, type[Projection]] = {
     "linear": LinearProjection,
     "random": RandomProjection,
@@ -317,4 +348,5 @@ PROJECTIONS: dict[str, type[Projection]] = {
     "mean-pool": MeanPooling,
     "max-pool": MaxPooling,
     "attention-pool": AttentionPooling,
+    "split-pool": SplitPooling,
 }

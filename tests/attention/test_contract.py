@@ -33,8 +33,13 @@ CASES += [
     for projection, kind in PROJECTIONS.items()
     for sharing in kind.SHARINGS[:2]
 ]
+CASES += [
+    ("linformer", {"projection": projection, "sharing": "key-value", **small})
+    for projection in ("linear", "mean-pool", "split-pool")  # rows that are all seen, that are not, and one per head
+    for small in ATTENTIONS["linformer"].Options.SMALL[1:]
+]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
-WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool")
+WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool", "split-pool")
 
 
 def reference_of(name):
@@ -116,12 +121,14 @@ class LargestTensor(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_memory_grows_with_n_and_not_with_its_square(name):
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in ATTENTIONS), ("linformer", {"window": 64})], ids=str
+)
+def test_memory_grows_with_n_and_not_with_its_square(name, options):
     """Forward and backward, from n = 1k to 8k, with each mechanism's default options: at most as n sqrt n."""
     largest = []
     for n in (1024, 8192):
-        attention = build(name, heads=2, n=n, k=64, d=16)[0]
+        attention = build(name, heads=2, n=n, k=64, d=16, **options)[0]
         x = torch.randn(1, n, 16, requires_grad=True)
         with LargestTensor() as made:
             attention(x).sum().backward()
@@ -242,12 +249,20 @@ def test_at_full_length_an_adaptive_projection_is_the_plain_one(projection):
 def test_pooling_attends_to_a_text_of_at_most_k_tokens_exactly():
     """Where every token is a window of its own, a row of pooling is the token: softmax attention."""
     softmax = build("softmax")[0].double()
-    for projection in ("mean-pool", "max-pool", "attention-pool"):
+    for projection in ("mean-pool", "max-pool", "attention-pool", "split-pool"):
         pooled = build("linformer", projection=projection, sharing="key-value", adaptive=True)[0].double()
         pooled.load_state_dict(softmax.state_dict(), strict=False)
         for length in (1, 3, 5):
             x = torch.randn(2, length, D, dtype=torch.float64)
             torch.testing.assert_close(pooled(x), softmax(x))
+
+
+def test_heads_together_see_every_position():
+    """Of split pooling: with windows of as many positions as there are heads, each head has one of them."""
+    projection = build("linformer", projection="split-pool", sharing="key-value", k=5)[0].key_projection  # w = h = 3
+    x = torch.randn(2, N, D)
+    rows = projection(x)  # (B, h, k, d)
+    torch.testing.assert_close(rows.transpose(1, 2).flatten(1, 2), x)
 
 
 def test_the_random_projection_is_fixed_and_kept_in_checkpoints():
@@ -280,6 +295,16 @@ def test_gradcheck(projection, sharing):
         return out[0], out[1, :3]  # what stands at padded positions is free
 
     assert torch.autograd.gradcheck(function, (x, *trained), fast_mode=True)
+
+
+def test_the_window_may_differ_per_layer():
+    """And has no parameters: a checkpoint without one loads."""
+    without, with_windows = (build("linformer", sharing="none", window=window) for window in (0, [0, 4]))
+    assert [layer.window for layer in with_windows] == [0, 4]
+    x = torch.randn(2, N, D)
+    for one, other, alike in zip(without, with_windows, (True, False), strict=True):
+        other.load_state_dict(one.state_dict())
+        assert torch.equal(one(x), other(x)) == alike
 
 
 def test_frozen_projection_is_not_trained():

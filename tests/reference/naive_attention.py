@@ -4,6 +4,8 @@ Each function has the name of its mechanism, takes the module (for its weights) 
 x (n, d), and returns (n, d). Dropout is left out.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from fairseq_linformer.attention.projection import (
     MaxPooling,
     MeanPooling,
     Projection,
+    SplitPooling,
     WindowProjection,
 )
 from fairseq_linformer.attention.softmax import SoftmaxAttention
@@ -89,8 +92,20 @@ def pooled(projection: WindowProjection, head: int, window: list[Tensor]) -> Ten
     if isinstance(projection, AttentionPooling):
         weights = [(projection.weight[head] * position).sum().exp() for position in window]
         return sum(weight * position for weight, position in zip(weights, window, strict=True)) / sum(weights)
+    if isinstance(projection, SplitPooling):
+        share = len(window) / projection.num_heads  # of the window, to each head, in positions and parts of them
+        own = window[int(head * share + 1e-9) : math.ceil((head + 1) * share - 1e-9)]
+        return sum(own) / len(own)
     assert isinstance(projection, MaxPooling)
     return torch.stack([max(channel) for channel in zip(*window, strict=True)])
+
+
+def neighbours(position: int, length: int, window: int) -> list[int]:
+    """The positions of the segment of `window` that a position lies in, and half of one (at least 1) on either side."""
+    if window == 0:
+        return []
+    start, beside = position - position % window, max(1, window // 2)
+    return [q for q in range(length) if start - beside <= q < start + window + beside]
 
 
 def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
@@ -99,6 +114,13 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
     for i, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        keys, values = project(module.key_projection, i, x), project(module.value_projection, i, x)
-        heads.append(attend(x @ wq.T + bq, keys @ wk.T + bk, values @ wv.T + bv))
+        keys = project(module.key_projection, i, x) @ wk.T + bk
+        values = project(module.value_projection, i, x) @ wv.T + bv
+        rows = []
+        for p in range(len(x)):
+            seen = x[neighbours(p, len(x), module.window)]
+            near_keys, near_values = seen @ wk.T + bk, seen @ wv.T + bv
+            query = (wq @ x[p] + bq).unsqueeze(0)
+            rows.append(attend(query, torch.cat([keys, near_keys]), torch.cat([values, near_values])))
+        heads.append(torch.cat(rows))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
