@@ -1,5 +1,5 @@
-"""Linformer for RoBERTa-style pretraining with fairseq. Importing this package registers the model, the tasks and the
-criterion.
+"""Linformer for RoBERTa-style pretraining with fairseq. Importing this package registers the model, the tasks, the
+criterion and the learning-rate schedule.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from .model import LinformerRobertaModel
 from .system.console import hide_noise
 from .task import DynamicMaskedLMTask, TextPredictionTask
 from .training.checkpoint_files import CheckpointFiles
+from .training.trapezoidal import TrapezoidalSchedule
 
 # Plain data that torch.load reads with this, while it still refuses everything that could run code (weights_only stays
 # on): fairseq-train's checkpoints hold their arguments as an argparse.Namespace, and those of tasks that are chosen by
@@ -27,4 +28,10 @@ PathManager.register_handler(CheckpointFiles())
 hide_noise()
 install_excepthook()
 
-__all__ = ["DynamicMaskedLMTask", "LinformerRobertaModel", "TextPredictionCriterion", "TextPredictionTask"]
+__all__ = [
+    "DynamicMaskedLMTask",
+    "LinformerRobertaModel",
+    "TextPredictionCriterion",
+    "TextPredictionTask",
+    "TrapezoidalSchedule",
+]

@@ -118,6 +118,9 @@ class LinformerRobertaConfig(FairseqDataclass):
     # RoBERTa's own
     activation_fn: ACTIVATION_CHOICES = option("gelu", "activation of the feed-forward network and the LM head")  # type: ignore[valid-type]
     pooler_activation_fn: ACTIVATION_CHOICES = option("tanh", "activation of the classification head")  # type: ignore[valid-type]
+    gated_ffn: bool = option(
+        False, "feed-forward network act(x U) * (x V) times W without biases (GeGLU) instead of act(x U + b) W + c"
+    )
     encoder_normalize_before: bool = option(False, "layer norm before each block (pre-norm) instead of after it")
     layernorm_embedding: Optional[bool] = option(None, "layer norm on the embedding (default: true)")
     dropout: float = option(0.1, "dropout probability of embeddings and of each block's output", recipe=True)

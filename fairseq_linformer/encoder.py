@@ -44,7 +44,8 @@ class EncoderLayer(nn.Module):
     """One block: x + attention(x), then x + feed-forward(x), each with dropout and with layer norm after it.
 
     With ``encoder_normalize_before`` the norm stands before (pre-norm). ``local_conv`` adds a convolution of the
-    attention's input to the attention's output.
+    attention's input to the attention's output. With ``gated_ffn`` the feed-forward network is a gated one without
+    biases, with gelu GeGLU (Shazeer 2020, arXiv 2002.05202, eq. 6): half again as many parameters for the same width.
     """
 
     def __init__(self, config: ResolvedConfig, attention: Attention):
@@ -54,8 +55,9 @@ class EncoderLayer(nn.Module):
         self.self_attn = attention
         self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
         self.self_attn_layer_norm = nn.LayerNorm(embed_dim)
-        self.fc1 = nn.Linear(embed_dim, config.encoder_ffn_embed_dim)
-        self.fc2 = nn.Linear(config.encoder_ffn_embed_dim, embed_dim)
+        self.gated, width = config.gated_ffn, config.encoder_ffn_embed_dim
+        self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
+        self.fc2 = nn.Linear(width, embed_dim, bias=not self.gated)
         self.final_layer_norm = nn.LayerNorm(embed_dim)
         self.activation_fn = utils.get_activation_fn(config.activation_fn)
         self.dropout = Dropout(config.dropout)
@@ -79,7 +81,13 @@ class EncoderLayer(nn.Module):
         return mixed if self.local_conv is None else mixed + self.local_conv(x, padding_mask)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(x))))
+        hidden = self.fc1(x)
+        if self.gated:
+            gates, hidden = hidden.chunk(2, dim=-1)
+            hidden = self.activation_fn(gates) * hidden
+        else:
+            hidden = self.activation_fn(hidden)
+        return self.fc2(self.activation_dropout(hidden))
 
 
 class RecomputedLayer(EncoderLayer):

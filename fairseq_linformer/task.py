@@ -21,6 +21,7 @@ from fairseq.utils import split_paths
 from omegaconf import II, open_dict
 
 from .data.epochs import SharedEpochDataset
+from .data.masking import share_of_masks, thin_masks
 from .data.targets import MultiHotDataset, WordTargetDataset
 from .data.tasks import KINDS, SUMMARY_FILE, Task, label_names, own_task, read_summary
 from .data.tokenizer import DICTIONARY_FILE
@@ -45,8 +46,12 @@ def _save_interval() -> Any:
 
 @dataclass
 class DynamicMaskedLMConfig(MaskedLMConfig):
-    """Options of ``dynamic_masked_lm``: those of ``masked_lm``, and how often a run is saved."""
+    """Options of ``dynamic_masked_lm``: those of ``masked_lm``, the share of masks at the end, how often to save."""
 
+    mask_prob_end: Optional[float] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "masked share of the last update and of validation, falling to it (default: mask_prob)"},
+    )
     save_interval_minutes: float = _save_interval()
 
 
@@ -55,6 +60,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     """Masked language modelling with new masks in each epoch: RoBERTa's dynamic masking (Liu et al. 2019, section 4.1).
 
     fairseq's ``masked_lm`` means to do so, but from the second epoch on its worker processes mask as in the first.
+
+    With ``mask_prob_end`` the masked share falls linearly over the updates of a run (Ankner et al. 2023, arXiv
+    2305.15096). Validation has the last share, so that its losses compare.
     """
 
     NEXT = "python scripts/prepare_glue.py --source glue.zip --tokenizer {run} --out data-bin/tasks"
@@ -71,11 +79,39 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         # fairseq reads the tokenizer for word boundaries from an attribute that its tasks no longer have.
         allowed = "false: fairseq's masked_lm cannot mask whole words"
         check("mask_whole_words", cfg.mask_whole_words, not cfg.mask_whole_words, allowed)
-        return super().setup_task(cfg, **kwargs)
+        first, last = cfg.mask_prob, cfg.mask_prob_end
+        check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
+        task = super().setup_task(cfg, **kwargs)
+        if last is not None and task.to_train is not None:
+            updates = task.to_train.optimization.max_update
+            allowed = "left out without optimization.max_update, over which the share of masks falls"
+            check("mask_prob_end", last, updates > 0, allowed)
+        return task
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch, combine, **kwargs)
         self.datasets[split] = SharedEpochDataset(self.datasets[split])
+
+    def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
+        """The batch with as many masks as its update has."""
+        first, last, cfg = self.cfg.mask_prob, self.cfg.mask_prob_end, self.to_train
+        if last is None or cfg is None:
+            return sample
+        return self._thinned(sample, share_of_masks(first, last, update_num, cfg.optimization.max_update), update_num)
+
+    def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
+        """One batch of validation, with the masks of the last update; the same ones whenever it is validated."""
+        if self.cfg.mask_prob_end is not None:
+            sample = self._thinned(sample, self.cfg.mask_prob_end, 0)
+        return super().valid_step(sample, model, criterion)
+
+    def _thinned(self, sample: dict[str, Any], share: float, update: int) -> dict[str, Any]:
+        """The batch with this share of its positions masked, of which the dataset masked ``mask_prob``."""
+        inputs = sample["net_input"]
+        kept, seed = share / self.cfg.mask_prob, 1_000_003 * self.cfg.seed + update
+        pad = self.source_dictionary.pad()
+        tokens, targets = thin_masks(inputs["src_tokens"], sample["target"], sample["id"], kept, seed, pad)
+        return {**sample, "net_input": {**inputs, "src_tokens": tokens}, "target": targets}
 
 
 @dataclass

@@ -11,6 +11,7 @@ from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
+from fairseq_linformer.training.trapezoidal import TrapezoidalConfig
 from tests.helpers import ROOT
 from tests.helpers.configs import composed
 
@@ -35,6 +36,20 @@ def test_pretraining(name):
     if size != "tiny":
         tokens = 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] * cfg.task.tokens_per_sample
         assert tokens == 2**20, "the header's batch arithmetic"
+
+
+@pytest.mark.parametrize("name", PRETRAIN)
+def test_the_modern_preset_changes_the_recipe_of_each(name):
+    paper, modern = (composed("pretrain", name, "task.data=DATA", *more) for more in ([], ["+preset=modern"]))
+    OmegaConf.resolve(modern)
+    assert (modern.task.mask_prob, modern.task.mask_prob_end) == (0.3, 0.15)
+    assert (modern.task.leave_unmasked_prob, modern.task.random_token_prob) == (0.0, 0.0)
+    assert (modern.lr_scheduler._name, modern.lr_scheduler.decay_share) == ("trapezoidal", 0.2)
+    assert modern.lr_scheduler.warmup_updates == paper.lr_scheduler.warmup_updates
+    assert modern.lr_scheduler.total_num_update == modern.optimization.max_update == paper.optimization.max_update
+    assert modern.optimization == paper.optimization and modern.optimizer == paper.optimizer
+    config = resolve_config(modern.model, modern.task.tokens_per_sample)
+    assert config.gated_ffn and config.dropout == config.attention_dropout == 0
 
 
 WORDS = ["task.data=data-bin/tasks/MINE/", "checkpoint.finetune_from_model=CHECKPOINT"]
@@ -99,6 +114,7 @@ SET = {
     [
         ("model/options", LinformerRobertaConfig, "linformer_roberta"),
         ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
+        ("pretrain/lr_scheduler/trapezoidal", TrapezoidalConfig, "trapezoidal"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
         ("finetune/criterion/text_prediction", TextPredictionCriterionConfig, "text_prediction"),
     ],

@@ -30,6 +30,7 @@ MODELS += [
     if name not in ("softmax", "linformer")
     for small in kind.Options.SMALL[:1]
 ]
+MODELS += [{"gated_ffn": True}]
 MODELS += [{"linformer_window": 8}, {"linformer_window": 8, "projection": "split-pool", "adaptive_length": True}]
 
 # Each way through the code, once: compiling takes seconds. MODELS[3] has the random projection.
@@ -231,6 +232,21 @@ def test_parameter_counts_of_the_architectures(architecture, layers, d, ffn, hea
         )
     matrices = {"none": 2 * heads * layers, "headwise": 2 * layers, "key-value": layers, "layerwise": 1}[sharing]
     assert sum(p.numel() for p in model.parameters()) == parameters(layers, d, ffn, 512, matrices)
+
+
+def test_the_gated_network_is_geglu_without_biases():
+    """Shazeer 2020, eq. 6. At two thirds of the width it has as many weights as the other."""
+    plain, gated = (small(gated_ffn=on, encoder_ffn_embed_dim=width) for on, width in ((False, 48), (True, 32)))
+    layer = gated.encoder.sentence_encoder.layers[0]
+    matrices = [
+        sum(p.numel() for name, p in model.named_parameters() if ".fc" in name and p.dim() == 2)
+        for model in (plain, gated)
+    ]
+    assert matrices[0] == matrices[1] and layer.fc1.bias is None and layer.fc2.bias is None
+    x = torch.randn(2, 5, 24)
+    u, v = layer.fc1.weight[:32], layer.fc1.weight[32:]
+    expected = (torch.nn.functional.gelu(x @ u.T) * (x @ v.T)) @ layer.fc2.weight.T
+    torch.testing.assert_close(layer._feed_forward(x), expected)
 
 
 class WithoutInitialisation(LinformerRobertaModel):

@@ -4,10 +4,12 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import setup_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
@@ -394,3 +396,35 @@ def test_a_corpus_that_is_not_there_is_named(tmp_path):
 def test_whole_word_masks_are_refused(corpus):
     with pytest.raises(UserError, match=r"^mask_whole_words=True is not allowed: it must be false"):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), mask_whole_words=True))
+
+
+@pytest.mark.parametrize("last", [0.0, -0.1, 0.4])
+def test_a_share_of_masks_that_cannot_be_is_refused(corpus, last):
+    said = rf"^mask_prob_end={last} is not allowed: it must be above 0 and at most mask_prob=0\.3"
+    with pytest.raises(UserError, match=said):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), mask_prob=0.3, mask_prob_end=last))
+
+
+def test_masks_become_fewer_over_a_run_and_validation_has_the_last_share(corpus):
+    """What the criterion is given, by update."""
+    config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.1, "sample_break_mode": "none", "seed": 1}
+    task = DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(**config, tokens_per_sample=64))
+    task.load_dataset("train")
+    dataset = task.datasets["train"]
+    sample = dataset.collater([dataset[index] for index in range(len(dataset))])
+    shares = []
+
+    def criterion(model, sample):
+        shares.append(float(sample["target"].ne(task.source_dictionary.pad()).float().mean()))
+        return torch.zeros((), requires_grad=True), 1, {}
+
+    optimizer = SimpleNamespace(backward=lambda loss: None)
+    model = BaseFairseqModel()
+    task.to_train = OmegaConf.create({"optimization": {"max_update": 100}})
+    before = sample["target"].clone()
+    for update in (0, 50, 100):
+        task.train_step(sample, model, criterion, optimizer, update)
+    task.valid_step(sample, model, criterion)
+    task.valid_step(sample, model, criterion)
+    assert shares == pytest.approx([0.4, 0.25, 0.1, 0.1, 0.1], abs=0.04) and shares[-1] == shares[-2]
+    assert torch.equal(sample["target"], before), "the batch itself stays as it was"

@@ -4,7 +4,6 @@ import itertools
 import math
 
 import numpy as np
-import torch
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.data import data_utils
 from fairseq.models import BaseFairseqModel
@@ -32,12 +31,10 @@ def masked_lm_perplexity(
     criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
     samples = task.get_batch_iterator(task.dataset(split), max_sentences=rows, epoch=1).next_epoch_itr(shuffle=False)
     loss, count = 0.0, 0
-    model.eval()
-    with torch.no_grad():
-        for sample in itertools.islice(samples, batches):
-            batch_loss, sample_size, _ = criterion(model, sample)
-            loss += float(batch_loss)
-            count += int(sample_size)
+    for sample in itertools.islice(samples, batches):
+        batch_loss, sample_size, _ = task.valid_step(sample, model, criterion)
+        loss += float(batch_loss)
+        count += int(sample_size)
     return math.exp(loss / count)
 
 

@@ -100,6 +100,10 @@ class TrainingTask(FairseqTask):
             self.run.iterator = iterator
         return iterator
 
+    def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
+        """What a task changes in a batch when it is known which update it is for: nothing."""
+        return sample
+
     def train_step(
         self,
         sample: dict[str, Any],
@@ -118,6 +122,7 @@ class TrainingTask(FairseqTask):
         """
         if self.run is not None and isinstance(sys.exc_info()[1], FloatingPointError):
             raise UserError(self.run.why_diverged(update_num))
+        sample = self.before_update(sample, update_num)
         loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
         if self.run is not None:
             self.run.begin_update(update_num)

@@ -20,6 +20,8 @@ from fairseq_linformer.training.provenance import digest_file
 from .pretraining import pretrain
 
 EMBED_DIM, LAYERS = 64, 2
+# Of every evaluation, whatever masks a variant was trained with.
+MASKS: dict[str, Any] = {"mask_prob": 0.25, "mask_prob_end": None, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 RECIPE = [f"model.encoder_layers={LAYERS}", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
 LEARNING_RATE = 0.005
@@ -123,7 +125,7 @@ def perplexity(data: Path, run: Path) -> float:
     file, digest = run / PERPLEXITY_FILE, digest_file(run / CHECKPOINT)
     if file.is_file() and (measured := read_state(file, _Measured))["checkpoint"] == digest:
         return measured["perplexity"]
-    roberta = LinformerRobertaModel.from_pretrained(str(run), CHECKPOINT, str(data), seed=1)
+    roberta = LinformerRobertaModel.from_pretrained(str(run), CHECKPOINT, str(data), seed=1, **MASKS)
     value = masked_lm_perplexity(roberta.model, roberta.task, batches=BATCHES)
     write_whole(file, json.dumps(_Measured(checkpoint=digest, perplexity=value)))
     return value
