@@ -7,9 +7,9 @@
 
 A variant is a name and what it changes in configs/pretrain/tiny_512.yaml, here with two layers of d=64, 2,048 tokens
 per update and a quarter of them masked. Overrides after --all apply to every variant. Each variant is trained with
-every learning rate and the first seed, and with the best of them and the other seeds. Perplexity is measured on the
-same masked tokens of valid for every variant and seed, at most 400 batches of 8 rows; the last column compares with
-the first variant, seed by seed. Completed runs are not repeated.
+every learning rate and the first seed, and with the best of them and the other seeds. Perplexity is measured at
+the same masked tokens of valid for every variant and seed, a quarter of them, each of them <mask>, in at most 400
+batches of 8 rows; the last column compares with the first variant, seed by seed. Completed runs are not repeated.
 """
 
 import argparse
