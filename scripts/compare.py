@@ -15,7 +15,7 @@ batches of 8 rows; the last column compares with the first variant, seed by seed
 import argparse
 from collections.abc import Sequence
 
-from benchmarking.options import comparison_parser, parse_once_each
+from benchmarking.options import comparison_parser, parse_once_each, refuse_repeated
 from benchmarking.variants import Comparison, as_table
 
 from fairseq_linformer.cli.program import program
@@ -28,9 +28,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--variant", metavar="WORD", nargs="+", action="append", required=True, help=variant)
     parser.add_argument("--all", metavar="OVERRIDE", nargs="+", default=[], help="Hydra's overrides for every variant")
     arguments = parse_once_each(parser, words)
-    names = [name for name, *_ in arguments.variant]
-    if len(set(names)) < len(names):
-        parser.error(f"--variant: each must be there once, not {', '.join(names)}")
+    refuse_repeated(parser, "--variant", [name for name, *_ in arguments.variant])
     arguments.variants = {name: [*arguments.all, *overrides] for name, *overrides in arguments.variant}
     del arguments.all, arguments.variant
     return arguments

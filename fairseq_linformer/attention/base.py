@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError, check
+from .blocks import into_blocks, leading
 from .sdpa import attend
 
 
@@ -250,6 +251,23 @@ class Attention(nn.Module, ABC):
             (B, h, n, d_h).
         """
         return attend(queries, keys, values, attn_mask, self.dropout if self.training else 0.0)
+
+    def attend_in_blocks(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor, size: int) -> Tensor:
+        """Queries in N blocks of b, each with keys of its own: blocks attend as the rows of a larger batch do.
+
+        Args:
+            queries: (B, n, d).
+            keys, values: (B N, h, m, d_h).
+            attn_mask: boolean, (B, N, m), True for the keys that a block attends to.
+            size: b.
+
+        Returns:
+            (B, h, n, d_h).
+        """
+        blocks = into_blocks(queries, size).flatten(0, 1)  # (B N, b, d)
+        heads = self.attend(self.split_heads(blocks), keys, values, attn_mask.flatten(0, 1)[:, None, None, :])
+        positions = heads.transpose(1, 2).flatten(0, 1).unflatten(0, (queries.size(0), -1))  # (B, N b, h, d_h)
+        return leading(positions, queries.size(1), dim=1).transpose(1, 2)
 
     def softmax_attention(
         self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None

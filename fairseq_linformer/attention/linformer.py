@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import check
 from .base import Attention, AttentionConfig, Options, option, register_attention
-from .blocks import block_size, into_blocks, leading, with_margins
+from .blocks import block_size, with_margins
 from .projection import PROJECTIONS, LinearProjection, Projection
 
 SHARINGS = ("none", "headwise", "key-value", "layerwise")
@@ -185,19 +185,14 @@ class LinformerAttention(ProjectedAttention):
     def _attend_near_and_far(
         self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, padding_mask: Tensor | None
     ) -> Tensor:
-        """The N segments are rows of a larger batch, B N, each with the m rows and its own f = w + 2 e positions."""
-        window = block_size(self.window, x.size(1))
-        queries = into_blocks(self.q_proj(x), window)  # (B, N, w, d)
+        """N segments of w queries, each with the m rows and its own f = w + 2 e positions."""
+        queries, window = self.q_proj(x), block_size(self.window, x.size(1))
         near = with_margins(self.real_positions(x, padding_mask), window)  # (B, N, f)
         far = near.new_ones((x.size(0), keys.size(2))) if rows is None else rows
         attn_mask = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1), near], dim=2)  # (B, N, m + f)
         keys = self._far_and_near(keys, with_margins(self.k_proj(x), window))
         values = self._far_and_near(values, with_margins(self.v_proj(x), window))
-        heads = self.attend(
-            self.split_heads(queries.flatten(0, 1)), keys, values, attn_mask.flatten(0, 1)[:, None, None]
-        )
-        positions = heads.transpose(1, 2).flatten(0, 1).unflatten(0, (x.size(0), -1))  # (B, N w, h, d_h)
-        return self.join_heads(leading(positions, x.size(1), dim=1).transpose(1, 2))
+        return self.join_heads(self.attend_in_blocks(queries, keys, values, attn_mask, window))
 
     def _far_and_near(self, far: Tensor, near: Tensor) -> Tensor:
         """(B, h, m, d_h) and (B, N, f, d) -> (B N, h, m + f, d_h)."""

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from ..errors import check
 from .base import Attention, AttentionConfig, Options, option, register_attention
-from .blocks import block_size, convolution_per_head, into_blocks, leading, with_margins
+from .blocks import block_size, convolution_per_head, with_margins
 from .sdpa import attend
 
 
@@ -116,11 +116,7 @@ class LongShortAttention(Attention):
         values = self.far_and_near(values, projection, window, first_value)
         far = self.rank + int(self.class_token)
         attn_mask = F.pad(with_margins(real, window), (far, 0), value=True)  # (B, s, m)
-        attn_mask = attn_mask.flatten(0, 1)[:, None, None, :]  # (B s, 1, 1, m)
-        queries = into_blocks(self.q_proj(x), window).flatten(0, 1)  # (B s, w, d): a segment attends as a row does
-        segments = self.attend(self.split_heads(queries), keys, values, attn_mask)  # (B s, h, w, d_h)
-        rows = segments.transpose(1, 2).flatten(0, 1).unflatten(0, (x.size(0), -1))  # (B, s w, h, d_h)
-        return leading(rows, x.size(1), dim=1).transpose(1, 2)
+        return self.attend_in_blocks(self.q_proj(x), keys, values, attn_mask, window)
 
     def _attend_from(self, token: Tensor, heads: Tensor, real: Tensor) -> Tensor:
         """The class token over itself and the others' heads: (B, 1, d), (B, h, n, d_h), (B, n) to (B, h, 1, d_h)."""

@@ -23,12 +23,22 @@ from .blocks import into_blocks, leading
 NOISE = 0.002  # standard deviation of the noise on the segment means: enough to tell the rows of E and F apart
 
 
-def adaptive_pooling(max_positions: int, projected_length: int) -> Tensor:
-    """(k, n): row j averages the positions from floor(j n / k) to ceil((j + 1) n / k), as adaptive pooling does."""
-    n, k = max_positions, projected_length
-    rows, positions = torch.arange(k).unsqueeze(1), torch.arange(n)
-    start, end = rows * n // k, -(-(rows + 1) * n // k)
-    return ((positions >= start) & (positions < end)) / (end - start)
+def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
+    """Weights of adaptive pooling: row j of k averages the positions from floor(j s / k) to ceil((j + 1) s / k) of s.
+
+    Args:
+        sizes: (...,), s; where it is 0 the weights are 0.
+        rows: k.
+        length: positions to have weights for, s or more.
+        dtype: of the weights.
+
+    Returns:
+        (..., k, length).
+    """
+    row, position = torch.arange(rows, device=sizes.device), torch.arange(length, device=sizes.device)
+    start, end = sizes.unsqueeze(-1) * row // rows, (sizes.unsqueeze(-1) * (row + 1) + rows - 1) // rows  # (..., k)
+    own = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
+    return own.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)
 
 
 def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
@@ -126,7 +136,8 @@ class LinearProjection(Projection):
         shape = (projected_length, max_positions) if num_heads is None else (num_heads, projected_length, max_positions)
         weight = torch.randn(shape)
         if initialisation == "segment-mean":
-            weight = adaptive_pooling(max_positions, projected_length) + NOISE * weight
+            means = adaptive_pooling(torch.tensor(max_positions), projected_length, max_positions, weight.dtype)
+            weight = means + NOISE * weight
         elif initialisation == "normal":
             weight = 0.02 * weight
         elif initialisation == "johnson-lindenstrauss":
@@ -332,12 +343,7 @@ class SplitPooling(WindowProjection):
 
     def pool(self, windows: Tensor, real: Tensor) -> Tensor:
         """A row for every head: (B, h, m, d)."""
-        sizes = real.sum(2, keepdim=True)  # (B or 1, m, 1)
-        heads, h = torch.arange(self.num_heads, device=real.device), self.num_heads
-        start, end = sizes * heads // h, (sizes * (heads + 1) + h - 1) // h  # (B or 1, m, h)
-        positions = torch.arange(real.size(2), device=real.device)
-        own = (positions >= start.unsqueeze(-1)) & (positions < end.unsqueeze(-1))  # (B or 1, m, h, w)
-        weights = own.to(windows.dtype) / (end - start).clamp(min=1).unsqueeze(-1)
+        weights = adaptive_pooling(real.sum(2), self.num_heads, real.size(2), windows.dtype)  # (B or 1, m, h, w)
         return (weights @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
 

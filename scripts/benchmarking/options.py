@@ -29,7 +29,11 @@ def parse_once_each(parser: argparse.ArgumentParser, words: Sequence[str] | None
     """The arguments, of which seeds, learning rates and the options named after them hold each value once."""
     arguments = parser.parse_args(words)
     for option in ("--seeds", "--learning-rates", *more):
-        values = getattr(arguments, option.lstrip("-").replace("-", "_"))
-        if len(set(values)) < len(values):
-            parser.error(f"{option}: each must be there once, not {', '.join(map(str, values))}")
+        refuse_repeated(parser, option, getattr(arguments, option.lstrip("-").replace("-", "_")))
     return arguments
+
+
+def refuse_repeated(parser: argparse.ArgumentParser, option: str, values: Sequence[object]) -> None:
+    """Ends the program with a message where a value of an option is there twice."""
+    if len(set(values)) < len(values):
+        parser.error(f"{option}: each must be there once, not {', '.join(map(str, values))}")
