@@ -2,19 +2,19 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
-import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, cast
 
-from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 
+from .architecture import PER_LAYER, Architecture, check_probability, validate
 from .attention import ATTENTIONS, PerLayer, get_attention, option
 from .attention.linformer import SHARINGS
-from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
+from .attention.projection import PROJECTIONS, LinearProjection
 from .errors import check
+from .layer import ACTIVATIONS
 
 BASE = {
     "encoder_layers": 12,
@@ -51,7 +51,7 @@ ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
 PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
 INITIALISATION_CHOICES = ChoiceEnum(list(LinearProjection.INITIALISATIONS))
 SHARING_CHOICES = ChoiceEnum(list(SHARINGS))
-ACTIVATION_CHOICES = ChoiceEnum(utils.get_available_activation_fns())
+ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
 
 
 Config = TypeVar("Config", bound=type)
@@ -151,7 +151,6 @@ class LinformerRobertaConfig(FairseqDataclass):
 
 
 OPTIONS: dict[str, Field] = {own.name: own for own in fields(LinformerRobertaConfig) if own.name != "_name"}
-PER_LAYER = [name for name, own in OPTIONS.items() if own.metadata["per_layer"]]
 
 
 @dataclass
@@ -175,52 +174,13 @@ class ResolvedConfig(LinformerRobertaConfig):
         Raises:
             UserError: one cannot work; the message names it, its value and what is allowed.
         """
-        for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
-            check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        heads, embed_dim = self.encoder_attention_heads, self.encoder_embed_dim
-        check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
-        check("max_positions", self.max_positions, self.max_positions >= 1, "at least 1")
-        self._validate_attention()
-        if get_attention(self.attention).USES_PROJECTION:
-            self._validate_projection()
-        width = self.local_conv
-        check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
-        for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "encoder_layerdrop"):
-            check(name, getattr(self, name), 0.0 <= getattr(self, name) < 1.0, "at least 0 and below 1")
+        validate(cast(Architecture, self))
+        check_probability("encoder_layerdrop", self.encoder_layerdrop)
         alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
         check("compile_layers", self.compile_layers, not (self.compile_layers and self.checkpoint_activations), alone)
         if self.offload_activations:
             allowed = "true only together with checkpoint_activations=true"
             check("offload_activations", True, self.checkpoint_activations, allowed)
-
-    def _validate_attention(self) -> None:
-        chosen = get_attention(self.attention)
-        for kind in ATTENTIONS.values():
-            for name, _ in kind.option_fields():
-                value = getattr(self, name)
-                check(name, value, kind is chosen or value is None, f"left out with attention={self.attention}")
-        chosen.read_options(self).validate(self, chosen.prefix())
-        rate = self.attention_dropout
-        allowed = f"0 with attention={self.attention}, which has no attention weights"
-        check("attention_dropout", rate, chosen.HAS_WEIGHTS or rate == 0, allowed)
-
-    def _validate_projection(self) -> None:
-        kind, n, beside = PROJECTIONS[self.projection], self.max_positions, f"with projection={self.projection}"
-        for k in self.projected_length:
-            check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
-            divides = not issubclass(kind, WindowProjection) or n % k == 0
-            check("projected_length", k, divides, f"a divisor of max_positions={n} {beside}")
-        check("sharing", self.sharing, self.sharing in kind.SHARINGS, f"one of {', '.join(kind.SHARINGS)} {beside}")
-        uniform = self.sharing != "layerwise" or len(set(self.projected_length)) == 1
-        check("projected_length", self.projected_length, uniform, "one number with sharing=layerwise")
-        starts = kind.INITIALISATIONS or (None,)
-        allowed = f"one of {', '.join(kind.INITIALISATIONS)}" if kind.INITIALISATIONS else "left out"
-        check("projection_init", self.projection_init, self.projection_init in starts, f"{allowed} {beside}")
-        scale = self.projection_multiplier
-        check("projection_multiplier", scale, scale is None or kind is LinearProjection, f"left out {beside}")
-        check("projection_multiplier", scale, scale is None or 0 < scale < math.inf, "a number above 0")
-        freezes = kind.TRAINABLE or not self.freeze_projection
-        check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
 
 
 def check_magnitudes(options: Mapping[str, Any]) -> None:

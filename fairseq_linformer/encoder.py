@@ -7,7 +7,6 @@ fairseq's layout (n, B, d). Parameters have the names of fairseq's ``Transformer
 from contextlib import nullcontext
 
 import torch
-from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.distributed import fsdp_wrap
 from fairseq.models import FairseqEncoder
@@ -20,74 +19,7 @@ from .attention import Attention, get_attention
 from .attention.dropout import Dropout
 from .config import ResolvedConfig
 from .errors import UserError
-
-Positions = Tensor | tuple[slice, int]  # of B x n: a boolean (B, n), True at N of them, or (slice(None), i), N = B
-
-
-class LocalConvolution(nn.Module):
-    """Depthwise convolution over the sequence, (B, n, d) -> (B, n, d), with zeros beyond both ends.
-
-    Padded positions count as beyond the end, so padding is invisible. Costs B n d w for width w. Nyströmformer
-    (arXiv 2102.03902) puts one of width 33 beside its attention, on the values.
-    """
-
-    def __init__(self, embed_dim: int, width: int):
-        super().__init__()
-        self.conv = nn.Conv1d(embed_dim, embed_dim, width, padding=width // 2, groups=embed_dim)
-
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        x = Attention.zero_padding(x, padding_mask)
-        return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution wants (B, d, n)
-
-
-class EncoderLayer(nn.Module):
-    """One block: x + attention(x), then x + feed-forward(x), each with dropout and with layer norm after it.
-
-    With ``encoder_normalize_before`` the norm stands before (pre-norm). ``local_conv`` adds a convolution of the
-    attention's input to the attention's output. With ``gated_ffn`` the feed-forward network is a gated one without
-    biases, with gelu GeGLU (Shazeer 2020, arXiv 2002.05202, eq. 6): half again as many parameters for the same width.
-    """
-
-    def __init__(self, config: ResolvedConfig, attention: Attention):
-        super().__init__()
-        embed_dim = config.encoder_embed_dim
-        self.normalize_before = config.encoder_normalize_before
-        self.self_attn = attention
-        self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
-        self.self_attn_layer_norm = nn.LayerNorm(embed_dim)
-        self.gated, width = config.gated_ffn, config.encoder_ffn_embed_dim
-        self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
-        self.fc2 = nn.Linear(width, embed_dim, bias=not self.gated)
-        self.final_layer_norm = nn.LayerNorm(embed_dim)
-        self.activation_fn = utils.get_activation_fn(config.activation_fn)
-        self.dropout = Dropout(config.dropout)
-        self.activation_dropout = Dropout(config.activation_dropout)
-
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None, wanted: Positions | None = None) -> Tensor:
-        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d); of ``wanted`` positions, to (N, d).
-
-        Where only some are wanted the others are spared the feed-forward network, most of a layer's work.
-        """
-        if self.normalize_before:
-            x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask))
-            x = x if wanted is None else x[wanted]
-            return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
-        x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask)))
-        x = x if wanted is None else x[wanted]
-        return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
-
-    def _mix_positions(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        mixed = self.self_attn(x, padding_mask)
-        return mixed if self.local_conv is None else mixed + self.local_conv(x, padding_mask)
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        hidden = self.fc1(x)
-        if self.gated:
-            gates, hidden = hidden.chunk(2, dim=-1)
-            hidden = self.activation_fn(gates) * hidden
-        else:
-            hidden = self.activation_fn(hidden)
-        return self.fc2(self.activation_dropout(hidden))
+from .layer import EncoderLayer, Positions
 
 
 class RecomputedLayer(EncoderLayer):

@@ -15,10 +15,11 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
+from .architecture import PER_LAYER
 from .attention import Attention
 from .checkpoint import check_fits, data_folder, read_checkpoint
 from .compat import rename_parameters
-from .config import ARCHITECTURES, OPTIONS, PER_LAYER, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
+from .config import ARCHITECTURES, OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
 from .encoder import SentenceEncoder
 from .errors import UserError
 from .resolve import resolve_config

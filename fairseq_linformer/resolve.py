@@ -6,10 +6,9 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .attention import spread_over_layers
-from .attention.projection import PROJECTIONS
+from .architecture import per_layer_lists, projection_defaults
 from .compat import translate_flags
-from .config import OPTIONS, PER_LAYER, LinformerRobertaConfig, ResolvedConfig, architecture_defaults, check_magnitudes
+from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults, check_magnitudes
 from .errors import UserError, check
 
 
@@ -29,7 +28,7 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     options["max_positions"] = _longest_sequence(options["max_positions"], task_length)
     check_magnitudes(options)
     options |= translate_flags(options)
-    options |= _projection(options)
+    options |= projection_defaults(options)
     options |= _layers(options)
     config = ResolvedConfig(**options)
     config.validate()
@@ -59,24 +58,9 @@ def _longest_sequence(max_positions: int | None, task_length: int | None) -> int
     return cast(int, task_length if max_positions is None else max_positions)
 
 
-def _projection(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of the projection; those left open are as in fairseq's examples/linformer."""
-    kind, k = PROJECTIONS[options["projection"]], options["projected_length"]
-    return {
-        "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
-        "sharing": options["sharing"] or kind.SHARINGS[0],
-        "projection_init": options["projection_init"] or next(iter(kind.INITIALISATIONS), None),
-    }
-
-
 def _layers(options: dict[str, Any]) -> dict[str, Any]:
-    """The number of layers, after pruning, and for each option that may differ per layer its list, unless left open."""
-    layers, pruning = options["encoder_layers"], options["encoder_layers_to_keep"]
-    lists = {
-        name: spread_over_layers(name, options[name], layers, OPTIONS[name].metadata["multiple"])
-        for name in PER_LAYER
-        if options[name] is not None
-    }
+    """The number of layers, after pruning, and the lists of the options that may differ per layer."""
+    layers, pruning, lists = options["encoder_layers"], options["encoder_layers_to_keep"], per_layer_lists(options)
     kept = _kept_layers(pruning, layers) if pruning else range(layers)
     lists = {name: [whole[layer] for layer in kept] for name, whole in lists.items()}
     return {**lists, "encoder_layers": len(kept), "encoder_layers_to_keep": None}

@@ -1,0 +1,111 @@
+"""What the options of an architecture are and mean, wherever the model runs: nothing here imports fairseq."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from .attention import ATTENTIONS, AttentionConfig, get_attention, spread_over_layers
+from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
+from .errors import check
+
+# The options that may differ per layer, each with what numbers between FIRST and LAST are rounded to a multiple of.
+PER_LAYER: dict[str, int] = {"projected_length": 1}
+for _kind in ATTENTIONS.values():
+    PER_LAYER |= {name: own.metadata["multiple"] for name, own in _kind.option_fields() if own.metadata["per_layer"]}
+
+
+class Architecture(AttentionConfig, Protocol):
+    """What the encoder's layers read of a configuration, resolved and validated."""
+
+    attention: str
+    local_conv: int
+    encoder_ffn_embed_dim: int
+    activation_fn: str
+    gated_ffn: bool
+    encoder_normalize_before: bool
+    dropout: float
+    activation_dropout: float
+    pooler_dropout: float
+
+
+def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the projection; those left open are as in fairseq's examples/linformer."""
+    kind, k = PROJECTIONS[options["projection"]], options["projected_length"]
+    return {
+        "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
+        "sharing": options["sharing"] or kind.SHARINGS[0],
+        "projection_init": options["projection_init"] or next(iter(kind.INITIALISATIONS), None),
+    }
+
+
+def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The list of each option that may differ per layer, unless it is left open.
+
+    Raises:
+        UserError: a value is none that ``spread_over_layers`` reads.
+    """
+    return {
+        name: spread_over_layers(name, options[name], options["encoder_layers"], multiple)
+        for name, multiple in PER_LAYER.items()
+        if options.get(name) is not None
+    }
+
+
+def validate(config: Architecture) -> None:
+    """Checks every option of an architecture.
+
+    Raises:
+        UserError: one cannot work; the message names it, its value and what is allowed.
+    """
+    for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
+        check(name, getattr(config, name), getattr(config, name) >= 1, "at least 1")
+    heads, embed_dim = config.encoder_attention_heads, config.encoder_embed_dim
+    check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
+    check("max_positions", config.max_positions, config.max_positions >= 1, "at least 1")
+    _validate_attention(config)
+    if get_attention(config.attention).USES_PROJECTION:
+        _validate_projection(config)
+    width = config.local_conv
+    check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+    for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
+        check_probability(name, getattr(config, name))
+
+
+def check_probability(name: str, value: float) -> None:
+    """Refuses a probability of dropout that cannot be one.
+
+    Raises:
+        UserError: it is not at least 0 and below 1.
+    """
+    check(name, value, 0.0 <= value < 1.0, "at least 0 and below 1")
+
+
+def _validate_attention(config: Architecture) -> None:
+    chosen = get_attention(config.attention)
+    for kind in ATTENTIONS.values():
+        for name, _ in kind.option_fields():
+            value = getattr(config, name, None)
+            check(name, value, kind is chosen or value is None, f"left out with attention={config.attention}")
+    chosen.read_options(config).validate(config, chosen.prefix())
+    rate = config.attention_dropout
+    allowed = f"0 with attention={config.attention}, which has no attention weights"
+    check("attention_dropout", rate, chosen.HAS_WEIGHTS or rate == 0, allowed)
+
+
+def _validate_projection(config: Architecture) -> None:
+    kind, n, beside = PROJECTIONS[config.projection], config.max_positions, f"with projection={config.projection}"
+    for k in config.projected_length:
+        check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
+        divides = not issubclass(kind, WindowProjection) or n % k == 0
+        check("projected_length", k, divides, f"a divisor of max_positions={n} {beside}")
+    check("sharing", config.sharing, config.sharing in kind.SHARINGS, f"one of {', '.join(kind.SHARINGS)} {beside}")
+    uniform = config.sharing != "layerwise" or len(set(config.projected_length)) == 1
+    check("projected_length", config.projected_length, uniform, "one number with sharing=layerwise")
+    starts = kind.INITIALISATIONS or (None,)
+    allowed = f"one of {', '.join(kind.INITIALISATIONS)}" if kind.INITIALISATIONS else "left out"
+    check("projection_init", config.projection_init, config.projection_init in starts, f"{allowed} {beside}")
+    scale = config.projection_multiplier
+    check("projection_multiplier", scale, scale is None or kind is LinearProjection, f"left out {beside}")
+    check("projection_multiplier", scale, scale is None or 0 < scale < math.inf, "a number above 0")
+    freezes = kind.TRAINABLE or not config.freeze_projection
+    check("freeze_projection", True, freezes, f"false {beside}, where nothing is trained")
