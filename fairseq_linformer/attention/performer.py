@@ -13,6 +13,7 @@ w_r . x' of the query, and for keys by the largest of the head and sequence, the
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +38,12 @@ class PerformerOptions(Options):
 
 
 def orthogonal_features(number: int, size: int, generator: torch.Generator) -> Tensor:
-    """(number, size): each row is N(0, I) distributed, and rows are orthogonal in blocks of `size`."""
-    directions = torch.empty(number, size, device="cpu")
+    """(number, size), float32: each row is N(0, I) distributed, and rows are orthogonal in blocks of `size`."""
+    exact: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}  # whatever a model is built in
+    directions = torch.empty(number, size, **exact)
     for block in directions.split(size):
         nn.init.orthogonal_(block, generator=generator)
-    lengths = torch.randn(number, size, generator=generator, device="cpu").norm(dim=1, keepdim=True)
+    lengths = torch.randn(number, size, generator=generator, **exact).norm(dim=1, keepdim=True)
     return lengths * directions
 
 

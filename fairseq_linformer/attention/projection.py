@@ -86,6 +86,9 @@ class Projection(nn.Module, ABC):
     def build(cls, config: AttentionConfig, layer: int) -> "Projection":
         """E or F of a layer, as the (validated) options say."""
 
+    def reset_parameters(self) -> None:
+        """Sets the parameters to their start, at random where they have a random one."""
+
     @abstractmethod
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """(B, n, d), zero at padded positions, and their mask (B, n) to (B, m, d)."""
@@ -133,20 +136,25 @@ class LinearProjection(Projection):
     ):
         super().__init__()
         self.adaptive = adaptive
-        shape = (projected_length, max_positions) if num_heads is None else (num_heads, projected_length, max_positions)
-        weight = torch.randn(shape)
-        if initialisation == "segment-mean":
-            means = adaptive_pooling(torch.tensor(max_positions), projected_length, max_positions, weight.dtype)
-            weight = means + NOISE * weight
-        elif initialisation == "normal":
-            weight = 0.02 * weight
-        elif initialisation == "johnson-lindenstrauss":
-            weight = projected_length**-0.5 * weight
-        else:
-            choices = ", ".join(self.INITIALISATIONS)
+        if initialisation not in LinearProjection.INITIALISATIONS:
+            choices = ", ".join(LinearProjection.INITIALISATIONS)
             raise UserError(f"initialisation={initialisation} is not known; choose from {choices}")
+        self.initialisation = initialisation
+        shape = (projected_length, max_positions) if num_heads is None else (num_heads, projected_length, max_positions)
         self.register_buffer("multiplier", torch.tensor(multiplier))
-        self.weight = nn.Parameter(weight / multiplier, requires_grad=self.TRAINABLE)
+        self.weight = nn.Parameter(torch.empty(shape), requires_grad=self.TRAINABLE)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        k, n = self.weight.shape[-2:]
+        self.weight.normal_()
+        if self.initialisation == "segment-mean":
+            means = adaptive_pooling(torch.tensor(n, device=self.weight.device), k, n, self.weight.dtype)
+            self.weight.mul_(NOISE).add_(means)
+        else:
+            self.weight.mul_(0.02 if self.initialisation == "normal" else k**-0.5)
+        self.weight.div_(self.multiplier)
 
     @classmethod
     def build(cls, config: AttentionConfig, layer: int) -> Projection:
@@ -258,7 +266,12 @@ class ConvProjection(WindowProjection):
 
     def __init__(self, window: int, embed_dim: int, rows: int | None = None):
         super().__init__(window, rows)
-        self.weight = nn.Parameter(1 / window + NOISE * torch.randn(window, embed_dim))
+        self.weight = nn.Parameter(torch.empty(window, embed_dim))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.weight.normal_().mul_(NOISE).add_(1 / self.window)
 
     @classmethod
     def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
@@ -307,7 +320,11 @@ class AttentionPooling(WindowProjection):
 
     def __init__(self, window: int, num_heads: int, embed_dim: int, rows: int | None = None):
         super().__init__(window, rows)
-        self.weight = nn.Parameter(torch.zeros(num_heads, embed_dim))
+        self.weight = nn.Parameter(torch.empty(num_heads, embed_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
 
     @classmethod
     def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:

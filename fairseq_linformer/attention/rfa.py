@@ -67,7 +67,7 @@ class RandomFeatureAttention(RandomKernelAttention):
         self.redraw(0)
 
     def draw(self, generator: torch.Generator) -> None:
-        self.draws.copy_(torch.randn(self.draws.shape, generator=generator, device="cpu"))
+        self.draws.copy_(torch.randn(self.draws.shape, generator=generator, device="cpu", dtype=torch.float32))
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
         if f"{name}.draws" in state:  # of a version that drew once, without a seed to draw again

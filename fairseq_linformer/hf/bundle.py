@@ -1,0 +1,85 @@
+"""The modelling code as two files that need torch and transformers alone, to lie in a folder beside a model's weights.
+
+The layers and all mechanisms go into one file as they stand here, so there is one source of them. transformers runs
+such files where ``trust_remote_code=True`` allows it.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent
+CONFIGURATION = PACKAGE / "hf" / "configuration_linformer_roberta.py"
+MODELING = PACKAGE / "hf" / "modeling_linformer_roberta.py"
+NOTICE = "# Generated from the package fairseq_linformer (MIT License): changes belong there.\n"
+
+IN_PART = PACKAGE / "errors.py"  # of which only what is imported goes in; the rest is about command lines
+
+
+def write_code(folder: Path) -> None:
+    """Writes the file of the configuration and the file of the models into a folder."""
+    configuration = NOTICE + CONFIGURATION.read_text(encoding="utf-8")
+    (folder / CONFIGURATION.name).write_text(configuration, encoding="utf-8")
+    (folder / MODELING.name).write_text(NOTICE + _Bundle(MODELING).text(), encoding="utf-8")
+
+
+class _Bundle:
+    """A file together with the files of the package that it imports, those that others need first."""
+
+    def __init__(self, path: Path) -> None:
+        self._sources: list[str] = []
+        self._imports: set[str] = set()
+        self._imports_from: dict[str, set[str]] = defaultdict(set)
+        self._seen: set[Path] = set()
+        self._defined: dict[str, Path] = {}
+        self._needed: set[str] = set()  # of the file that goes in in part
+        self._add(path)
+
+    def text(self) -> str:
+        source = IN_PART.read_text(encoding="utf-8")
+        parts = [ast.get_source_segment(source, node) for node in ast.parse(source).body if self._needed & _names(node)]
+        imports = {f"from {module} import {', '.join(sorted(names))}" for module, names in self._imports_from.items()}
+        blocks = [*sorted(self._imports | imports), *(f"\n\n{part}" for part in parts), *self._sources]
+        return re.sub(r"\n{4,}", "\n\n\n", "\n".join(blocks)) + "\n"
+
+    def _add(self, path: Path) -> None:
+        self._seen.add(path)
+        source = path.read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for node in ast.parse(source).body:
+            for name in _names(node):
+                other = self._defined.setdefault(name, path)
+                assert other == path, f"{other.name} and {path.name} both define {name}: one file can have one of them"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self._import(node, path)
+                for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                    lines[number - 1] = ""
+        text = "\n".join(lines).strip()
+        self._sources.append(f"\n\n# {path.relative_to(PACKAGE)}\n{text}")
+
+    def _import(self, node: ast.Import | ast.ImportFrom, path: Path) -> None:
+        if isinstance(node, ast.Import):
+            self._imports.add(ast.unparse(node))
+            return
+        names = {alias.name for alias in node.names}
+        if node.level == 0:
+            self._imports_from[str(node.module)] |= names
+            return
+        file = path.parents[node.level - 1].joinpath(*str(node.module).split("."))
+        # A folder is that of the mechanisms, which its __init__ imports all.
+        for imported in sorted(file.glob("[!_]*.py")) if file.is_dir() else [file.with_suffix(".py")]:
+            if imported == CONFIGURATION:
+                self._imports.add(ast.unparse(node))
+            elif imported == IN_PART:
+                self._needed |= names
+            elif imported not in self._seen:
+                self._add(imported)
+
+
+def _names(node: ast.stmt) -> set[str]:
+    """What a statement at the top of a file defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}

@@ -1,0 +1,79 @@
+"""The configuration of a Linformer RoBERTa model in transformers."""
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+
+class LinformerRobertaConfig(PretrainedConfig):
+    """Options of ``linformer_roberta``, with the names and the meaning that they have in fairseq.
+
+    Those that transformers has a name of its own for, such as ``hidden_size``, have that name too. The options of a
+    mechanism, such as ``longformer_window``, may be given as well. The model checks them when it is built.
+
+    Args:
+        vocab_size: number of token ids.
+        attention, projection, projection_init, projection_multiplier, projected_length, adaptive_length, sharing,
+            freeze_projection, local_conv: the attention; None for the default, which depends on the others.
+        max_positions: n, the longest sequence in tokens.
+        encoder_layers, encoder_embed_dim, encoder_ffn_embed_dim, encoder_attention_heads: the sizes.
+        activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
+        gated_ffn, encoder_normalize_before, layernorm_embedding: see the layer.
+        dropout, attention_dropout, activation_dropout, pooler_dropout: probabilities, at least 0 and below 1.
+        initializer_range: standard deviation of new weights.
+        score_scale: what the score of a regression is multiplied by: its training divided scores by it.
+        pad_token_id, bos_token_id, eos_token_id, tie_word_embeddings: as in every model of transformers.
+    """
+
+    model_type = "linformer_roberta"
+    attribute_map = {  # noqa: RUF012 (the form that transformers reads)
+        "hidden_size": "encoder_embed_dim",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+        "intermediate_size": "encoder_ffn_embed_dim",
+        "max_position_embeddings": "max_positions",
+        "hidden_act": "activation_fn",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "classifier_dropout": "pooler_dropout",
+    }
+
+    def __init__(
+        self,
+        vocab_size: int = 50265,
+        attention: str = "linformer",
+        projection: str = "linear",
+        projection_init: str | None = None,
+        projection_multiplier: float | None = None,
+        projected_length: int | str | list[int] | None = None,
+        adaptive_length: bool = False,
+        sharing: str | None = None,
+        freeze_projection: bool = False,
+        local_conv: int = 0,
+        max_positions: int = 512,
+        encoder_layers: int = 12,
+        encoder_embed_dim: int = 768,
+        encoder_ffn_embed_dim: int = 3072,
+        encoder_attention_heads: int = 12,
+        activation_fn: str = "gelu",
+        pooler_activation_fn: str = "tanh",
+        gated_ffn: bool = False,
+        encoder_normalize_before: bool = False,
+        layernorm_embedding: bool = True,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        activation_dropout: float = 0.0,
+        pooler_dropout: float = 0.0,
+        initializer_range: float = 0.02,
+        score_scale: float = 1.0,
+        bos_token_id: int = 0,
+        pad_token_id: int = 1,
+        eos_token_id: int = 2,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ):
+        own = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
+        special = ("bos_token_id", "pad_token_id", "eos_token_id", "tie_word_embeddings")
+        for name in own.keys() - set(special):
+            setattr(self, name, own[name])
+        super().__init__(**{name: own[name] for name in special}, **kwargs)

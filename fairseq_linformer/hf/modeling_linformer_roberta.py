@@ -1,0 +1,367 @@
+"""Linformer RoBERTa models in transformers, with the layers and the parameters' names that they have in fairseq.
+
+Dimensions: B batch, n sequence length, d embedding, V vocabulary.
+"""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+
+from ..architecture import Architecture, per_layer_lists, projection_defaults, validate
+from ..attention import Attention, get_attention
+from ..attention.dropout import Dropout
+from ..attention.projection import Projection
+from ..layer import ACTIVATIONS, EncoderLayer, LocalConvolution, Positions
+from .configuration_linformer_roberta import LinformerRobertaConfig
+
+FIRST: Positions = (slice(None), 0)  # <s>
+
+
+def resolve(config: LinformerRobertaConfig) -> Architecture:
+    """The options with nothing left open, as layers read them.
+
+    Raises:
+        ValueError: an option cannot work; the message names it.
+    """
+    options = config.to_dict()
+    options |= projection_defaults(options)
+    options |= per_layer_lists(options)
+    architecture = cast(Architecture, SimpleNamespace(**options))
+    validate(architecture)
+    return architecture
+
+
+def register_once(layers: nn.ModuleList) -> None:
+    """Takes the second and later names away from a projection that layers, or keys and values, share.
+
+    transformers stores every tensor under one name, and ties others by rules of its own, which change.
+    """
+    registered: set[nn.Module | None] = set()
+    for layer in layers:
+        attention = cast(EncoderLayer, layer).self_attn
+        for name, module in list(attention._modules.items()):  # named_children leaves second names out
+            if module in registered:
+                delattr(attention, name)
+                attention.__dict__[name] = module  # past nn.Module, which would register it
+            registered.add(module)
+
+
+class LinformerRobertaPreTrainedModel(PreTrainedModel):
+    """What the models share."""
+
+    config_class = LinformerRobertaConfig
+    base_model_prefix = "linformer_roberta"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["EncoderLayer"]  # noqa: RUF012 (the form that transformers reads)
+
+    def init_weights(self) -> None:
+        """Draws all weights of a new model."""
+        super().init_weights()
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.finish_initialisation()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draws the weights of a module as fairseq's RoBERTa does; E and F as their options say."""
+        # Some versions of transformers ask for modules, too, whose weights have just been loaded.
+        if all(getattr(parameter, "_is_hf_initialized", False) for parameter in module.parameters()):
+            return
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, self.config.initializer_range)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, 0.0, self.config.initializer_range)
+            if module.padding_idx is not None:
+                module.weight[module.padding_idx].zero_()
+        elif isinstance(module, nn.LayerNorm | Projection):
+            module.reset_parameters()
+        elif isinstance(module, LocalConvolution):
+            module.conv.reset_parameters()
+
+
+class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
+    """Token ids to features: (B, n) to (B, n, d)."""
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__(config)
+        architecture = resolve(config)
+        size, pad = config.encoder_embed_dim, config.pad_token_id
+        self.embed_tokens = nn.Embedding(config.vocab_size, size, padding_idx=pad)
+        self.embed_positions = nn.Embedding(config.max_positions + pad + 1, size, padding_idx=pad)
+        self.layernorm_embedding = nn.LayerNorm(size) if config.layernorm_embedding else None
+        self.dropout = Dropout(config.dropout)
+        attentions = get_attention(config.attention).build_layers(architecture)
+        self.layers = nn.ModuleList(EncoderLayer(architecture, attention) for attention in attentions)
+        register_once(self.layers)
+        self.layer_norm = nn.LayerNorm(size) if config.encoder_normalize_before else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Encodes a batch.
+
+        Args:
+            input_ids: (B, n) token ids, padded on the right; n is at most ``config.max_positions``.
+            attention_mask: (B, n), 1 at tokens and 0 at padding; by default what ``input_ids`` shows.
+            inputs_embeds: (B, n, d), instead of ``input_ids``.
+            output_hidden_states: also return the input of the first layer and the output of each.
+            return_dict: an output object instead of a tuple; by default the configuration's.
+
+        Raises:
+            ValueError: the input is none of these, or too long, and on the CPU also where padding stands before a
+                token: looking at values on a GPU would stop the host.
+        """
+        everything = self._asked("output_hidden_states", output_hidden_states)
+        hidden, states = self.encode(input_ids, attention_mask, inputs_embeds, everything=everything)
+        output = BaseModelOutput(last_hidden_state=hidden, hidden_states=states)
+        return output if self._asked("return_dict", return_dict) else output.to_tuple()
+
+    def _asked(self, name: str, given: bool | None) -> bool:
+        return bool(getattr(self.config, name) if given is None else given)
+
+    def encode(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        inputs_embeds: Tensor | None,
+        everything: bool = False,
+        wanted: Positions | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """Features (B, n, d), and with `everything` also the hidden states; without it, of `wanted` positions alone.
+
+        The others are then spared the last feed-forward network.
+        """
+        padding_mask = self._padding_mask(input_ids, attention_mask, inputs_embeds)
+        x = self._embed(input_ids, inputs_embeds, padding_mask)
+        if padding_mask is not None and not _any(padding_mask):
+            padding_mask = None
+        states = [x]
+        for layer in self.layers:
+            only = wanted if layer is self.layers[-1] and not everything else None
+            if self.gradient_checkpointing and self.training:
+                x = self._gradient_checkpointing_func(layer.__call__, x, padding_mask, only)
+            else:
+                x = layer(x, padding_mask, only)
+            if everything:
+                states.append(x)
+        if self.layer_norm is not None:
+            x = states[-1] = self.layer_norm(x)
+        if not everything:
+            return x, None
+        return x if wanted is None else x[wanted], tuple(states)
+
+    def _padding_mask(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
+    ) -> Tensor | None:
+        """(B, n), True where padded."""
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("give input_ids or inputs_embeds, one of them")
+        shape, longest = given.shape[:2], self.config.max_positions
+        if shape[1] > longest:
+            raise ValueError(f"a sequence of {shape[1]} tokens is longer than max_positions={longest}")
+        if attention_mask is None:
+            return None if input_ids is None else input_ids.eq(self.config.pad_token_id)
+        if attention_mask.shape != shape:
+            allowed = f"{tuple(shape)}, a number per token"
+            raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}, it must be {allowed}")
+        padding_mask = attention_mask.eq(0)
+        if padding_mask.device.type == "cpu" and not torch.compiler.is_compiling():
+            misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
+            if bool(misplaced.any()):
+                row = int(misplaced.nonzero()[0])
+                raise ValueError(
+                    f"attention_mask of row {row} has padding before a token, or no token: padding must stand on the "
+                    "right (tokenizer.padding_side='right')"
+                )
+        return padding_mask
+
+    def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, padding_mask: Tensor | None) -> Tensor:
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        pad = self.config.pad_token_id
+        positions = torch.arange(pad + 1, pad + 1 + x.size(1), device=x.device).expand(x.shape[:2])
+        if padding_mask is not None:
+            positions = positions.masked_fill(padding_mask, pad)
+        x = x + self.embed_positions(positions)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout(x)
+
+
+def _any(mask: Tensor) -> bool:
+    """Whether any element is set; always True where that is not known without waiting, or while PyTorch compiles."""
+    return mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(mask.any())
+
+
+class LMHead(nn.Module):
+    """Features to logits: (..., d) to (..., V)."""
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim)
+        self.activation_fn = ACTIVATIONS[config.activation_fn]
+        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim)
+        self.decoder = nn.Linear(config.encoder_embed_dim, config.vocab_size)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.decoder(self.layer_norm(self.activation_fn(self.dense(features))))
+
+
+class LinformerRobertaForMaskedLM(LinformerRobertaPreTrainedModel):
+    """The masked language model."""
+
+    _tied_weights_keys = {"lm_head.decoder.weight": "linformer_roberta.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__(config)
+        self.linformer_roberta = LinformerRobertaModel(config)
+        self.lm_head = LMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head.decoder = new_embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Logits (B, n, V), and the loss where there are labels (B, n), -100 at positions that do not count.
+
+        The other arguments and errors are those of ``LinformerRobertaModel``.
+        """
+        base = self.linformer_roberta
+        everything = base._asked("output_hidden_states", output_hidden_states)
+        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything)
+        logits = self.lm_head(features)
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=states)
+        return output if base._asked("return_dict", return_dict) else output.to_tuple()
+
+
+class ClassificationHead(nn.Module):
+    """Features to the logits of classes: (..., d) to (..., classes)."""
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim)
+        self.activation_fn = ACTIVATIONS[config.pooler_activation_fn]
+        self.dropout = nn.Dropout(config.pooler_dropout)
+        self.out_proj = nn.Linear(config.encoder_embed_dim, config.num_labels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden = self.activation_fn(self.dense(self.dropout(features)))
+        return self.out_proj(self.dropout(hidden))
+
+
+class LinformerRobertaForSequenceClassification(LinformerRobertaPreTrainedModel):
+    """A class, several classes or a score per text, from the features of ``<s>``.
+
+    ``config.problem_type`` says which; left open it follows from ``num_labels`` and the type of the labels.
+    """
+
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__(config)
+        self.linformer_roberta = LinformerRobertaModel(config)
+        self.classifier = ClassificationHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Logits (B, classes), or scores (B, 1), and the loss where there are labels.
+
+        Labels are classes (B,), for several classes per text 0 and 1 (B, classes), or scores (B,) or (B, 1).
+        The other arguments and errors are those of ``LinformerRobertaModel``.
+        """
+        base = self.linformer_roberta
+        everything = base._asked("output_hidden_states", output_hidden_states)
+        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything, wanted=FIRST)
+        logits = self.classifier(features) * self.config.score_scale
+        loss = None if labels is None else self._loss(logits, labels)
+        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states)
+        return output if base._asked("return_dict", return_dict) else output.to_tuple()
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.config.problem_type is None:
+            several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+            self.config.problem_type = "regression" if self.config.num_labels == 1 else several
+        if self.config.problem_type == "regression":
+            return F.mse_loss(logits, labels.view_as(logits).to(logits.dtype))
+        if self.config.problem_type == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return F.cross_entropy(logits, labels)
+
+
+class LinformerRobertaForTokenClassification(LinformerRobertaPreTrainedModel):
+    """A class per token; training of ours labels the first token of each word."""
+
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__(config)
+        self.linformer_roberta = LinformerRobertaModel(config)
+        self.classifier = ClassificationHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Logits (B, n, classes), and the loss where there are labels (B, n), -100 at tokens that do not count.
+
+        The other arguments and errors are those of ``LinformerRobertaModel``.
+        """
+        base = self.linformer_roberta
+        everything = base._asked("output_hidden_states", output_hidden_states)
+        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything)
+        logits = self.classifier(features)
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        output = TokenClassifierOutput(loss=loss, logits=logits, hidden_states=states)
+        return output if base._asked("return_dict", return_dict) else output.to_tuple()
