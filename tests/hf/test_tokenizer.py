@@ -1,0 +1,227 @@
+"""A folder of Hugging Face gives the ids of training."""
+
+import json
+import lzma
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
+
+from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer, train_sentencepiece
+from fairseq_linformer.data.truncation import kept_tokens
+from fairseq_linformer.errors import UserError
+
+pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from fairseq_linformer.hf.sentencepiece_proto import PieceType, read_model  # noqa: E402
+from fairseq_linformer.hf.tokenizer import build_tokenizer, write_tokenizer  # noqa: E402
+
+RANDOM = np.random.default_rng(0)
+WORDS = [
+    "".join(RANDOM.choice(["ba", "the", "lim", "Or", "et", "ú", "mu", "is"], size=size)) for size in [2, 3, 4] * 99
+]
+TEXT = [" ".join(RANDOM.choice(WORDS, size=9)) + ", twice." for _ in range(400)]
+
+
+def hostile(number: int) -> list[str]:
+    """Random text of letters with and without marks, marks in any order, spaces of all kinds, Hangul, kana, words."""
+    chance = random.Random(0)
+    characters = [chr(code) for code in (*range(0x250), *range(0x1E00, 0x2070), *range(0x3040, 0x3100))]
+    characters += [chr(code) for code in (*range(0x300, 0x346), *range(0x5B0, 0x5C0), *range(0x64B, 0x656))] * 2
+    characters += [*"  \t\u2581\u0085\u200d\u3000\ufb01漢字\uff76\uff9e\u3099\u1100\u1161\u11a8\uac00\ufe0f😀"] * 9
+    characters += ["the", "lim", "mu"] * 200
+    lines = ["".join(chance.choices(characters, k=chance.randint(1, 40))) for _ in range(number)]
+    return [line.replace("\n", "").replace("\r", "") for line in lines]
+
+
+def differing(tokenizer: Tokenizer, lines: list[str]) -> list[str]:
+    exported = build_tokenizer(tokenizer).encode_batch(lines, add_special_tokens=False)
+    pairs = zip(lines, tokenizer.encode(lines), exported, strict=True)
+    return [line for line, ids, theirs in pairs if ids.tolist() != theirs.ids]
+
+
+def trained(folder: Path, lines: list[str] = TEXT, **options: object) -> SentencePieceTokenizer:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(folder / "spm"), minloglevel=2, **{"vocab_size": 90, **options}
+    )
+    return SentencePieceTokenizer(folder / "spm.model")
+
+
+def gpt2(folder: Path) -> GPT2Tokenizer:
+    """A BPE of all bytes and three merges, its numbers in no order."""
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
+    pieces = [*bytes_to_unicode().values(), *("".join(pair) for pair in merges)]
+    numbers = np.random.default_rng(0).permutation(len(pieces)).tolist()
+    (folder / "encoder.json").write_text(json.dumps(dict(zip(pieces, numbers, strict=True))))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges), ""]
+    (folder / "vocab.bpe").write_text("\n".join(lines), encoding="utf-8")
+    return GPT2Tokenizer(folder / "encoder.json", folder / "vocab.bpe")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
+    path = tmp_path_factory.mktemp("model") / "spm.model"
+    train_sentencepiece(TEXT, path, vocab_size=90, threads=1)
+    return SentencePieceTokenizer(path)
+
+
+LAYOUTS: dict[str, dict[str, object]] = {
+    "fairseq's order": {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3},
+    "no control symbols, unknown last": {"bos_id": -1, "eos_id": -1, "unk_id": 89},
+    "bytes": {"byte_fallback": True, "vocab_size": 330},
+    "BPE": {"model_type": "bpe"},
+    "BPE with bytes": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 330},
+    "own symbols": {"user_defined_symbols": ["<mask>", "[X]", "<ent>"], "control_symbols": ["<ctl>"]},
+    "no normalization": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
+    "spaces kept": {"remove_extra_whitespaces": False},
+    "no space before": {"add_dummy_prefix": False},
+    "lower case": {"normalization_rule_name": "nmt_nfkc_cf"},
+    "NFKC alone": {"normalization_rule_name": "nfkc"},
+    "pieces across words": {"split_by_whitespace": False},
+    "unknown letters": {"character_coverage": 0.98, "vocab_size": 60},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ids_are_those_of_training(tmp_path: Path, layout: str) -> None:
+    tokenizer = trained(tmp_path, **LAYOUTS[layout])
+    lines = [line for line in hostile(1000) if "\ufff0" not in line]
+    assert differing(tokenizer, TEXT[:100] + lines + ["madeupword0000", "[X] <ent>the"]) == []
+
+
+def test_gpt2_ids_are_those_of_training(tmp_path: Path) -> None:
+    every = ["a" + chr(code) + " b" for code in range(0x3100) if chr(code) not in "\n\r"]
+    assert differing(gpt2(tmp_path), TEXT[:100] + hostile(1000) + every) == []
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_ten_thousand_lines_of_books(tmp_path: Path, real_data: Path, kind: str) -> None:
+    lines: list[str] = []
+    for split in ("valid", "test"):
+        with lzma.open(real_data / "books" / f"{split}.txt.xz", "rt", encoding="utf-8") as stream:
+            lines += [line for line in stream.read().split("\n") if line]
+    tokenizer = trained(tmp_path, lines[:5000], vocab_size=4000, model_type=kind)
+    others = differing(tokenizer, lines[-10_000:])
+    assert len(others) <= (10 if kind == "unigram" else 0)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    exported, symbols = build_tokenizer(tokenizer), tokenizer.dictionary.symbols
+
+    def score(ids: list[int]) -> float:
+        return sum(processor.GetScore(processor.PieceToId(symbols[token])) for token in ids)
+
+    for line in others:  # as good a way to divide it, to the precision of sentencepiece's float32
+        theirs = exported.encode(line, add_special_tokens=False).ids
+        assert score(theirs) == pytest.approx(score(tokenizer.encode([line])[0].tolist()), rel=1e-6)
+
+
+def test_special_symbols_have_fairseqs_ids_and_the_others_their_own(
+    tmp_path: Path, tokenizer: SentencePieceTokenizer
+) -> None:
+    symbols = tokenizer.dictionary.symbols
+    exported = build_tokenizer(tokenizer)
+    names = [exported.id_to_token(number) for number in range(exported.get_vocab_size())]
+    assert [name.lstrip(" ") for name in names] == [*symbols, "<mask>"]
+    dictionary = Dictionary()
+    for symbol in [*symbols[4:], "<mask>"]:
+        dictionary.add_symbol(symbol)
+    tokenizer.save(tmp_path)
+    again = build_tokenizer(SentencePieceTokenizer(tmp_path / "sentencepiece.bpe.model", dictionary))
+    assert again.get_vocab() == exported.get_vocab()
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
+def test_transformers_read_the_folder(tmp_path: Path, tokenizer: SentencePieceTokenizer, kind: str) -> None:
+    source = tokenizer if kind == "sentencepiece" else gpt2(tmp_path)
+    write_tokenizer(source, tmp_path, max_length=20)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    first, second = (ids.tolist() for ids in source.encode(TEXT[:2]))
+    encoded = loaded([TEXT[0], TEXT[0][:5]], padding=True)
+    short = source.encode([TEXT[0][:5]])[0].tolist()
+    padding = len(first) - len(short)
+    assert encoded["input_ids"] == [[0, *first, 2], [0, *short, 2] + [1] * padding]
+    assert encoded["attention_mask"] == [[1] * (len(first) + 2), [1] * (len(short) + 2) + [0] * padding]
+    assert set(encoded) == {"input_ids", "attention_mask"}
+    assert loaded(TEXT[0], TEXT[1])["input_ids"] == [0, *first, 2, 2, *second, 2]
+    assert loaded(TEXT[0], truncation=True)["input_ids"] == [0, *first[:18], 2]
+    assert loaded.decode(encoded["input_ids"][0], skip_special_tokens=True) == TEXT[0]
+    # fairseq's fill_mask encodes what is on both sides of <mask> alone, the text before it without its last spaces.
+    before, after = (ids.tolist() for ids in source.encode(["the lim", " mu."]))
+    mask = len(source.dictionary)
+    assert loaded("the lim <mask> mu.")["input_ids"] == [0, *before, mask, *after, 2]
+    assert loaded.mask_token_id == mask
+
+
+def test_rows_without_first_symbol_and_separator(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    write_tokenizer(tokenizer, tmp_path, max_length=9, truncation_side="left", init_token=False, separator=False)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    first, second = (ids.tolist() for ids in tokenizer.encode(["the lim", "mu"]))
+    assert loaded("the lim", "mu")["input_ids"] == [*first, 2, *second, 2]
+    assert loaded(TEXT[0], truncation=True)["input_ids"] == [*tokenizer.encode(TEXT[:1])[0][-8:].tolist(), 2]
+
+
+def test_pairs_lose_what_they_lose_in_training(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """Of an odd room the second text gets one more, unless the first is longer; in training the first gets it."""
+    write_tokenizer(tokenizer, tmp_path, max_length=512)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = [TEXT[0], " ".join(TEXT[1:3]), "the", ""]
+    for first in texts:
+        for second in texts:
+            a, b = (ids.tolist() for ids in tokenizer.encode([first, second]))
+            for length in range(5, 60):
+                row = torch.tensor([0, *a, 2, 2, *b, 2])
+                expected = row[kept_tokens(row, length, "head", 0, 2)].tolist()
+                room = length - 4
+                if room % 2 and len(a) > room // 2 and len(b) > room // 2 and len(a) <= len(b):
+                    expected = [0, *a[: room // 2], 2, 2, *b[: room // 2 + 1], 2]
+                # As a batch: transformers takes a single row with an empty second text for one without.
+                encoded = loaded([first], [second], truncation=True, max_length=length)
+                assert encoded["input_ids"] == [expected]
+
+
+def test_what_cannot_be_expressed_is_refused(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    symbols = tokenizer.dictionary.symbols
+    tokenizer.save(tmp_path)
+    path = tmp_path / "sentencepiece.bpe.model"
+    for pieces, said in (
+        (symbols[14:], f"lacks 10 of the model's pieces, {symbols[4]!r}, {symbols[5]!r}, {symbols[6]!r} and others: "),
+        ([*symbols[4:], "漢字"], "holds text that the model does not know, '漢字'"),
+    ):
+        dictionary = Dictionary()
+        for piece in pieces:
+            dictionary.add_symbol(piece)
+        with pytest.raises(UserError, match=said):
+            build_tokenizer(SentencePieceTokenizer(path, dictionary))
+    for options, said in (
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix=True cannot be exported"),
+        ({"model_type": "char"}, "type 4 cannot be exported: only unigram and BPE"),
+        ({"user_defined_symbols": ["the lim"]}, "fairseq splits 1 of the model's pieces at white space, 'the lim'"),
+        ({"model_type": "bpe", "user_defined_symbols": ["<ent>"]}, "BPE .* with user-defined symbols .*: '<ent>'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            build_tokenizer(trained(tmp_path, **{"vocab_size": 60, **options}))
+    for options, said in (
+        ({"max_length": 4}, "max_length=4 is not allowed: it must be more than 4"),
+        ({"max_length": 9, "truncation_side": "middle"}, "truncation_side=middle is not allowed"),
+    ):
+        with pytest.raises(UserError, match=said):
+            write_tokenizer(tokenizer, tmp_path, **options)
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
+def test_model_file_says_what_sentencepiece_reads(tmp_path: Path) -> None:
+    tokenizer = trained(tmp_path, byte_fallback=True, vocab_size=330, add_dummy_prefix=False)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    model = read_model((tmp_path / "spm.model").read_bytes())
+    assert [piece for piece, _, _ in model.pieces] == [processor.IdToPiece(number) for number in range(330)]
+    assert [score for _, score, _ in model.pieces] == [processor.GetScore(number) for number in range(330)]
+    assert [kind == PieceType.BYTE for _, _, kind in model.pieces] == [processor.IsByte(n) for n in range(330)]
+    assert (model.byte_fallback, model.add_dummy_prefix, model.normalization) == (True, False, "nmt_nfkc")
+    assert len(tokenizer.dictionary) > 330
