@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..errors import check
 from .base import Attention, AttentionConfig, Options, option, register_attention
-from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
+from .blocks import block_size, into_blocks, leading, out_of_blocks, with_neighbours
 
 
 @dataclass
@@ -83,11 +83,16 @@ class LongformerAttention(Attention):
         local = self._attend_locally(x, real)
         if self.global_tokens == 0:
             return local
-        return torch.cat([self._attend_globally(x, real), local[:, self.global_tokens :]], dim=1)
+        first = self._attend_globally(x, real)
+        return torch.cat([first, local[:, first.size(1) :]], dim=1)
+
+    def _first(self, rows: Tensor) -> Tensor:
+        """The global positions, of those that there are: (B, n, ...) -> (B, g, ...)."""
+        return leading(rows, torch.sym_min(self.global_tokens, rows.size(1)), dim=1)
 
     def _attend_globally(self, x: Tensor, real: Tensor) -> Tensor:
         """The rows of the global positions: (B, n, d) -> (B, g, d)."""
-        queries = self.split_heads(self.q_proj_global(x[:, : self.global_tokens]))
+        queries = self.split_heads(self.q_proj_global(self._first(x)))
         keys, values = (self.split_heads(project(x)) for project in (self.k_proj_global, self.v_proj_global))
         return self.softmax_attention(queries, keys, values, real[:, None, None, :])
 
@@ -107,7 +112,7 @@ class LongformerAttention(Attention):
     def _keys(self, rows: Tensor, size: int) -> Tensor:
         """What each block sees, the global rows first: (B, n, d) -> (B, N, g + 3 b, d)."""
         window = with_neighbours(into_blocks(rows, size))
-        first = rows[:, None, : self.global_tokens].expand(-1, window.size(1), -1, -1)
+        first = self._first(rows).unsqueeze(1).expand(-1, window.size(1), -1, -1)
         return torch.cat([first, window], dim=2)
 
     def _attn_mask(self, real: Tensor, size: int) -> Tensor:
@@ -119,5 +124,5 @@ class LongformerAttention(Attention):
         distance = (place - place[size : 2 * size, None]).abs()  # (b, 3 b)
         # Every query sees itself, so that softmax is defined under padding too. A global query's row is not used.
         near = (in_window & (distance <= self.reach)) | (distance == 0)  # (B, N, b, 3 b)
-        first = real[:, None, None, : self.global_tokens].expand(-1, near.size(1), size, -1)
+        first = self._first(real)[:, None, None].expand(-1, near.size(1), size, -1)
         return torch.cat([first, near], dim=3)

@@ -123,8 +123,10 @@ class ReformerAttention(Attention):
             buckets = strongest.squeeze(-1) + columns * negative  # (B, h, r, f, N), each below 2 columns
             digits = (2 * columns) ** torch.arange(self.functions, device=columns.device).view(-1, 1)
             numbers = (buckets * digits).sum(3)  # (B, h, r, N)
-            end = torch.arange(numbers.size(-1), device=columns.device) >= lengths[:, None, None, None]
-            return numbers.masked_fill(end, torch.iinfo(torch.long).max).sort(stable=True).indices
+            position = torch.arange(numbers.size(-1), device=columns.device)
+            numbers = numbers.masked_fill(position >= lengths[:, None, None, None], torch.iinfo(torch.int32).max)
+            # No two are alike, so any sort keeps the order of the sequence; ONNX has no stable one.
+            return (numbers * position.size(0) + position).sort().indices
 
     def _columns(self, lengths: Tensor) -> Tensor:
         """How many columns of a rotation a sequence of length l uses, so that there are about 2 l / m buckets."""
