@@ -4,6 +4,7 @@
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= uses your own text)
 # make test        the tests, in two processes
 # make test-fast   those that take seconds at most and start no process
+# make test-export  every exported mechanism, in ONNX and in each TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
 # make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
 # make check       ruff, mypy, then the tests, as in CI
 
@@ -11,11 +12,12 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 EXTRAS ?= dev
 CORPUS ?=
+TRANSFORMERS ?= 4.57.6 5.0.0 5.23.0
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED = $(PYTHON) $(TORCH) $(EXTRAS)
 
-.PHONY: install quickstart test test-fast soak check clean
+.PHONY: install quickstart test test-fast test-export soak check clean
 
 install: $(VENV)/.installed
 ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin EXTRAS)))
@@ -36,7 +38,11 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not exhaustive"
+
+test-export: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m exhaustive
+	PYTHON=$(BIN)/python TORCH=$(TORCH) bash tests/hf/check_versions.sh $(TRANSFORMERS)
 
 soak: install
 	PYTHONPATH=scripts $(BIN)/python -m tests.soak

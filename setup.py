@@ -31,6 +31,10 @@ def command(name: str) -> str:
     return f"linformer-{name.replace('_', '-')} = fairseq_linformer.cli.{name}:main"
 
 
+# transformers cannot be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
+HF = ["transformers>=4.57", "safetensors"]
+ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
+
 setup(
     name="fairseq-linformer",
     version="0.1.0",
@@ -62,6 +66,9 @@ setup(
                 "prepare_table",
                 "finetune",
                 "predict",
+                "export_hf",
+                "import_hf",
+                "export_onnx",
             )
         ]
     },
@@ -84,9 +91,9 @@ setup(
     ],
     extras_require={
         "tables": ["pyarrow"],  # prepare_table.py: Parquet, and folders of the package datasets
-        "dev": ["matplotlib", "pyarrow", "pytest", "pytest-xdist", "ruff", "mypy"],  # of scripts/ and `make check`
-        # Other implementations that tests and the benchmark compare with, where they are installed. transformers cannot
-        # be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
-        "peers": ["transformers", "performer-pytorch", "linformer"],
+        "hf": HF,  # export_hf.py, import_hf.py
+        "onnx": ONNX,  # export_onnx.py
+        "dev": ["matplotlib", "pyarrow", "pytest", "pytest-xdist", "ruff", "mypy", *ONNX],  # scripts/ and `make check`
+        "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with
     },
 )

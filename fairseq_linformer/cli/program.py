@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import one_line_errors
+from ..errors import UserError, one_line_errors
 
 
 @contextlib.contextmanager
@@ -27,3 +27,17 @@ def typed(name: str) -> str:
     if Path(sys.argv[0]).suffix == ".py":
         return f"python scripts/{name}.py"
     return f"linformer-{name.replace('_', '-')}"
+
+
+def quieten_transformers() -> None:
+    """Leaves transformers errors alone to say; it has loggers and progress bars of its own.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        from transformers.utils import logging as its_logging
+    except ImportError as error:
+        raise UserError(f"transformers is needed ({error}): pip install 'fairseq-linformer[hf]'") from error
+    its_logging.set_verbosity_error()
+    its_logging.disable_progress_bar()

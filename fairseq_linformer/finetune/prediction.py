@@ -75,7 +75,7 @@ class Predictor:
         hub = _load(checkpoint, data)
         self.task, cfg = hub.task, hub.task.cfg
         folder = Path(cfg.data)
-        self.record = _record(hub.task, checkpoint)
+        self.record = record_of(hub.task, checkpoint)
         self.labels = self.record.classes
         self.pairs = (folder / "input1").is_dir()
         if getattr(cfg, "truncation", None) == "random-crop":
@@ -222,7 +222,7 @@ def _load(checkpoint: Path, data: Path | None) -> RobertaHubInterface:
     return hub
 
 
-def _record(task: SentencePredictionTask, checkpoint: Path) -> Task:
+def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
     """The record of the data that a checkpoint's task was set up with, which its number of outputs must fit."""
     if isinstance(task, TextPredictionTask):
         return task.record

@@ -15,10 +15,10 @@ BLOCKS = {"hf-modernbert": {(72, 24), (24, 24), (24, 36)}}  # queries, keys and 
 SQUARES = {"hf-modernbert": 2, "lucidrains-linformer": 4}  # whose LM head is a linear map
 
 
-@pytest.mark.parametrize("model", ["linformer", "softmax", *list(MODELS)[-6:]])
-def test_every_model_learns_from_and_encodes_the_same_batch(model):
-    pytest.importorskip(NEEDED.get(model.split("-")[0], "torch"))
-    model = Case(model, SIZES, "forward + backward", ((64, 64),)).build()
+@pytest.mark.parametrize("name", ["linformer", "softmax", *list(MODELS)[-6:]])
+def test_every_model_learns_from_and_encodes_the_same_batch(name):
+    pytest.importorskip(NEEDED.get(name.split("-")[0], "torch"))
+    model = Case(name, SIZES, "forward + backward", ((64, 64),)).build()
     tokens, masked = model.draw(SIZES, (64, 64))
     assert model.eval().features(tokens, masked).shape == (2, 64, 24)
     loss = model.train().loss(tokens, masked)
@@ -26,9 +26,9 @@ def test_every_model_learns_from_and_encodes_the_same_batch(model):
     assert loss.item() == pytest.approx(math.log(50), rel=0.5)
     weights = [part.weight for part in model.modules() if isinstance(part, nn.Linear) and part.weight.grad is not None]
     blocks = {tuple(weight.shape) for weight in weights}
-    assert blocks >= BLOCKS.get(model, {(24, 24), (96, 24), (24, 96)}), "d x d, and a feed-forward network of 4 d"
+    assert blocks >= BLOCKS.get(name, {(24, 24), (96, 24), (24, 96)}), "d x d, and a feed-forward network of 4 d"
     squares = sum(weight.shape == (24, 24) for weight in weights)
-    assert squares == SQUARES.get(model, 5), "queries, keys, values, output, and the LM head's"
+    assert squares == SQUARES.get(name, 5), "queries, keys, values, output, and the LM head's"
 
 
 def test_batches_of_unequal_rows_are_padded_and_nothing_padded_is_masked():

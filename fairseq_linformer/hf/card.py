@@ -1,0 +1,116 @@
+"""The model card of an exported model: how it is used, what it is, and what its run says of its training."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCardData
+from omegaconf import OmegaConf
+
+from ..config import ResolvedConfig, architecture_options
+from ..finetune.results import RESULTS_FILE, SCORES_FILE
+from ..training.launch import LOG_FILE, command_line
+
+PIPELINES: dict[str | None, str] = {
+    None: "fill-mask",
+    "token-label": "token-classification",
+}  # text-classification of all other kinds
+SUMMARY = "corpus.json"  # what prepare_corpus.py writes into its folder
+
+
+def model_card(
+    run: Path,
+    state: Mapping[str, Any],
+    options: ResolvedConfig,
+    *,
+    parameters: int,
+    kind: str | None,
+    remote_code: bool,
+    remarks: Sequence[str],
+) -> str:
+    """The card, in Markdown.
+
+    Args:
+        run: the checkpoint's folder, in which lies what its run wrote.
+        state: of the checkpoint's file.
+        options: of the model.
+        parameters: how many it has.
+        kind: of label; None for a masked language model.
+        remote_code: whether the folder holds code of its own.
+        remarks: what its user should know.
+    """
+    pipeline = PIPELINES.get(kind, "text-classification")
+    header = ModelCardData(library_name="transformers", pipeline_tag=pipeline, tags=["fairseq", options.attention])
+    trust = ", trust_remote_code=True" if remote_code else ""
+    example = "The answer is <mask>." if kind is None else "A text."
+    lines = [
+        f"---\n{header.to_yaml()}\n---",
+        "# Model card",
+        f"An encoder with attention={options.attention}, {parameters / 1e6:.1f} M parameters, for texts of up to "
+        f"{options.max_positions:,} tokens. Trained with fairseq and fairseq_linformer. No licence was chosen: add "
+        "`license:` above before you publish it.",
+        "## Use",
+        f'```python\nfrom transformers import pipeline\n\nmodel = pipeline("{pipeline}", "FOLDER"{trust})\n'
+        f'model("{example}")\n```',
+        *remarks,
+        "## Model",
+        _table(architecture_options(options)),
+        "## Training",
+        _table(dict(_training(state))),
+        *_command(run),
+        *_results(run),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    cfg, extra = state["cfg"], state.get("extra_state") or {}
+    data = Path(str(cfg.task.data).split(":")[0])
+    yield "task", cfg.task._name
+    yield "data", data.name
+    if (data / SUMMARY).is_file():
+        yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
+    yield "updates", sum(part["num_updates"] for part in state.get("optimizer_history") or ())
+    for name in ("lr", "update_freq"):
+        yield name, ", ".join(map(str, cfg.optimization[name]))
+    yield "batch size", f"{cfg.dataset.batch_size} rows per device and step"
+    yield "seed", cfg.common.seed
+    best, metric = extra.get("best"), cfg.checkpoint.best_checkpoint_metric
+    if best is not None:
+        is_loss = metric == "loss" and cfg.criterion._name == "masked_lm"
+        yield f"best {metric} of validation", f"{best}" + (f" (perplexity {2**best:.2f})" if is_loss else "")
+
+
+def _command(run: Path) -> Iterator[str]:
+    """The command line, with the last parts of paths alone: the others are of the machine."""
+    file = run / LOG_FILE.parent / ".hydra" / "hydra.yaml"
+    if not file.is_file():
+        return
+    hydra: Any = OmegaConf.load(file).hydra
+    folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
+    overrides = [_short(override) for override in hydra.overrides.task]
+    if folders:
+        yield f"```bash\n{command_line(f'{folders[0].name}/{hydra.job.config_name}', *overrides)}\n```"
+
+
+def _short(override: str) -> str:
+    name, _, value = override.partition("=")
+    return f"{name}={Path(shlex.split(value)[0]).name}" if "/" in value else override
+
+
+def _results(run: Path) -> Iterator[str]:
+    """The scores of the run itself, and the table of fine-tuning that lies beside a pretrained checkpoint."""
+    table = (run / RESULTS_FILE).with_suffix(".md")
+    if (run / SCORES_FILE).is_file():
+        scores = json.loads((run / SCORES_FILE).read_text())["scores"]
+        yield "## Results"
+        yield _table({f"{split}: {name}": f"{value:.1f}" for split, of in scores.items() for name, value in of.items()})
+    elif table.is_file():
+        yield "## Results after fine-tuning"
+        yield table.read_text(encoding="utf-8").strip()

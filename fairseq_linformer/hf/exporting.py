@@ -1,0 +1,294 @@
+"""A checkpoint as a folder that transformers loads, without fairseq."""
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.models.roberta import RobertaHubInterface
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+from safetensors.torch import save
+from torch import Tensor
+from transformers import (
+    PretrainedConfig,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+)
+
+from ..attention import get_attention
+from ..checkpoint import checkpoint_file, read_checkpoint
+from ..config import ResolvedConfig
+from ..data.tasks import Task
+from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_tokenizer
+from ..errors import UserError
+from ..finetune.prediction import record_of
+from ..model import LinformerRobertaModel as FairseqModel
+from ..system.files import staged_folder
+from . import (
+    LinformerRobertaConfig,
+    LinformerRobertaForMaskedLM,
+    LinformerRobertaForSequenceClassification,
+    LinformerRobertaForTokenClassification,
+    LinformerRobertaModel,
+)
+from .bundle import CONFIGURATION, MODELING, write_code
+from .card import model_card
+from .names import fairseq_names
+from .tokenizer import write_tokenizer
+
+WEIGHTS_FILE = "model.safetensors"
+FAIRSEQ_FOLDER = "fairseq"  # in the folder: dict.txt and the subword model, for the way back
+TOLERANCE = 1e-5  # of logits, in float32
+
+
+class _Kind(NamedTuple):
+    """What a label, or none, means in transformers."""
+
+    model: type[PreTrainedModel]
+    stock: type[PreTrainedModel] | None
+    problem_type: str | None = None
+
+
+def _texts(problem_type: str) -> _Kind:
+    return _Kind(LinformerRobertaForSequenceClassification, RobertaForSequenceClassification, problem_type)
+
+
+_KINDS: dict[str | None, _Kind] = {
+    None: _Kind(LinformerRobertaForMaskedLM, RobertaForMaskedLM),
+    "single-label": _texts("single_label_classification"),
+    "multi-label": _texts("multi_label_classification"),
+    "regression": _texts("regression"),
+    "token-label": _Kind(LinformerRobertaForTokenClassification, None),  # the head of RoBERTa's has one layer
+}
+_AUTO = {
+    "AutoModel": LinformerRobertaModel,
+    "AutoModelForMaskedLM": LinformerRobertaForMaskedLM,
+    "AutoModelForSequenceClassification": LinformerRobertaForSequenceClassification,
+    "AutoModelForTokenClassification": LinformerRobertaForTokenClassification,
+}
+_PROJECTION_OPTIONS = {  # left out of what has none
+    "projection",
+    "projection_init",
+    "projection_multiplier",
+    "projected_length",
+    "adaptive_length",
+    "sharing",
+    "freeze_projection",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A checkpoint and what it is for.
+
+    Attributes:
+        state: of the checkpoint's file.
+        hub: model, task and configuration.
+        record: the task that it was fine-tuned on; None for a masked language model.
+        tokenizer: of the data that it was trained on.
+    """
+
+    state: dict[str, Any]
+    hub: RobertaHubInterface
+    record: Task | None
+    tokenizer: Tokenizer
+
+    @property
+    def options(self) -> ResolvedConfig:
+        return self.hub.model.args
+
+    @property
+    def head(self) -> str:
+        """The classification head's name."""
+        return self.hub.task.cfg.classification_head_name if self.record else ""
+
+    @property
+    def kind(self) -> str | None:
+        """Of label; None for a masked language model."""
+        return self.record.kind if self.record else None
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether RoBERTa of transformers is this very model."""
+        options, record = self.options, self.record
+        plain = options.attention == "softmax" and not (options.local_conv or options.gated_ffn)
+        usual = options.layernorm_embedding and not options.encoder_normalize_before
+        head = record is None or (options.pooler_activation_fn == "tanh" and record.scale == 1)
+        exists = _KINDS[self.kind].stock is not None
+        return exists and plain and usual and head and options.activation_fn == "gelu"  # its LM head knows no other
+
+    def model_class(self, kind: str | None) -> type[PreTrainedModel]:
+        """The model in transformers for that kind of label."""
+        classes = _KINDS[kind]
+        return classes.stock if self.is_stock and classes.stock else classes.model
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a row at most."""
+        cfg, longest = self.hub.task.cfg, self.options.max_positions
+        return min(longest, (self.record and getattr(cfg, "truncate_to", None)) or longest)
+
+
+def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
+    """Writes a checkpoint as a folder of transformers: weights, configuration, tokenizer, model card and its code.
+
+    Before the folder appears, the model is loaded from it and its logits compared with those in fairseq.
+
+    Args:
+        checkpoint: its file, or the folder of its run.
+        out: the folder to make.
+        data: the prepared folder with the vocabulary, and the labels of a fine-tuned checkpoint; by default the one
+            that it was trained on.
+
+    Returns:
+        What the folder cannot say of the model, in words.
+
+    Raises:
+        FileNotFoundError: the checkpoint, or its data, is not there.
+        UserError: the checkpoint cannot be read or has no counterpart in transformers, or `out` is in the way.
+    """
+    checkpoint = checkpoint_file(checkpoint)
+    exported = _read(checkpoint, data)
+    config, model_class = _configuration(exported), exported.model_class(exported.kind)
+    with staged_folder(out.absolute(), "README.md") as (folder, card):
+        weights = _weights(exported, config)
+        (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file gives it to its owner alone
+        config.architectures = [model_class.__name__]
+        config.save_pretrained(folder)
+        if not exported.is_stock:
+            write_code(folder)
+        remarks = _write_tokenizer(exported, folder)
+        _check(exported, model_class, folder)
+        card.write(
+            model_card(
+                checkpoint.parent,
+                exported.state,
+                exported.options,
+                parameters=sum(parameter.numel() for parameter in exported.hub.model.parameters()),
+                kind=exported.kind,
+                remote_code=not exported.is_stock,
+                remarks=remarks,
+            )
+        )
+    return remarks
+
+
+def _read(checkpoint: Path, data: Path | None) -> Exported:
+    if data is not None and not data.is_dir():
+        raise FileNotFoundError(f"there is no folder {data}")
+    state = read_checkpoint(checkpoint)
+    if FairseqModel.resolve(state["cfg"]).spectral_norm_classification_head:
+        raise UserError(f"{checkpoint}: spectral_norm_classification_head=true has no counterpart in transformers")
+    place = (str(checkpoint.parent), checkpoint.name)
+    hub = FairseqModel.from_pretrained(*place, None if data is None else str(data))
+    hub.eval()
+    record = record_of(hub.task, checkpoint) if isinstance(hub.task, SentencePredictionTask) else None
+    return Exported(state, hub, record, load_tokenizer(Path(hub.task.cfg.data)))
+
+
+def _configuration(exported: Exported) -> PretrainedConfig:
+    options, record = exported.options, exported.record
+    common: dict[str, Any] = {
+        "vocab_size": len(exported.hub.task.source_dictionary),
+        "tie_word_embeddings": not options.untie_weights_roberta,
+        "dtype": "float32",
+    }
+    if record is not None:
+        names = record.classes or ("score",)
+        common |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
+        common["problem_type"] = _KINDS[record.kind].problem_type
+    if exported.is_stock:
+        return RobertaConfig(
+            **common,
+            hidden_size=options.encoder_embed_dim,
+            num_hidden_layers=options.encoder_layers,
+            num_attention_heads=options.encoder_attention_heads,
+            intermediate_size=options.encoder_ffn_embed_dim,
+            hidden_act="gelu",
+            hidden_dropout_prob=options.dropout,
+            attention_probs_dropout_prob=options.attention_dropout,
+            classifier_dropout=options.pooler_dropout,
+            max_position_embeddings=options.max_positions + 2,  # numbered from 2, the padding index plus 1
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            bos_token_id=0,
+            pad_token_id=1,
+            eos_token_id=2,
+        )
+    mechanism = get_attention(options.attention)
+    known = {*inspect.signature(LinformerRobertaConfig).parameters, *(name for name, _ in mechanism.option_fields())}
+    known -= set() if mechanism.USES_PROJECTION else _PROJECTION_OPTIONS
+    values = {name: value for name in sorted(known) if (value := getattr(options, name, None)) is not None}
+    if record is not None:
+        common["score_scale"] = record.scale
+    return LinformerRobertaConfig(**common, **values, auto_map=_auto_map())
+
+
+def _auto_map() -> dict[str, str]:
+    """Where transformers finds the classes."""
+    files = {auto: f"{MODELING.stem}.{model.__name__}" for auto, model in _AUTO.items()}
+    return {"AutoConfig": f"{CONFIGURATION.stem}.{LinformerRobertaConfig.__name__}", **files}
+
+
+def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
+    """The tensors by their names in transformers, each once; those of the LM head too, whatever the model is for."""
+    names: dict[str, None] = {}
+    for kind in (exported.kind, None):
+        with torch.device("meta"):
+            names |= dict.fromkeys(exported.model_class(kind)(config).state_dict())
+    if config.tie_word_embeddings:
+        del names["lm_head.decoder.weight"]
+    state = exported.hub.model.state_dict()
+    ours = fairseq_names(names, exported.is_stock, exported.head)
+    weights = {name: state[source].contiguous() for name, source in ours.items()}
+    if exported.is_stock:
+        types = "roberta.embeddings.token_type_embeddings.weight"
+        weights[types] = torch.zeros(1, exported.options.encoder_embed_dim)
+        weights["lm_head.decoder.bias"] = weights["lm_head.decoder.bias"].clone()  # lm_head.bias is the same
+    return weights
+
+
+def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
+    """Writes the tokenizer, in transformers' form and in fairseq's."""
+    cfg, remarks = exported.hub.task.cfg, list[str]()
+    truncation = str(getattr(cfg, "truncation", "head")) if exported.record else "head"
+    if truncation == "head-tail":
+        remarks.append(
+            f"it was trained on head and tail of texts over {exported.longest} tokens; the tokenizer keeps their head"
+        )
+    write_tokenizer(
+        exported.tokenizer,
+        folder,
+        max_length=exported.longest,
+        truncation_side="left" if truncation == "tail" else "right",
+        init_token=exported.record is None or cfg.init_token is not None,
+        separator=exported.record is None or cfg.separator_token is not None,
+    )
+    (folder / FAIRSEQ_FOLDER).mkdir()
+    exported.tokenizer.dictionary.save(str(folder / FAIRSEQ_FOLDER / DICTIONARY_FILE))
+    exported.tokenizer.save(folder / FAIRSEQ_FOLDER)
+    return remarks
+
+
+@torch.inference_mode()
+def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path) -> None:
+    """Compares logits of a full row and of a padded one."""
+    length, pad = exported.options.max_positions, 1
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(4, len(exported.hub.task.source_dictionary), (2, length), generator=generator)
+    tokens[1, (length + 1) // 2 :] = pad
+    real = tokens != pad
+    model = model_class.from_pretrained(folder).eval()
+    found = model(tokens, attention_mask=real.long()).logits
+    if exported.record is None:
+        expected = exported.hub.model(tokens)[0]
+    else:
+        expected = exported.hub.model(tokens, classification_head_name=exported.head)[0] * exported.record.scale
+    if found.dim() == 3:
+        found, expected = found[real], expected[real]
+    difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+    if not difference <= TOLERANCE:  # nor where it is not a number
+        raise RuntimeError(f"{folder}: logits differ from those in fairseq by {difference:.1e}, {TOLERANCE} is allowed")

@@ -1,0 +1,203 @@
+"""A folder of transformers as a checkpoint of fairseq, to train on from: models of ours, and stock RoBERTa."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+
+from ..config import OPTIONS, PER_LAYER
+from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, load_dictionary
+from ..errors import UserError, check
+from ..model import LinformerRobertaEncoder, LinformerRobertaModel
+from ..resolve import resolve_config
+from ..system.files import staged_folder
+from ..task import DynamicMaskedLMConfig
+from . import LinformerRobertaConfig
+from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
+from .names import HEAD, fairseq_names
+
+CHECKPOINT_FILE = "checkpoint.pt"
+HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # what a fairseq dictionary begins with
+
+
+def import_folder(source: Path, out: Path) -> list[str]:
+    """Writes a checkpoint of masked language modelling, with its dictionary and subword model, into a new folder.
+
+    Args:
+        source: a folder of ours (``export``), of a model that transformers saved, or of a stock RoBERTa.
+        out: the folder to make.
+
+    Returns:
+        What the source lacked, in words.
+
+    Raises:
+        FileNotFoundError: a file of the source is missing.
+        UserError: it is of another model, or `out` is in the way.
+    """
+    if not (source / "config.json").is_file():
+        raise FileNotFoundError(f"{source} is no folder of a model of transformers: it holds no config.json")
+    config = _read_config(source)
+    weights = _read_weights(source)
+    with staged_folder(out.absolute(), f"{CHECKPOINT_FILE}.partial") as (folder, mark):
+        dictionary = _write_tokenizer(source, folder, config.vocab_size)
+        cfg = _configuration(config, out.absolute())
+        state, remarks = _state(weights, config, cfg, dictionary)
+        torch.save(_checkpoint(state, cfg), folder / CHECKPOINT_FILE)
+        Path(mark.name).unlink()
+    return remarks
+
+
+def _is_stock(config: PretrainedConfig) -> bool:
+    return not isinstance(config, LinformerRobertaConfig)
+
+
+def _read_config(source: Path) -> PretrainedConfig:
+    named = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
+    known = (LinformerRobertaConfig.model_type, "roberta")
+    check("model_type", named, named in known, f"{' or '.join(known)}, in {source / 'config.json'}")
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    check("pad_token_id", config.pad_token_id, config.pad_token_id == 1, "1, as in fairseq")
+    if _is_stock(config):
+        check("hidden_act", config.hidden_act, config.hidden_act == "gelu", "gelu, as in the LM head")
+        check("layer_norm_eps", config.layer_norm_eps, config.layer_norm_eps == 1e-5, "1e-5, as in fairseq")
+    return config
+
+
+def _read_weights(source: Path) -> dict[str, Tensor]:
+    index = source / f"{WEIGHTS_FILE}.index.json"
+    files = {WEIGHTS_FILE}
+    if index.is_file():
+        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    weights: dict[str, Tensor] = {}
+    for name in sorted(files):
+        if not (source / name).is_file():
+            raise FileNotFoundError(f"{source} holds no {name}: transformers writes it with save_pretrained")
+        weights |= load_file(source / name)
+    return weights
+
+
+def _options(config: PretrainedConfig) -> dict[str, Any]:
+    """The options of the model."""
+    if not _is_stock(config):
+        options = {name: value for name, value in config.to_dict().items() if name in OPTIONS and value is not None}
+        for name in options.keys() & PER_LAYER.keys():
+            options[name] = str(options[name]).replace(" ", "")
+    else:
+        options = {
+            "attention": "softmax",
+            "encoder_layers": config.num_hidden_layers,
+            "encoder_embed_dim": config.hidden_size,
+            "encoder_ffn_embed_dim": config.intermediate_size,
+            "encoder_attention_heads": config.num_attention_heads,
+            "max_positions": config.max_position_embeddings - 2,  # numbered from 2, the padding index plus 1
+            "dropout": config.hidden_dropout_prob,
+            "attention_dropout": config.attention_probs_dropout_prob,
+        }
+    return {**options, "untie_weights_roberta": not config.tie_word_embeddings}
+
+
+def _configuration(config: PretrainedConfig, data: Path) -> DictConfig:
+    """A configuration of fairseq that says what the model is, and which task it is of."""
+    cfg = OmegaConf.structured(FairseqConfig)
+    options = _options(config)
+    task = DynamicMaskedLMConfig(data=str(data), tokens_per_sample=options["max_positions"])
+    with open_dict(cfg):
+        cfg.task = OmegaConf.structured(task)
+        cfg.task._name = "dynamic_masked_lm"
+        cfg.model = {"_name": "linformer_roberta", **options}
+        cfg.criterion = {"_name": "masked_lm", "tpu": False}
+    return cfg
+
+
+def _state(
+    weights: dict[str, Tensor], config: PretrainedConfig, cfg: DictConfig, dictionary: Dictionary
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The parameters by their names in fairseq, and what was missing."""
+    prefix = "roberta." if _is_stock(config) else "linformer_roberta."
+    if not any(name.startswith(prefix) for name in weights):  # saved without a head
+        weights = {prefix + name: tensor for name, tensor in weights.items()}
+    if _is_stock(config):
+        _fold_in_types(weights)
+    names = fairseq_names(weights, _is_stock(config), HEAD_NAME)
+    given = {ours: weights[theirs] for theirs, ours in names.items()}
+    resolved = resolve_config(cfg.model, None)
+    model = LinformerRobertaModel(resolved, LinformerRobertaEncoder(resolved, dictionary))
+    state: dict[str, Tensor] = {}
+    first: dict[int, str] = {}
+    drawn = False
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        source = first.setdefault(id(tensor), name)  # a tensor may have several names in fairseq, and has one here
+        if source in given:
+            state[name] = given[source]
+        elif name.startswith("encoder.lm_head."):
+            state[name] = state.get(source, tensor.detach())
+            drawn = True
+        else:
+            raise UserError(f"the folder's weights lack {name}, which its config.json asks for")
+    state |= {name: tensor for name, tensor in given.items() if name.startswith(HEAD)}
+    return state, ["it has no LM head: a new one was drawn"] if drawn else []
+
+
+def _fold_in_types(weights: dict[str, Tensor]) -> None:
+    """Adds the embedding of the tokens' type, which is one for all in RoBERTa, to those of positions, in place."""
+    types, positions = (f"roberta.embeddings.{name}_embeddings.weight" for name in ("token_type", "position"))
+    if types in weights and bool(weights[types][0].any()):  # zeros in what came from fairseq
+        weights[positions] = weights[positions] + weights[types][0]
+
+
+def _checkpoint(state: dict[str, Tensor], cfg: DictConfig) -> dict[str, Any]:
+    """What fairseq reads: a model that no update has trained yet."""
+    history = {"criterion_name": "MaskedLmLoss", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+    return {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "model": state,
+        "optimizer_history": [history],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
+    }
+
+
+def _write_tokenizer(source: Path, folder: Path, size: int) -> Dictionary:
+    """Writes the dictionary and the subword model in fairseq's form; gives the dictionary, with <mask>."""
+    if (source / FAIRSEQ_FOLDER).is_dir():
+        for file in sorted((source / FAIRSEQ_FOLDER).iterdir()):
+            shutil.copyfile(file, folder / file.name)
+    else:
+        _write_gpt2(source, folder)
+    dictionary = load_dictionary(folder / DICTIONARY_FILE)
+    dictionary.add_symbol("<mask>")
+    if len(dictionary) != size:
+        raise UserError(f"{source}: its tokenizer has {len(dictionary)} ids, but config.json says vocab_size={size}")
+    return dictionary
+
+
+def _write_gpt2(source: Path, folder: Path) -> None:
+    """The files of a byte-level BPE, whose numbers in encoder.json and dict.txt are the ids of the folder."""
+    try:
+        tokenizer = json.loads(AutoTokenizer.from_pretrained(source).backend_tokenizer.to_str())
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{source}: its tokenizer cannot be read ({' '.join(str(error).split())[:200]})") from error
+    kind, vocabulary = tokenizer["model"]["type"], dict(tokenizer["model"].get("vocab", {}))
+    vocabulary |= {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
+    allowed = f"a byte-level BPE, as stock RoBERTa's, without the folder {FAIRSEQ_FOLDER} that an export has"
+    check("tokenizer", kind, kind == "BPE", allowed)
+    names = {number: piece for piece, number in vocabulary.items()}
+    found = (*(names.get(number) for number in range(len(SPECIAL))), names.get(len(names) - 1))
+    if found != (*SPECIAL, "<mask>"):
+        raise UserError(f"{source}: ids 0 to 3 and the last are {found}, they must be {(*SPECIAL, '<mask>')}")
+    ids = range(len(SPECIAL), len(names) - 1)
+    encoder = {names[number]: number for number in ids}
+    (folder / ENCODER_FILE).write_text(json.dumps(encoder), encoding="utf-8")
+    merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"])
+    (folder / MERGES_FILE).write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
+    (folder / DICTIONARY_FILE).write_text("".join(f"{number} 0\n" for number in ids), encoding="utf-8")

@@ -1,0 +1,152 @@
+"""Checkpoints of small models with random weights, pretrained or fine-tuned, and what the export made of them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf, open_dict
+
+from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.tokenizer import (
+    DICTIONARY_FILE,
+    SentencePieceTokenizer,
+    load_tokenizer,
+    train_sentencepiece,
+)
+from fairseq_linformer.hf.exporting import export
+from fairseq_linformer.model import LinformerRobertaModel
+from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
+from tests.helpers.inputs import sentences
+
+N = 15
+SIZES = {"encoder_layers": 2, "encoder_embed_dim": 12, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3}
+HEAD = "sentence_classification_head"
+
+LABELS = {
+    "single-label": ["good", "bad", "neither"],
+    "multi-label": [("good", "bad"), ("bad",), ()],
+    "regression": ["0", "2.5", "5"],
+    "token-label": [("O",), ("B-PER",), ("I-PER",)],
+}
+
+
+MECHANISMS = [
+    {
+        "attention": name,
+        **({} if kind.HAS_WEIGHTS else {"attention_dropout": 0.0}),
+        **({"projected_length": 5} if kind.USES_PROJECTION else {}),
+        **{kind.prefix() + option: value for option, value in options.items()},
+    }
+    for name, kind in ATTENTIONS.items()
+    for options in kind.Options.SMALL
+]
+PROJECTIONS = [
+    *({"sharing": sharing} for sharing in ("none", "headwise", "key-value", "layerwise")),
+    {"projection": "random", "sharing": "layerwise"},
+    {"projection": "conv", "sharing": "key-value"},
+    *({"projection": name} for name in ("mean-pool", "max-pool", "attention-pool", "split-pool")),
+    {"projection": "mean-pool", "adaptive_length": True},
+    {"projection_multiplier": 0.1, "adaptive_length": True, "projected_length": "3,6"},
+    {"freeze_projection": True},
+]
+LAYERS = [
+    {"local_conv": 3, "encoder_normalize_before": True},
+    {"gated_ffn": True, "activation_fn": "gelu_accurate"},
+    {"untie_weights_roberta": True, "layernorm_embedding": False, "sharing": "layerwise"},
+    {"attention": "softmax", "untie_weights_roberta": True},
+    {"attention": "softmax", "activation_fn": "relu"},
+]
+VARIANTS = [*MECHANISMS, *({"projected_length": 5, **options} for options in (*PROJECTIONS, *LAYERS))]
+
+
+def write_vocabulary(folder: Path) -> Path:
+    """A folder of a subword model and its dictionary, as preparation writes them."""
+    train_sentencepiece(sentences(300, seed=1).splitlines(), folder / "spm.model", 30, threads=1)
+    tokenizer = SentencePieceTokenizer(folder / "spm.model")
+    tokenizer.save(folder)
+    tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
+    return folder
+
+
+def write_pretrained(folder: Path, vocabulary: Path, **options) -> Path:
+    """A checkpoint of masked language modelling."""
+    task = DynamicMaskedLMConfig(data=str(vocabulary), tokens_per_sample=N)
+    return _write(folder, vocabulary, task, "dynamic_masked_lm", options)
+
+
+def write_fine_tuned(
+    folder: Path, vocabulary: Path, kind: str, pairs: bool = False, scale=1.0, options=(), **task
+) -> Path:
+    """A checkpoint of a task of that kind, whose data is prepared in a folder beside it."""
+    words = ["the dog sees", "a house", "cats"]
+    rows = [
+        Example(tuple(text.split()[:1]) if kind == "token-label" else text, label, "it runs" if pairs else None)
+        for text, label in zip(words, LABELS[kind], strict=True)
+    ]
+    data = folder.with_name(folder.name + "-data")
+    record = own_task("own", kind, scale=scale)
+    write_labelled(data, record, {"train": rows, "valid": rows}, load_tokenizer(vocabulary))
+    classes = 1 if kind == "regression" else len({name for labels in LABELS[kind] for name in _names(labels)})
+    settings = {"kind": kind, "num_classes": classes, "regression_target": kind == "regression", **task}
+    settings |= {"init_token": 0, "separator_token": 2, "max_positions": N}
+    config = TextPredictionConfig(data=str(data), **settings)
+    return _write(folder, vocabulary, config, "text_prediction", dict(options), classes)
+
+
+def _names(labels):
+    return (labels,) if isinstance(labels, str) else labels
+
+
+def _write(folder, vocabulary, task, name, options, classes=0) -> Path:
+    """The checkpoint's file; weights are larger than at the start of a training, so that attention is not uniform."""
+    dictionary = load_tokenizer(vocabulary).dictionary
+    dictionary.add_symbol("<mask>")
+    cfg = OmegaConf.structured(FairseqConfig)
+    with open_dict(cfg):
+        cfg.task = {**OmegaConf.to_container(OmegaConf.structured(task)), "_name": name}
+        cfg.model = {"_name": "linformer_roberta", **SIZES, "max_positions": N, **options}
+        cfg.criterion = {"_name": "masked_lm", "tpu": False, "classification_head_name": HEAD}
+    torch.manual_seed(0)
+    owner = SimpleNamespace(source_dictionary=dictionary, max_positions=lambda: N)
+    model = LinformerRobertaModel.build_model(cfg.model, owner)
+    if classes:
+        model.register_classification_head(HEAD, num_classes=classes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(5)
+    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 7}
+    folder.mkdir(parents=True)
+    state = {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "model": model.state_dict(),
+        "optimizer_history": [history],
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": 3.0, "best": 3.0},
+    }
+    torch.save(state, folder / "checkpoint_best.pt")
+    return folder / "checkpoint_best.pt"
+
+
+def rows():
+    """A full row and a padded one, of an odd number of tokens."""
+    tokens = torch.randint(4, 30, (2, N), generator=torch.Generator().manual_seed(3))
+    tokens[1, 8:] = 1
+    return tokens
+
+
+def hub_of(checkpoint):
+    hub = LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name)
+    return hub.eval()
+
+
+def write_reference(checkpoint: Path, out: Path) -> None:
+    """Exports a checkpoint, and writes beside the export what fairseq computes."""
+    export(checkpoint, out)
+    hub = hub_of(checkpoint)
+    named = {"classification_head_name": HEAD} if "truncation" in hub.task.cfg else {}
+    logits = hub.model(rows(), **named)[0].detach()
+    torch.save({"tokens": rows(), "logits": logits, "longest": N}, out / "reference.pt")

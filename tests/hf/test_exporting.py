@@ -1,0 +1,245 @@
+"""Exported folders beside fairseq: logits, names, the way back, and what a fine-tuned model carries with it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from transformers import AutoModelForSequenceClassification, RobertaForMaskedLM
+
+from fairseq_linformer import hf
+from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.finetune.prediction import Predictor
+from fairseq_linformer.hf import exporting
+from fairseq_linformer.hf.exporting import export
+from fairseq_linformer.hf.importing import CHECKPOINT_FILE, import_folder
+from tests.helpers import ROOT
+from tests.helpers.exports import (
+    HEAD,
+    LABELS,
+    VARIANTS,
+    N,
+    hub_of,
+    rows,
+    write_fine_tuned,
+    write_pretrained,
+    write_reference,
+    write_vocabulary,
+)
+
+
+def title(options):
+    return "-".join(f"{name}={value}" for name, value in options.items() if name != "projected_length") or "linformer"
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> Path:
+    return write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+@torch.no_grad()
+def assert_same_logits(model, hub, **named):
+    for tokens in (rows(), rows()[:1, :1], rows()[:1, :7]):
+        expected, real = hub.model(tokens, **named)[0], tokens.ne(1)
+        for mask in (real.long(), None):
+            if mask is None and isinstance(model, RobertaForMaskedLM):
+                continue  # which attends to padding, then
+            found = model(tokens, attention_mask=mask).logits
+            torch.testing.assert_close(
+                *(out[real] if out.dim() == 3 else out for out in (found, expected)), rtol=1e-5, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=title)
+def test_logits_are_fairseqs_and_weights_come_back_bit_for_bit(options, vocabulary, tmp_path):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
+    export(checkpoint, tmp_path / "out")
+    hub = hub_of(checkpoint)
+    is_stock = options.get("attention") == "softmax" and "activation_fn" not in options
+    model, said = exporting._KINDS[None][is_stock].from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(said.values())
+    assert_same_logits(model.eval(), hub)
+    model.save_pretrained(tmp_path / "again")  # as transformers stores it
+    (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
+    import_folder(tmp_path / "again", tmp_path / "back")
+    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / CHECKPOINT_FILE))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_same_logits(model, hub_of(tmp_path / "back" / CHECKPOINT_FILE))
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("attention", ["linformer", "softmax"])
+def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, attention, vocabulary, tmp_path):
+    scale = 5.0 if kind == "regression" else 1.0
+    options = {"attention": attention}
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, kind, scale=scale, options=options, truncate_to=9)
+    assert export(checkpoint, tmp_path / "out") == []
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    problem = {"token-label": None, **{kind: f"{kind.replace('-', '_')}_classification" for kind in list(LABELS)[:2]}}
+    assert config.get("problem_type") == problem.get(kind, "regression")
+    predictor = Predictor(checkpoint)
+    assert tuple(config["id2label"].values()) == (predictor.labels or ("score",))
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
+    hub = hub_of(checkpoint)
+    is_stock = attention == "softmax" and kind in ("single-label", "multi-label")
+    model = exporting._KINDS[kind][is_stock].from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        found = model(rows(), attention_mask=rows().ne(1).long()).logits
+        expected = hub.model(rows(), classification_head_name=HEAD)[0] * scale
+    real = rows().ne(1) if kind == "token-label" else slice(None)
+    torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
+    assert import_folder(tmp_path / "out", tmp_path / "back") == []
+    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / CHECKPOINT_FILE))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_head_alone_brings_a_new_lm_head_back(vocabulary, tmp_path):
+    """What transformers saves of a classifier has no LM head."""
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
+    export(checkpoint, tmp_path / "out")
+    AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
+    (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
+    assert import_folder(tmp_path / "again", tmp_path / "back") == ["it has no LM head: a new one was drawn"]
+    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / CHECKPOINT_FILE))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before if "lm_head.d" not in name)
+    assert not torch.equal(before["encoder.lm_head.dense.weight"], after["encoder.lm_head.dense.weight"])
+
+
+def test_full_attention_is_stock_roberta_without_code_of_ours(vocabulary, tmp_path):
+    export(write_pretrained(tmp_path / "run", vocabulary, attention="softmax"), tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.py"))
+    _, said = RobertaForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(said.values())
+
+
+def test_what_transformers_cannot_do_is_refused_or_said(vocabulary, tmp_path):
+    checkpoint = write_fine_tuned(tmp_path / "a", vocabulary, "single-label", truncation="head-tail")
+    (remark,) = export(checkpoint, tmp_path / "out")
+    assert "head and tail of texts over 15 tokens" in remark
+    assert remark in (tmp_path / "out" / "README.md").read_text()
+    options = {"spectral_norm_classification_head": True}
+    checkpoint = write_fine_tuned(tmp_path / "b", vocabulary, "single-label", options=options)
+    with pytest.raises(UserError, match="spectral_norm_classification_head=true has no counterpart"):
+        export(checkpoint, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_nothing_appears_where_the_logits_differ(vocabulary, tmp_path, monkeypatch):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary)
+    monkeypatch.setattr(hf.LinformerRobertaModel, "_embed", lambda self, *rest: 0.5 + torch.zeros(2, N, 12))
+    with pytest.raises(RuntimeError, match="logits differ"):
+        export(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("layers", [2, 12])
+def test_a_new_model_starts_as_fairseqs(layers):
+    """E as its options say, longformer's global maps as copies: transformers draws weights in an order of its own."""
+    sizes = {"vocab_size": 50, "max_positions": 64, "encoder_layers": layers, "encoder_embed_dim": 12}
+    sizes |= {"encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3}
+    model = hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**sizes, projected_length=8))
+    attention = model.linformer_roberta.layers[-1].self_attn
+    means = torch.eye(8).repeat_interleave(8, dim=1) / 8
+    assert 0 < (attention.key_projection.weight - means).abs().max() < 0.02
+    assert 0.015 < attention.q_proj.weight.std() < 0.025
+    assert attention.q_proj.bias.eq(0).all()
+    config = hf.LinformerRobertaConfig(**sizes, attention="longformer", longformer_window=4, longformer_global_tokens=1)
+    attention = hf.LinformerRobertaForMaskedLM(config).linformer_roberta.layers[-1].self_attn
+    assert torch.equal(attention.q_proj.weight, attention.q_proj_global.weight)
+
+
+def test_an_option_that_cannot_work_is_refused_by_name():
+    for options, said in (
+        ({"attention": "fast"}, "attention=fast is not known"),
+        ({"projected_length": 600}, "projected_length=600 is not allowed"),
+        ({"attention": "softmax", "linformer_window": 4}, r"linformer_window=\[4\] is not allowed"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            hf.LinformerRobertaModel(hf.LinformerRobertaConfig(encoder_layers=1, **options))
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, projected_length=5, encoder_layers=1)
+    return hf.LinformerRobertaModel(config).eval()
+
+
+def test_wrong_input_is_refused_with_its_numbers(model):
+    tokens = rows()
+    for given, said in (
+        ({"input_ids": torch.zeros(1, 16, dtype=torch.long)}, "16 tokens is longer than max_positions=15"),
+        ({"input_ids": tokens, "attention_mask": tokens.flip(1).ne(1)}, "row 1 has padding before a token"),
+        ({"input_ids": tokens, "attention_mask": torch.ones(2, 14)}, r"\(2, 14\), it must be \(2, 15\)"),
+        ({}, "give input_ids or inputs_embeds"),
+        ({"input_ids": tokens, "inputs_embeds": torch.zeros(2, 15, 768)}, "give input_ids or inputs_embeds"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            model(**given)
+
+
+@torch.no_grad()
+def test_hidden_states_embeddings_and_tuples_are_as_in_transformers(model):
+    tokens, mask = rows(), rows().ne(1).long()
+    whole = model(tokens, attention_mask=mask, output_hidden_states=True)
+    assert len(whole.hidden_states) == 2
+    assert torch.equal(whole.hidden_states[-1], whole.last_hidden_state)
+    (alone,) = model(tokens, attention_mask=mask, return_dict=False)
+    assert torch.equal(alone, whole.last_hidden_state)
+    embedded = model(inputs_embeds=model.embed_tokens(tokens), attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(embedded, alone)
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "problem"),
+    [
+        (torch.tensor([1, 0]), 3, "single_label_classification"),
+        (torch.tensor([[1.0, 0, 1], [0, 0, 0]]), 3, "multi_label_classification"),
+        (torch.tensor([0.5, 2.0]), 1, "regression"),
+    ],
+)
+def test_the_loss_follows_the_labels(labels, count, problem):
+    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, encoder_layers=1, num_labels=count)
+    model = hf.LinformerRobertaForSequenceClassification(config).eval()
+    out = model(rows(), labels=labels)
+    probabilities = out.logits.softmax(1)
+    expected = {
+        "single_label_classification": lambda: -probabilities[[0, 1], labels.long().flatten()[:2]].log().mean(),
+        "multi_label_classification": lambda: torch.nn.BCEWithLogitsLoss()(out.logits, labels),
+        "regression": lambda: (out.logits[:, 0] - labels).square().mean(),
+    }
+    torch.testing.assert_close(out.loss, expected[problem]())
+    assert model.config.problem_type == problem
+
+
+@pytest.mark.slow
+def test_transformers_uses_the_folders_without_fairseq(vocabulary, tmp_path):
+    """The code in the folder stands alone: a process without fairseq and without this package loads and trains it."""
+    folders = []
+    for number, options in enumerate([{"sharing": "layerwise"}, {"attention": "performer", "attention_dropout": 0.0}]):
+        write_reference(write_pretrained(tmp_path / f"run{number}", vocabulary, **options), tmp_path / f"{number}")
+        folders.append(tmp_path / f"{number}")
+    write_reference(write_fine_tuned(tmp_path / "tuned", vocabulary, "multi-label"), tmp_path / "2")
+    program = "import sys, runpy; sys.modules.update(fairseq=None, fairseq_linformer=None); sys.path.pop(0)\n"
+    program += "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+    words = [ROOT / "tests/hf/check_exported.py", *folders, tmp_path / "2"]
+    environment = {"HF_HOME": tmp_path / "cache", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, words)],
+        cwd=tmp_path,
+        env={name: str(value) for name, value in environment.items()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.endswith("3 folders\n")

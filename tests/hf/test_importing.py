@@ -1,0 +1,137 @@
+"""Stock RoBERTa as a checkpoint of fairseq, continued by the command that users type, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+
+from fairseq_linformer.cli import import_hf
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.hf.importing import CHECKPOINT_FILE, import_folder
+from tests.helpers import ROOT
+from tests.helpers.commands import run
+from tests.helpers.exports import hub_of, write_pretrained, write_vocabulary
+from tests.helpers.inputs import sentences
+
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the")]
+SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+
+
+def write_stock(folder: Path, kind=RobertaForMaskedLM, **options) -> Path:
+    """A RoBERTa as transformers saves it, whose vocabulary has the order of roberta-base's."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*SPECIAL, *letters, *("".join(pair) for pair in MERGES), "madeupword0000", "<mask>"]
+    bpe = models.BPE({piece: number for number, piece in enumerate(pieces)}, MERGES, unk_token="<unk>")
+    tokenizer = Tokenizer(bpe)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    named = {
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
+    config = RobertaConfig(
+        **{
+            "vocab_size": len(pieces),
+            "max_position_embeddings": 18,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            **SIZES,
+        },
+        **options,
+    )
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+@torch.no_grad()
+def test_stock_roberta_gives_the_same_ids_and_logits(tmp_path):
+    model = write_stock(tmp_path / "roberta")
+    assert import_folder(tmp_path / "roberta", tmp_path / "out") == []
+    hub = hub_of(tmp_path / "out" / CHECKPOINT_FILE)
+    text = "the dog, the über cat"
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path / "roberta")(text)["input_ids"]
+    assert hub.encode(text).tolist() == [0, *theirs, 2]
+    tokens = torch.tensor([[0, *range(4, 17), 2], [0, 5, 2, *[1] * 12]])
+    expected = model(tokens, attention_mask=tokens.ne(1).long()).logits
+    torch.testing.assert_close(hub.model(tokens)[0][tokens.ne(1)], expected[tokens.ne(1)], rtol=1e-5, atol=1e-5)
+
+
+def test_a_stock_classifier_brings_its_head(tmp_path):
+    model = write_stock(tmp_path / "roberta", RobertaForSequenceClassification, num_labels=3)
+    assert import_folder(tmp_path / "roberta", tmp_path / "out") == ["it has no LM head: a new one was drawn"]
+    hub = hub_of(tmp_path / "out" / CHECKPOINT_FILE)
+    tokens = torch.tensor([[0, *range(4, 17), 2]])
+    found = hub.model(tokens, classification_head_name="sentence_classification_head")[0]
+    torch.testing.assert_close(found, model(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "bert"}, "model_type=bert is not allowed: it must be linformer_roberta or roberta"),
+        ({"hidden_act": "relu"}, "hidden_act=relu is not allowed"),
+        ({"layer_norm_eps": 1e-12}, "layer_norm_eps=1e-12 is not allowed"),
+        ({"pad_token_id": 0}, "pad_token_id=0 is not allowed"),
+        ({"vocab_size": 300}, "its tokenizer has 265 ids, but config.json says vocab_size=300"),
+        ({"num_hidden_layers": 3}, "weights lack encoder.sentence_encoder.layers.2"),
+    ],
+)
+def test_what_is_no_such_model_is_refused_before_anything_is_written(tmp_path, changes, said):
+    write_stock(tmp_path / "roberta")
+    file = tmp_path / "roberta" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(UserError, match=said):
+        import_folder(tmp_path / "roberta", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(
+        SystemExit, match=r"^error: .* is no folder of a model of transformers: it holds no config\.json$"
+    ):
+        import_hf.main([str(tmp_path / "none"), str(tmp_path / "out")])
+    write_stock(tmp_path / "roberta")
+    (tmp_path / "roberta" / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"holds no model\.safetensors"):
+        import_folder(tmp_path / "roberta", tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_an_imported_checkpoint_trains_on(tmp_path):
+    """Export, import, and fairseq-hydra-train from it, as README has them."""
+    (tmp_path / "vocabulary").mkdir()
+    checkpoint = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path / "vocabulary"), projected_length=5)
+    run("scripts/export_hf.py", checkpoint, "exported", cwd=tmp_path)
+    assert "checkpoint.pt: written" in run("scripts/import_hf.py", "exported", "imported", cwd=tmp_path)
+    (tmp_path / "train.txt").write_text(sentences(200, seed=1))
+    files = ("--train", "train.txt", "--valid", "train.txt", "--out", "data", "--spm", "imported", "--workers", 1)
+    run("scripts/prepare_corpus.py", *files, cwd=tmp_path)
+    words = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512", "task.data=data"]
+    words += [f"model.{name}={value}" for name, value in (("max_positions", 15), ("projected_length", 5))]
+    words += ["model.encoder_layers=2", "model.encoder_embed_dim=12", "model.encoder_ffn_embed_dim=20"]
+    words += ["model.encoder_attention_heads=3", "model.sharing=headwise", "model.local_conv=0"]
+    words += ["model.encoder_normalize_before=false", "task.tokens_per_sample=15", "common.cpu=true"]
+    words += [
+        "checkpoint.finetune_from_model=imported/checkpoint.pt",
+        "optimization.max_update=2",
+        "optimization.lr=[0.0]",
+    ]
+    words += ["checkpoint.save_dir=on", "dataset.num_workers=0"]
+    run("fairseq-hydra-train", *words, cwd=tmp_path)
+    before, after = (
+        torch.load(path, weights_only=True)["model"] for path in (checkpoint, tmp_path / "on/checkpoint_last.pt")
+    )
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)  # at a learning rate of 0
