@@ -2,7 +2,7 @@
 #                  EXTRAS=dev,peers adds the other implementations that tests and the benchmark compare with; without a
 #                  GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids the download of CUDA)
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= uses your own text)
-# make test        the tests, in two processes
+# make test        the tests, in three processes: some wait for programs that they start
 # make test-fast   those that take seconds at most and start no process
 # make test-export  every exported mechanism, in ONNX and in each TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
 # make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
@@ -35,7 +35,7 @@ quickstart: install
 	$(BIN)/python scripts/quickstart.py $(if $(CORPUS),--corpus $(CORPUS))
 
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not exhaustive"
