@@ -198,6 +198,24 @@ def test_hidden_states_embeddings_and_tuples_are_as_in_transformers(model):
     torch.testing.assert_close(embedded, alone)
 
 
+@pytest.mark.parametrize("options", [{}, {"projection": "split-pool", "linformer_window": 4}], ids=str)
+@torch.no_grad()
+def test_the_whole_model_is_one_graph_for_every_length(options):
+    """Without breaks and without a new graph per length, padded or not."""
+    sizes = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3, "encoder_layers": 1}
+    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, projected_length=5, **sizes, **options)
+    model = hf.LinformerRobertaForMaskedLM(config).eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for number, length in enumerate((11, 7, 13)):
+        tokens = rows()[:, :length]
+        mask = tokens.ne(1).long()
+        with torch._dynamo.config.patch(error_on_recompile=number > 0):
+            found = compiled(tokens, attention_mask=mask).logits
+        expected = model(tokens, attention_mask=mask).logits
+        torch.testing.assert_close(found[tokens.ne(1)], expected[tokens.ne(1)])
+
+
 @pytest.mark.parametrize(
     ("labels", "count", "problem"),
     [
