@@ -19,7 +19,7 @@ from .attention import Attention, get_attention
 from .attention.dropout import Dropout
 from .config import ResolvedConfig
 from .errors import UserError
-from .layer import EncoderLayer, Positions
+from .layer import EncoderLayer, Positions, may_be_padded, misplaced_padding
 
 
 class RecomputedLayer(EncoderLayer):
@@ -105,8 +105,7 @@ class SentenceEncoder(FairseqEncoder):
         padding_mask = src_tokens.eq(self.padding_idx)
         self._check(src_tokens, padding_mask)
         x = self._embed(src_tokens, token_embeddings)
-        # On a GPU the question "is there any padding?" would stop the host; on the CPU it is free and saves work.
-        mask = None if padding_mask.device.type == "cpu" and not _any(padding_mask) else padding_mask
+        mask = padding_mask if may_be_padded(padding_mask) else None  # without one there is less to do
         states = [x] if return_all_hiddens else []  # held only on demand: in inference nothing else keeps them alive
         layers = list(self.layers)  # LayerDrop: a choice of them, each time another
         for layer in layers:
@@ -140,9 +139,8 @@ class SentenceEncoder(FairseqEncoder):
         if smallest < 0 or largest >= vocabulary:
             unknown = smallest if smallest < 0 else largest
             raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
-        misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
-        if bool(misplaced.any()):
-            row = int(misplaced.nonzero()[0])
+        row = misplaced_padding(padding_mask)
+        if row is not None:
             raise UserError(f"row {row} has padding before a token, or no token: padding must stand on the right")
 
     def _embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> Tensor:
@@ -155,8 +153,3 @@ class SentenceEncoder(FairseqEncoder):
     def max_positions(self) -> int:
         """Longest sequence, in tokens."""
         return self.max_source_positions
-
-
-def _any(mask: Tensor) -> bool:
-    """Whether any element is set; always True while PyTorch compiles, which cannot branch on data."""
-    return torch.compiler.is_compiling() or bool(mask.any())

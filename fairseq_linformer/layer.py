@@ -26,6 +26,20 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
 }
 
 
+def may_be_padded(padding_mask: Tensor) -> bool:
+    """Whether any position is padding: looked at on the CPU, where it is free; elsewhere the question stops the host.
+
+    While PyTorch compiles, which cannot branch on data, always True.
+    """
+    return padding_mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(padding_mask.any())
+
+
+def misplaced_padding(padding_mask: Tensor) -> int | None:
+    """The first row of (B, n) that has padding before a token, or no token; None where padding stands on the right."""
+    misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
+    return int(misplaced.nonzero()[0]) if bool(misplaced.any()) else None
+
+
 class LocalConvolution(nn.Module):
     """Depthwise convolution over the sequence, (B, n, d) -> (B, n, d), with zeros beyond both ends.
 

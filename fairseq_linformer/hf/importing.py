@@ -23,10 +23,10 @@ from ..task import DynamicMaskedLMConfig
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
 from .names import HEAD, fairseq_names
+from .tokenizer import SPECIAL
 
 CHECKPOINT_FILE = "checkpoint.pt"
 HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # what a fairseq dictionary begins with
 
 
 def import_folder(source: Path, out: Path) -> list[str]:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
+    ModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
@@ -21,7 +22,7 @@ from ..architecture import Architecture, per_layer_lists, projection_defaults, v
 from ..attention import Attention, get_attention
 from ..attention.dropout import Dropout
 from ..attention.projection import Projection
-from ..layer import ACTIVATIONS, EncoderLayer, LocalConvolution, Positions
+from ..layer import ACTIVATIONS, EncoderLayer, LocalConvolution, Positions, may_be_padded, misplaced_padding
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
 FIRST: Positions = (slice(None), 0)  # <s>
@@ -159,7 +160,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
         """
         padding_mask = self._padding_mask(input_ids, attention_mask, inputs_embeds)
         x = self._embed(input_ids, inputs_embeds, padding_mask)
-        if padding_mask is not None and not _any(padding_mask):
+        if padding_mask is not None and not may_be_padded(padding_mask):
             padding_mask = None
         states = [x]
         for layer in self.layers:
@@ -193,9 +194,8 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
             raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}, it must be {allowed}")
         padding_mask = attention_mask.eq(0)
         if padding_mask.device.type == "cpu" and not torch.compiler.is_compiling():
-            misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
-            if bool(misplaced.any()):
-                row = int(misplaced.nonzero()[0])
+            row = misplaced_padding(padding_mask)
+            if row is not None:
                 raise ValueError(
                     f"attention_mask of row {row} has padding before a token, or no token: padding must stand on the "
                     "right (tokenizer.padding_side='right')"
@@ -214,9 +214,44 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
         return self.dropout(x)
 
 
-def _any(mask: Tensor) -> bool:
-    """Whether any element is set; always True where that is not known without waiting, or while PyTorch compiles."""
-    return mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(mask.any())
+class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
+    """A model and what makes logits of its features: what all models with a head share."""
+
+    output_class: type[ModelOutput]
+    wanted: Positions | None = None  # of the features; None for all of them
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__(config)
+        self.linformer_roberta = LinformerRobertaModel(config)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Logits, and the loss where there are labels: the class says of what shapes.
+
+        The other arguments and errors are those of ``LinformerRobertaModel``.
+        """
+        base = self.linformer_roberta
+        everything = base._asked("output_hidden_states", output_hidden_states)
+        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything, self.wanted)
+        logits = self.logits(features)
+        loss = None if labels is None else self.loss(logits, labels)
+        output = self.output_class(loss=loss, logits=logits, hidden_states=states)
+        return output if base._asked("return_dict", return_dict) else output.to_tuple()
+
+    def logits(self, features: Tensor) -> Tensor:
+        """What the head makes of the features."""
+        raise NotImplementedError
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of logits (..., classes) and labels (...), without those that are -100."""
+        return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
 class LMHead(nn.Module):
@@ -233,43 +268,25 @@ class LMHead(nn.Module):
         return self.decoder(self.layer_norm(self.activation_fn(self.dense(features))))
 
 
-class LinformerRobertaForMaskedLM(LinformerRobertaPreTrainedModel):
-    """The masked language model."""
+class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
+    """The masked language model: logits (B, n, V); labels (B, n), -100 at positions that do not count."""
 
+    output_class = MaskedLMOutput
     _tied_weights_keys = {"lm_head.decoder.weight": "linformer_roberta.embed_tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        self.linformer_roberta = LinformerRobertaModel(config)
         self.lm_head = LMHead(config)
         self.post_init()
+
+    def logits(self, features: Tensor) -> Tensor:
+        return self.lm_head(features)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head.decoder = new_embeddings
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """Logits (B, n, V), and the loss where there are labels (B, n), -100 at positions that do not count.
-
-        The other arguments and errors are those of ``LinformerRobertaModel``.
-        """
-        base = self.linformer_roberta
-        everything = base._asked("output_hidden_states", output_hidden_states)
-        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything)
-        logits = self.lm_head(features)
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        output = MaskedLMOutput(loss=loss, logits=logits, hidden_states=states)
-        return output if base._asked("return_dict", return_dict) else output.to_tuple()
 
 
 class ClassificationHead(nn.Module):
@@ -287,43 +304,26 @@ class ClassificationHead(nn.Module):
         return self.out_proj(self.dropout(hidden))
 
 
-class LinformerRobertaForSequenceClassification(LinformerRobertaPreTrainedModel):
-    """A class, several classes or a score per text, from the features of ``<s>``.
+class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
+    """A class, several classes or a score per text, from the features of ``<s>``: logits (B, classes), scores (B, 1).
 
+    Labels are classes (B,), for several classes per text 0 and 1 (B, classes), or scores (B,) or (B, 1).
     ``config.problem_type`` says which; left open it follows from ``num_labels`` and the type of the labels.
     """
 
+    output_class = SequenceClassifierOutput
+    wanted = FIRST
     _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        self.linformer_roberta = LinformerRobertaModel(config)
         self.classifier = ClassificationHead(config)
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """Logits (B, classes), or scores (B, 1), and the loss where there are labels.
+    def logits(self, features: Tensor) -> Tensor:
+        return self.classifier(features) * self.config.score_scale
 
-        Labels are classes (B,), for several classes per text 0 and 1 (B, classes), or scores (B,) or (B, 1).
-        The other arguments and errors are those of ``LinformerRobertaModel``.
-        """
-        base = self.linformer_roberta
-        everything = base._asked("output_hidden_states", output_hidden_states)
-        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything, wanted=FIRST)
-        logits = self.classifier(features) * self.config.score_scale
-        loss = None if labels is None else self._loss(logits, labels)
-        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states)
-        return output if base._asked("return_dict", return_dict) else output.to_tuple()
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.config.problem_type is None:
             several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
             self.config.problem_type = "regression" if self.config.num_labels == 1 else several
@@ -331,37 +331,22 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaPreTrainedModel)
             return F.mse_loss(logits, labels.view_as(logits).to(logits.dtype))
         if self.config.problem_type == "multi_label_classification":
             return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return F.cross_entropy(logits, labels)
+        return super().loss(logits, labels)
 
 
-class LinformerRobertaForTokenClassification(LinformerRobertaPreTrainedModel):
-    """A class per token; training of ours labels the first token of each word."""
+class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
+    """A class per token: logits (B, n, classes); labels (B, n), -100 at tokens that do not count.
 
+    Training of ours labels the first token of each word.
+    """
+
+    output_class = TokenClassifierOutput
     _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        self.linformer_roberta = LinformerRobertaModel(config)
         self.classifier = ClassificationHead(config)
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """Logits (B, n, classes), and the loss where there are labels (B, n), -100 at tokens that do not count.
-
-        The other arguments and errors are those of ``LinformerRobertaModel``.
-        """
-        base = self.linformer_roberta
-        everything = base._asked("output_hidden_states", output_hidden_states)
-        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything)
-        logits = self.classifier(features)
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        output = TokenClassifierOutput(loss=loss, logits=logits, hidden_states=states)
-        return output if base._asked("return_dict", return_dict) else output.to_tuple()
+    def logits(self, features: Tensor) -> Tensor:
+        return self.classifier(features)

@@ -24,7 +24,7 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 
 _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
-_SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # their numbers are their places
+SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # their numbers are their places
 
 # Text on which tokenizers differ: white space of all kinds, unknown characters, normalization, nothing.
 _SAMPLE = (
@@ -126,7 +126,7 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         else:
             exported, texts = _sentencepiece(Path(name) / SENTENCEPIECE_FILE, tokenizer)
     exported.add_special_tokens(
-        [AddedToken(symbol, normalized=False, special=True) for symbol in _SPECIAL]
+        [AddedToken(symbol, normalized=False, special=True) for symbol in SPECIAL]
         + [AddedToken(_MASK, lstrip=True, normalized=False, special=True)]
     )
     _check_equal(tokenizer, exported, [*_SAMPLE, *texts])
@@ -142,7 +142,7 @@ def _frame(init_token: bool, separator: bool) -> processors.TemplateProcessing:
 
 def _names(dictionary: Dictionary, pieces: Iterable[str]) -> list[str]:
     """The names of all ids, in order. No text is taken for a symbol that stands for none: its name has a space."""
-    known = {*pieces, *_SPECIAL, _MASK}
+    known = {*pieces, *SPECIAL, _MASK}
     names = [symbol if symbol in known else f" {symbol}" for symbol in dictionary.symbols]
     return names if _MASK in names else [*names, _MASK]
 
@@ -250,8 +250,8 @@ def _unigram(model: SentencePieceModel, names: list[str]) -> models.Unigram:
     low = [symbol for symbol, score in own.items() if score < never]
     if low:
         raise UserError(f"user-defined symbols of this model cannot be exported: {_first(low)}")
-    scores = {**normal, **own, **dict.fromkeys((*_SPECIAL, _MASK), never)}
-    return models.Unigram([(name, scores.get(name, never)) for name in names], len(_SPECIAL) - 1, model.byte_fallback)
+    scores = {**normal, **own, **dict.fromkeys((*SPECIAL, _MASK), never)}
+    return models.Unigram([(name, scores.get(name, never)) for name in names], len(SPECIAL) - 1, model.byte_fallback)
 
 
 def _sentencepiece_bpe(model: SentencePieceModel, names: list[str]) -> models.BPE:

@@ -1,6 +1,5 @@
 """Ids are those of fairseq's own route: encoder, pieces as text, dictionary."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
-from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
 from fairseq_linformer.data.tokenizer import (
@@ -19,6 +17,7 @@ from fairseq_linformer.data.tokenizer import (
     load_tokenizer,
     train_sentencepiece,
 )
+from tests.helpers.inputs import gpt2_files
 
 RANDOM = np.random.default_rng(0)
 WORDS = [
@@ -129,17 +128,6 @@ def test_saved_tokenizer_comes_back(tmp_path: Path, model: Path, kind: str) -> N
     loaded = load_tokenizer(folder)
     assert loaded.dictionary.symbols == tokenizer.dictionary.symbols
     assert [ids.tolist() for ids in loaded.encode(TEXT)] == [ids.tolist() for ids in tokenizer.encode(TEXT)]
-
-
-def gpt2_files(folder: Path) -> tuple[Path, Path]:
-    """A BPE of all bytes and three merges, its numbers in no order."""
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
-    pieces = [*bytes_to_unicode().values(), *("".join(pair) for pair in merges)]
-    numbers = np.random.default_rng(0).permutation(len(pieces)).tolist()
-    (folder / "encoder.json").write_text(json.dumps(dict(zip(pieces, numbers, strict=True))))
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges), ""]
-    (folder / "vocab.bpe").write_text("\n".join(lines), encoding="utf-8")
-    return folder / "encoder.json", folder / "vocab.bpe"
 
 
 def test_gpt2_ids_are_those_of_fairseq(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Texts, tables and tokens to prepare and to train on."""
+"""Texts, tables, tokens and subword models to prepare and to train on."""
 
+import json
 import random
 from pathlib import Path
 
 import numpy as np
 from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.tasks import TASKS
@@ -49,6 +51,17 @@ def write_official(source: Path, task: str, rows: int = 3) -> None:
             lines.append("\t".join(fields.values()))
         mark = "\ufeff" if task == "MRPC" and file.name != "test.tsv" else ""
         (source / task / file.name).write_text(mark + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def gpt2_files(folder: Path) -> tuple[Path, Path]:
+    """A BPE of all bytes and three merges, its numbers in no order."""
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
+    pieces = [*bytes_to_unicode().values(), *("".join(pair) for pair in merges)]
+    numbers = np.random.default_rng(0).permutation(len(pieces)).tolist()
+    (folder / "encoder.json").write_text(json.dumps(dict(zip(pieces, numbers, strict=True))))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges), ""]
+    (folder / "vocab.bpe").write_text("\n".join(lines), encoding="utf-8")
+    return folder / "encoder.json", folder / "vocab.bpe"
 
 
 class Numbers(Tokenizer):

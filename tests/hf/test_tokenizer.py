@@ -1,6 +1,5 @@
 """A folder of Hugging Face gives the ids of training."""
 
-import json
 import lzma
 import random
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 import sentencepiece
 import torch
 from fairseq.data import Dictionary
-from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
 from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer, train_sentencepiece
 from fairseq_linformer.data.truncation import kept_tokens
@@ -21,6 +19,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from fairseq_linformer.hf.sentencepiece_proto import PieceType, read_model  # noqa: E402
 from fairseq_linformer.hf.tokenizer import build_tokenizer, write_tokenizer  # noqa: E402
+from tests.helpers.inputs import gpt2_files  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 WORDS = [
@@ -51,17 +50,6 @@ def trained(folder: Path, lines: list[str] = TEXT, **options: object) -> Sentenc
         sentence_iterator=iter(lines), model_prefix=str(folder / "spm"), minloglevel=2, **{"vocab_size": 90, **options}
     )
     return SentencePieceTokenizer(folder / "spm.model")
-
-
-def gpt2(folder: Path) -> GPT2Tokenizer:
-    """A BPE of all bytes and three merges, its numbers in no order."""
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
-    pieces = [*bytes_to_unicode().values(), *("".join(pair) for pair in merges)]
-    numbers = np.random.default_rng(0).permutation(len(pieces)).tolist()
-    (folder / "encoder.json").write_text(json.dumps(dict(zip(pieces, numbers, strict=True))))
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges), ""]
-    (folder / "vocab.bpe").write_text("\n".join(lines), encoding="utf-8")
-    return GPT2Tokenizer(folder / "encoder.json", folder / "vocab.bpe")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +85,7 @@ def test_ids_are_those_of_training(tmp_path: Path, layout: str) -> None:
 
 def test_gpt2_ids_are_those_of_training(tmp_path: Path) -> None:
     every = ["a" + chr(code) + " b" for code in range(0x3100) if chr(code) not in "\n\r"]
-    assert differing(gpt2(tmp_path), TEXT[:100] + hostile(1000) + every) == []
+    assert differing(GPT2Tokenizer(*gpt2_files(tmp_path)), TEXT[:100] + hostile(1000) + every) == []
 
 
 @pytest.mark.real_data
@@ -139,7 +127,7 @@ def test_special_symbols_have_fairseqs_ids_and_the_others_their_own(
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
 def test_transformers_read_the_folder(tmp_path: Path, tokenizer: SentencePieceTokenizer, kind: str) -> None:
-    source = tokenizer if kind == "sentencepiece" else gpt2(tmp_path)
+    source = tokenizer if kind == "sentencepiece" else GPT2Tokenizer(*gpt2_files(tmp_path))
     write_tokenizer(source, tmp_path, max_length=20)
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
     first, second = (ids.tolist() for ids in source.encode(TEXT[:2]))
