@@ -14,6 +14,19 @@ for _kind in ATTENTIONS.values():
     PER_LAYER |= {name: own.metadata["multiple"] for name, own in _kind.option_fields() if own.metadata["per_layer"]}
 
 
+# The options of E and F, and those of single mechanisms.
+PROJECTION_OPTIONS = (
+    "projection",
+    "projection_init",
+    "projection_multiplier",
+    "projected_length",
+    "adaptive_length",
+    "sharing",
+    "freeze_projection",
+)
+MECHANISM_OPTIONS = tuple(name for kind in ATTENTIONS.values() for name, _ in kind.option_fields())
+
+
 class Architecture(AttentionConfig, Protocol):
     """What the encoder's layers read of a configuration, resolved and validated."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_dict
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
@@ -171,6 +172,22 @@ class LinformerRobertaModel(RobertaModel):
             said = str(error).partition("\n")[0]
             raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
         return RobertaHubInterface(cfg, task, models[0])
+
+    @classmethod
+    def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "LinformerRobertaModel":
+        """The model of a checkpoint, without its classification heads.
+
+        Args:
+            state: as ``read_checkpoint`` gives it.
+            dictionary: of the checkpoint's task, with <mask>.
+
+        Raises:
+            ValueError: it is of another model, or another dictionary.
+        """
+        config = cls.resolve(state["cfg"])
+        model = cls(config, LinformerRobertaEncoder(config, dictionary))
+        model.load_state_dict(state["model"])
+        return model
 
     @classmethod
     def resolve(cls, cfg: Any) -> ResolvedConfig:

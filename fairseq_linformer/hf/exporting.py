@@ -18,6 +18,7 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
+from ..architecture import PROJECTION_OPTIONS
 from ..attention import get_attention
 from ..checkpoint import checkpoint_file, read_checkpoint
 from ..config import ResolvedConfig
@@ -68,15 +69,6 @@ _AUTO = {
     "AutoModelForMaskedLM": LinformerRobertaForMaskedLM,
     "AutoModelForSequenceClassification": LinformerRobertaForSequenceClassification,
     "AutoModelForTokenClassification": LinformerRobertaForTokenClassification,
-}
-_PROJECTION_OPTIONS = {  # left out of what has none
-    "projection",
-    "projection_init",
-    "projection_multiplier",
-    "projected_length",
-    "adaptive_length",
-    "sharing",
-    "freeze_projection",
 }
 
 
@@ -220,7 +212,7 @@ def _configuration(exported: Exported) -> PretrainedConfig:
         )
     mechanism = get_attention(options.attention)
     known = {*inspect.signature(LinformerRobertaConfig).parameters, *(name for name, _ in mechanism.option_fields())}
-    known -= set() if mechanism.USES_PROJECTION else _PROJECTION_OPTIONS
+    known -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
     values = {name: value for name in sorted(known) if (value := getattr(options, name, None)) is not None}
     if record is not None:
         common["score_scale"] = record.scale

@@ -5,27 +5,22 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq.data import Dictionary
-from fairseq.dataclass.configs import FairseqConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ..config import OPTIONS, PER_LAYER
-from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, load_dictionary
+from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE
 from ..errors import UserError, check
-from ..model import LinformerRobertaEncoder, LinformerRobertaModel
-from ..resolve import resolve_config
+from ..model import LinformerRobertaModel
 from ..system.files import staged_folder
-from ..task import DynamicMaskedLMConfig
+from ..untrained import CHECKPOINT_FILE, masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
 from .names import HEAD, fairseq_names
 from .tokenizer import SPECIAL
 
-CHECKPOINT_FILE = "checkpoint.pt"
 HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
 
 
@@ -49,9 +44,9 @@ def import_folder(source: Path, out: Path) -> list[str]:
     weights = _read_weights(source)
     with staged_folder(out.absolute(), f"{CHECKPOINT_FILE}.partial") as (folder, mark):
         dictionary = _write_tokenizer(source, folder, config.vocab_size)
-        cfg = _configuration(config, out.absolute())
-        state, remarks = _state(weights, config, cfg, dictionary)
-        torch.save(_checkpoint(state, cfg), folder / CHECKPOINT_FILE)
+        options = _options(config)
+        state, remarks = _state(weights, config, untrained_model(options, dictionary))
+        save_untrained(folder, out.absolute(), options, state)
         Path(mark.name).unlink()
     return remarks
 
@@ -105,21 +100,8 @@ def _options(config: PretrainedConfig) -> dict[str, Any]:
     return {**options, "untie_weights_roberta": not config.tie_word_embeddings}
 
 
-def _configuration(config: PretrainedConfig, data: Path) -> DictConfig:
-    """A configuration of fairseq that says what the model is, and which task it is of."""
-    cfg = OmegaConf.structured(FairseqConfig)
-    options = _options(config)
-    task = DynamicMaskedLMConfig(data=str(data), tokens_per_sample=options["max_positions"])
-    with open_dict(cfg):
-        cfg.task = OmegaConf.structured(task)
-        cfg.task._name = "dynamic_masked_lm"
-        cfg.model = {"_name": "linformer_roberta", **options}
-        cfg.criterion = {"_name": "masked_lm", "tpu": False}
-    return cfg
-
-
 def _state(
-    weights: dict[str, Tensor], config: PretrainedConfig, cfg: DictConfig, dictionary: Dictionary
+    weights: dict[str, Tensor], config: PretrainedConfig, model: LinformerRobertaModel
 ) -> tuple[dict[str, Tensor], list[str]]:
     """The parameters by their names in fairseq, and what was missing."""
     prefix = "roberta." if _is_stock(config) else "linformer_roberta."
@@ -129,8 +111,6 @@ def _state(
         _fold_in_types(weights)
     names = fairseq_names(weights, _is_stock(config), HEAD_NAME)
     given = {ours: weights[theirs] for theirs, ours in names.items()}
-    resolved = resolve_config(cfg.model, None)
-    model = LinformerRobertaModel(resolved, LinformerRobertaEncoder(resolved, dictionary))
     state: dict[str, Tensor] = {}
     first: dict[int, str] = {}
     drawn = False
@@ -154,19 +134,6 @@ def _fold_in_types(weights: dict[str, Tensor]) -> None:
         weights[positions] = weights[positions] + weights[types][0]
 
 
-def _checkpoint(state: dict[str, Tensor], cfg: DictConfig) -> dict[str, Any]:
-    """What fairseq reads: a model that no update has trained yet."""
-    history = {"criterion_name": "MaskedLmLoss", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-    return {
-        "args": None,
-        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
-        "model": state,
-        "optimizer_history": [history],
-        "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
-    }
-
-
 def _write_tokenizer(source: Path, folder: Path, size: int) -> Dictionary:
     """Writes the dictionary and the subword model in fairseq's form; gives the dictionary, with <mask>."""
     if (source / FAIRSEQ_FOLDER).is_dir():
@@ -174,8 +141,7 @@ def _write_tokenizer(source: Path, folder: Path, size: int) -> Dictionary:
             shutil.copyfile(file, folder / file.name)
     else:
         _write_gpt2(source, folder)
-    dictionary = load_dictionary(folder / DICTIONARY_FILE)
-    dictionary.add_symbol("<mask>")
+    dictionary = masked_lm_dictionary(folder)
     if len(dictionary) != size:
         raise UserError(f"{source}: its tokenizer has {len(dictionary)} ids, but config.json says vocab_size={size}")
     return dictionary

@@ -16,7 +16,6 @@ from fairseq_linformer.data.tokenizer import (
     load_tokenizer,
     train_sentencepiece,
 )
-from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.model import LinformerRobertaModel
 from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
 from tests.helpers.inputs import sentences
@@ -145,6 +144,8 @@ def hub_of(checkpoint):
 
 def write_reference(checkpoint: Path, out: Path) -> None:
     """Exports a checkpoint, and writes beside the export what fairseq computes."""
+    from fairseq_linformer.hf.exporting import export  # here: nothing else in this module needs transformers
+
     export(checkpoint, out)
     hub = hub_of(checkpoint)
     named = {"classification_head_name": HEAD} if "truncation" in hub.task.cfg else {}

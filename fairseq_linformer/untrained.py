@@ -1,0 +1,73 @@
+"""Checkpoints that no update has trained yet, which trainings start from: of a model that comes from elsewhere."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf, open_dict
+from torch import Tensor
+
+from .data.tokenizer import DICTIONARY_FILE, load_dictionary
+from .model import LinformerRobertaEncoder, LinformerRobertaModel
+from .resolve import resolve_config
+from .task import DynamicMaskedLMConfig
+from .training.vocabulary import MASK, fingerprint
+
+CHECKPOINT_FILE = "checkpoint.pt"
+
+
+def masked_lm_dictionary(folder: Path) -> Dictionary:
+    """The dictionary in a folder as tasks of masked language modelling have it, with <mask>.
+
+    Raises:
+        OSError: there is none.
+        UserError: it cannot be read.
+    """
+    dictionary = load_dictionary(folder / DICTIONARY_FILE)
+    dictionary.add_symbol(MASK)
+    return dictionary
+
+
+def untrained_model(options: Mapping[str, Any], dictionary: Dictionary) -> LinformerRobertaModel:
+    """A new model.
+
+    Args:
+        options: of ``LinformerRobertaConfig``; the longest sequence must be one of them.
+        dictionary: with <mask>.
+
+    Raises:
+        UserError: an option cannot work.
+    """
+    config = resolve_config(OmegaConf.create(dict(options)), None)
+    return LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
+
+
+def save_untrained(folder: Path, data: Path, options: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
+    """Writes a checkpoint of masked language modelling.
+
+    Args:
+        folder: to write into; it holds the dictionary and the subword model.
+        data: what the folder will be called.
+        options: of the model.
+        state: its parameters.
+    """
+    cfg = OmegaConf.structured(FairseqConfig)
+    task = DynamicMaskedLMConfig(data=str(data), tokens_per_sample=options["max_positions"])
+    with open_dict(cfg):
+        cfg.task = OmegaConf.structured(task)
+        cfg.task._name = "dynamic_masked_lm"
+        cfg.model = {"_name": "linformer_roberta", **options}
+        cfg.criterion = {"_name": "masked_lm", "tpu": False}
+    history = {"criterion_name": "MaskedLmLoss", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+    checkpoint = {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "model": dict(state),
+        "optimizer_history": [history],
+        "task_state": {"vocabulary": fingerprint(load_dictionary(folder / DICTIONARY_FILE), folder)},
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
+    }
+    torch.save(checkpoint, folder / CHECKPOINT_FILE)
