@@ -1,5 +1,5 @@
 """Linformer for RoBERTa-style pretraining with fairseq. Importing this package registers the model, the tasks, the
-criterion and the learning-rate schedule.
+criteria and the learning-rate schedule.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from .model import LinformerRobertaModel
 from .system.console import hide_noise
 from .task import DynamicMaskedLMTask, TextPredictionTask
 from .training.checkpoint_files import CheckpointFiles
+from .training.distillation import MaskedLmDistillation
 from .training.trapezoidal import TrapezoidalSchedule
 
 # Plain data that torch.load reads with this, while it still refuses everything that could run code (weights_only stays
@@ -31,6 +32,7 @@ install_excepthook()
 __all__ = [
     "DynamicMaskedLMTask",
     "LinformerRobertaModel",
+    "MaskedLmDistillation",
     "TextPredictionCriterion",
     "TextPredictionTask",
     "TrapezoidalSchedule",

@@ -1,0 +1,152 @@
+"""The registered criterion ``masked_lm_distillation``: masked language modelling beside a teacher.
+
+Dimensions: B batch, n sequence length, d embedding, N masked tokens, V vocabulary.
+"""
+
+# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
+from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask
+from omegaconf import MISSING
+from torch import Tensor, nn
+
+from ..checkpoint import checkpoint_file, read_checkpoint
+from ..errors import UserError, check
+from ..model import LinformerRobertaModel
+from .vocabulary import carried_fingerprint, check_same_vocabulary
+
+
+@dataclass
+class MaskedLmDistillationConfig(MaskedLmConfig):
+    """Options of ``masked_lm_distillation``: those of ``masked_lm``, and the teacher."""
+
+    teacher: str = field(
+        default=MISSING, metadata={"help": "checkpoint, or its run's folder, of the model to learn from"}
+    )
+    logits_weight: float = field(default=1.0, metadata={"help": "weight of the divergence from the teacher's logits"})
+    layers_weight: float = field(default=1.0, metadata={"help": "weight of the error of the outputs of layers"})
+
+
+class _Watched:
+    """A model as a criterion calls it, which keeps what it was asked and what it said."""
+
+    def __init__(self, model: nn.Module, with_layers: bool) -> None:
+        self.get_targets = model.get_targets
+        self.with_layers = with_layers
+        self._model = model
+
+    def __call__(self, **inputs: Any) -> tuple[Tensor, dict[str, Any]]:
+        self.inputs = {**inputs, "return_all_hiddens": self.with_layers}
+        self.logits, self.extra = self._model(**self.inputs)
+        return self.logits, self.extra
+
+
+@register_criterion("masked_lm_distillation", dataclass=MaskedLmDistillationConfig)
+class MaskedLmDistillation(MaskedLmLoss):
+    """The loss of ``masked_lm``, and how far a model is from its teacher, on the same masked text.
+
+        loss + logits_weight KL(teacher || model) + layers_weight mean over layers of |x - t|^2 / |t|^2
+
+    The divergence is a sum over masked tokens, as the loss is (Hinton et al. 2015, arXiv 1503.02531, at temperature 1).
+    x and t are the outputs of a layer at all real positions; their error counts once per masked token, so that batches
+    weigh alike. Layerwise targets are those of CALD (arXiv 2410.06846), which turns RoBERTa into Linformer.
+
+    Logged as ``loss`` is that of ``masked_lm`` alone, so that perplexities compare; beside it ``divergence``, in base 2
+    as well, and ``layer_error``. In validation there is no teacher. An update costs a forward pass of the teacher more.
+
+    Raises:
+        FileNotFoundError: there is no such teacher.
+        UserError: it has another vocabulary, reads shorter texts, or has other layers where these are compared.
+    """
+
+    def __init__(self, cfg: MaskedLmDistillationConfig, task: FairseqTask) -> None:
+        super().__init__(cfg, task)
+        self.cfg = cfg
+        self.task = task
+        for name in ("logits_weight", "layers_weight"):
+            check(name, getattr(cfg, name), 0 <= getattr(cfg, name) < math.inf, "at least 0")
+        if getattr(task, "to_train", None) is not None:
+            _ = self.teacher  # what is wrong with it is said before anything is trained
+
+    @cached_property  # which nn.Module does not see: the teacher is in no checkpoint, and is not trained
+    def teacher(self) -> LinformerRobertaModel:
+        """In evaluation mode, on the CPU."""
+        file = checkpoint_file(Path(self.cfg.teacher))
+        state = read_checkpoint(file)
+        own = getattr(self.task, "vocabulary", {})
+        check_same_vocabulary(own, carried_fingerprint(state.get("task_state")), self.task.cfg.data, str(file))
+        teacher = LinformerRobertaModel.of_checkpoint(state, self.task.source_dictionary)
+        longest, wanted = teacher.args.max_positions, self.task.cfg.tokens_per_sample
+        if longest < wanted:
+            raise UserError(
+                f"criterion.teacher={file} reads {longest} tokens, the task's rows have {wanted}: give one for longer "
+                f"texts, which convert_roberta.py {file} OUT model.max_positions={wanted} makes of it"
+            )
+        return teacher.requires_grad_(False).eval()
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor | int, dict[str, Any]]:
+        """The loss of a batch, what to divide its gradients by, and what is logged."""
+        if not model.training:
+            return super().forward(model, sample, reduce)
+        watched = _Watched(model, with_layers=self.cfg.layers_weight > 0)
+        loss, size, log = super().forward(watched, sample, reduce)
+        logits, extra = self._ask_teacher(watched)
+        divergence = (size > 0) * divergence_from(watched.logits, logits)  # where nothing is masked, logits are of all
+        log["divergence"] = divergence.detach()
+        loss = loss + self.cfg.logits_weight * divergence
+        if watched.with_layers:
+            real = watched.inputs["src_tokens"].ne(self.padding_idx)
+            error = size * layer_error(watched.extra["inner_states"], extra["inner_states"], real)
+            log["layer_error"] = error.detach()
+            loss = loss + self.cfg.layers_weight * error
+        return loss, size, log
+
+    @torch.no_grad()
+    def _ask_teacher(self, watched: _Watched) -> tuple[Tensor, dict[str, Any]]:
+        self.teacher.to(watched.logits)  # device and type; nothing to do but the first time
+        return self.teacher(**watched.inputs)
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        MaskedLmLoss.reduce_metrics(logging_outputs)
+        size = sum(log["sample_size"] for log in logging_outputs)
+        for name, base in (("divergence", math.log(2)), ("layer_error", 1.0)):
+            if all(name in log for log in logging_outputs):
+                metrics.log_scalar(name, sum(log[name] for log in logging_outputs) / size / base, size, round=3)
+
+
+def divergence_from(logits: Tensor, targets: Tensor) -> Tensor:
+    """KL(targets || logits) in nats, the sum over N tokens; logits are (N, V)."""
+    own, wanted = (F.log_softmax(of, dim=-1, dtype=torch.float32) for of in (logits, targets))
+    return F.kl_div(own, wanted, reduction="sum", log_target=True)
+
+
+def layer_error(states: list[Tensor], targets: list[Tensor], real: Tensor) -> Tensor:
+    """The squared error of what each layer gives, divided by the squared norm of its target; the mean over layers.
+
+    Args:
+        states, targets: input of the first layer and output of each, (n, B, d).
+        real: (B, n), True where a position is no padding.
+
+    Raises:
+        UserError: the layers are not as many, or not as wide.
+    """
+    sizes = [(len(found) - 1, found[0].size(-1)) for found in (states, targets)]
+    if sizes[0] != sizes[1]:
+        own, wanted = (f"{layers} layers of d={width}" for layers, width in sizes)
+        raise UserError(f"criterion.layers_weight must be 0: the model has {own}, the teacher {wanted}")
+    weights = real.T.unsqueeze(-1).float()  # (n, B, 1)
+    pairs = ((weights * state, weights * target) for state, target in zip(states[1:], targets[1:], strict=True))
+    return torch.stack([(state - target).square().sum() / target.square().sum() for state, target in pairs]).mean()
