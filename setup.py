@@ -68,6 +68,7 @@ setup(
                 "predict",
                 "export_hf",
                 "import_hf",
+                "convert_roberta",
                 "export_onnx",
             )
         ]

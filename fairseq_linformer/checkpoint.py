@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .errors import UserError
 from .training.checkpoint_files import BEST, RUNS_CODE, DamagedCheckpointError
 
+UNTRAINED = "checkpoint.pt"  # in a folder that import_hf.py or convert_roberta.py made
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
 
 
@@ -87,8 +88,11 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The checkpoint that a user means: the file itself, or the best one in a run's folder."""
-    return path / BEST if path.is_dir() else path
+    """The checkpoint that a user means: the file itself, or that of a folder, the best one of a run."""
+    if not path.is_dir():
+        return path
+    untrained = path / UNTRAINED
+    return untrained if untrained.is_file() and not (path / BEST).is_file() else path / BEST
 
 
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:

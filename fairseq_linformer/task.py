@@ -48,6 +48,9 @@ def _save_interval() -> Any:
 class DynamicMaskedLMConfig(MaskedLMConfig):
     """Options of ``dynamic_masked_lm``: those of ``masked_lm``, the share of masks at the end, how often to save."""
 
+    tokens_per_sample: Optional[int] = field(  # noqa: UP045
+        default=1024, metadata={"help": "tokens of a row at most (null in a configuration: the model's max_positions)"}
+    )
     mask_prob_end: Optional[float] = field(  # noqa: UP045
         default=None,
         metadata={"help": "masked share of the last update and of validation, falling to it (default: mask_prob)"},
@@ -82,6 +85,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         first, last = cfg.mask_prob, cfg.mask_prob_end
         check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
         task = super().setup_task(cfg, **kwargs)
+        if cfg.tokens_per_sample is None:
+            _adopt_longest_row(cfg)
         if last is not None and task.to_train is not None:
             updates = task.to_train.optimization.max_update
             allowed = "left out without optimization.max_update, over which the share of masks falls"
@@ -112,6 +117,20 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         pad = self.source_dictionary.pad()
         tokens, targets = thin_masks(inputs["src_tokens"], sample["target"], sample["id"], kept, seed, pad)
         return {**sample, "net_input": {**inputs, "src_tokens": tokens}, "target": targets}
+
+
+def _adopt_longest_row(cfg: DynamicMaskedLMConfig) -> None:
+    """Sets the tokens of a row to what the model reads, also in the configuration of the whole run.
+
+    Raises:
+        UserError: the model does not say it.
+    """
+    whole = whole_config(cfg)
+    longest = None if whole is None else whole.model.get("max_positions")
+    check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
+    cfg.tokens_per_sample = longest
+    if whole is not None:
+        whole.task.tokens_per_sample = longest
 
 
 @dataclass

@@ -10,13 +10,12 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
+from .checkpoint import UNTRAINED
 from .data.tokenizer import DICTIONARY_FILE, load_dictionary
 from .model import LinformerRobertaEncoder, LinformerRobertaModel
 from .resolve import resolve_config
 from .task import DynamicMaskedLMConfig
 from .training.vocabulary import MASK, fingerprint
-
-CHECKPOINT_FILE = "checkpoint.pt"
 
 
 def masked_lm_dictionary(folder: Path) -> Dictionary:
@@ -70,4 +69,4 @@ def save_untrained(folder: Path, data: Path, options: Mapping[str, Any], state: 
         "task_state": {"vocabulary": fingerprint(load_dictionary(folder / DICTIONARY_FILE), folder)},
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
     }
-    torch.save(checkpoint, folder / CHECKPOINT_FILE)
+    torch.save(checkpoint, folder / UNTRAINED)

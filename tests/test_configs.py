@@ -11,6 +11,7 @@ from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
+from fairseq_linformer.training.distillation import MaskedLmDistillationConfig
 from fairseq_linformer.training.trapezoidal import TrapezoidalConfig
 from tests.helpers import ROOT
 from tests.helpers.configs import composed
@@ -50,6 +51,18 @@ def test_the_modern_preset_changes_the_recipe_of_each(name):
     assert modern.optimization == paper.optimization and modern.optimizer == paper.optimizer
     config = resolve_config(modern.model, modern.task.tokens_per_sample)
     assert config.gated_ffn and config.dropout == config.attention_dropout == 0
+
+
+def test_what_continues_reads_the_model_from_the_checkpoint():
+    words = ["task.data=DATA", "checkpoint.finetune_from_model=CHECKPOINT"]
+    cfg = composed("pretrain", "continue", *words)
+    OmegaConf.resolve(cfg)
+    options = yaml.safe_load((ROOT / "configs/model/options.yaml").read_text())
+    assert OmegaConf.to_container(cfg.model) == options  # none that would win over the checkpoint's
+    assert cfg.task.tokens_per_sample is None and cfg.lr_scheduler.total_num_update == cfg.optimization.max_update
+    assert 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 512, "the header's batch arithmetic"
+    tiny = composed("pretrain", "continue", *words, "recipe=tiny")
+    assert (tiny.dataset.batch_size, tiny.optimization.update_freq) == (2, [1]) and not tiny.common.fp16
 
 
 WORDS = ["task.data=data-bin/tasks/MINE/", "checkpoint.finetune_from_model=CHECKPOINT"]
@@ -114,6 +127,7 @@ SET = {
     [
         ("model/options", LinformerRobertaConfig, "linformer_roberta"),
         ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
+        ("pretrain/criterion/masked_lm_distillation", MaskedLmDistillationConfig, "masked_lm_distillation"),
         ("pretrain/lr_scheduler/trapezoidal", TrapezoidalConfig, "trapezoidal"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
         ("finetune/criterion/text_prediction", TextPredictionCriterionConfig, "text_prediction"),

@@ -27,8 +27,9 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
     with program():
         quieten_transformers()
-        from ..hf.importing import CHECKPOINT_FILE, import_folder  # here, so that --help needs no transformers
+        from ..checkpoint import UNTRAINED
+        from ..hf.importing import import_folder  # here, so that --help needs no transformers
 
         for remark in import_folder(**vars(arguments)):
             print(f"note: {remark}")
-        print(f"{arguments.out / CHECKPOINT_FILE}: written")
+        print(f"{arguments.out / UNTRAINED}: written")

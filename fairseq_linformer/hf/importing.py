@@ -10,12 +10,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
+from ..checkpoint import UNTRAINED
 from ..config import OPTIONS, PER_LAYER
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import staged_folder
-from ..untrained import CHECKPOINT_FILE, masked_lm_dictionary, save_untrained, untrained_model
+from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
 from .names import HEAD, fairseq_names
@@ -42,7 +43,7 @@ def import_folder(source: Path, out: Path) -> list[str]:
         raise FileNotFoundError(f"{source} is no folder of a model of transformers: it holds no config.json")
     config = _read_config(source)
     weights = _read_weights(source)
-    with staged_folder(out.absolute(), f"{CHECKPOINT_FILE}.partial") as (folder, mark):
+    with staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark):
         dictionary = _write_tokenizer(source, folder, config.vocab_size)
         options = _options(config)
         state, remarks = _state(weights, config, untrained_model(options, dictionary))

@@ -13,12 +13,12 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from transformers import AutoModelForSequenceClassification, RobertaForMaskedLM
 
 from fairseq_linformer import hf
-from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.checkpoint import UNTRAINED, read_checkpoint
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.hf import exporting
 from fairseq_linformer.hf.exporting import export
-from fairseq_linformer.hf.importing import CHECKPOINT_FILE, import_folder
+from fairseq_linformer.hf.importing import import_folder
 from tests.helpers import ROOT
 from tests.helpers.exports import (
     HEAD,
@@ -68,10 +68,10 @@ def test_logits_are_fairseqs_and_weights_come_back_bit_for_bit(options, vocabula
     model.save_pretrained(tmp_path / "again")  # as transformers stores it
     (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
     import_folder(tmp_path / "again", tmp_path / "back")
-    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / CHECKPOINT_FILE))
+    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert_same_logits(model, hub_of(tmp_path / "back" / CHECKPOINT_FILE))
+    assert_same_logits(model, hub_of(tmp_path / "back" / UNTRAINED))
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -96,7 +96,7 @@ def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, attention, vo
     real = rows().ne(1) if kind == "token-label" else slice(None)
     torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
     assert import_folder(tmp_path / "out", tmp_path / "back") == []
-    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / CHECKPOINT_FILE))
+    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -108,7 +108,7 @@ def test_a_head_alone_brings_a_new_lm_head_back(vocabulary, tmp_path):
     AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
     (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
     assert import_folder(tmp_path / "again", tmp_path / "back") == ["it has no LM head: a new one was drawn"]
-    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / CHECKPOINT_FILE))
+    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before if "lm_head.d" not in name)
     assert not torch.equal(before["encoder.lm_head.dense.weight"], after["encoder.lm_head.dense.weight"])

@@ -11,9 +11,10 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
 
+from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.cli import import_hf
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.hf.importing import CHECKPOINT_FILE, import_folder
+from fairseq_linformer.hf.importing import import_folder
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.exports import hub_of, write_pretrained, write_vocabulary
@@ -59,7 +60,7 @@ def write_stock(folder: Path, kind=RobertaForMaskedLM, **options) -> Path:
 def test_stock_roberta_gives_the_same_ids_and_logits(tmp_path):
     model = write_stock(tmp_path / "roberta")
     assert import_folder(tmp_path / "roberta", tmp_path / "out") == []
-    hub = hub_of(tmp_path / "out" / CHECKPOINT_FILE)
+    hub = hub_of(tmp_path / "out" / UNTRAINED)
     text = "the dog, the über cat"
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path / "roberta")(text)["input_ids"]
     assert hub.encode(text).tolist() == [0, *theirs, 2]
@@ -71,7 +72,7 @@ def test_stock_roberta_gives_the_same_ids_and_logits(tmp_path):
 def test_a_stock_classifier_brings_its_head(tmp_path):
     model = write_stock(tmp_path / "roberta", RobertaForSequenceClassification, num_labels=3)
     assert import_folder(tmp_path / "roberta", tmp_path / "out") == ["it has no LM head: a new one was drawn"]
-    hub = hub_of(tmp_path / "out" / CHECKPOINT_FILE)
+    hub = hub_of(tmp_path / "out" / UNTRAINED)
     tokens = torch.tensor([[0, *range(4, 17), 2]])
     found = hub.model(tokens, classification_head_name="sentence_classification_head")[0]
     torch.testing.assert_close(found, model(tokens).logits, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,56 @@
+"""A trained model as the start of another: full attention becomes Linformer, or a model reads longer texts.
+
+    python scripts/convert_roberta.py runs/roberta converted model.attention=linformer
+    python scripts/convert_roberta.py roberta-base converted model.attention=linformer model.linformer_window=128 \\
+        model.projection=split-pool model.max_positions=4096
+    fairseq-hydra-train --config-dir configs/pretrain --config-name continue task.data=data-bin/corpus \\
+        checkpoint.finetune_from_model=converted/checkpoint.pt checkpoint.save_dir=runs/converted
+
+The source is a checkpoint or a run's folder, of this package or of fairseq's RoBERTa, or a folder of transformers. What
+both models have is copied. E and F start at the means of segments or, with --fit-on, where they keep each layer's
+attention output best on sample text. The new model needs some training before it is used: the last command above.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from .arguments import make_parser
+from .program import program, quieten_transformers
+
+POSITIONS = ("tile", "interpolate")
+
+
+def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("source", metavar="FILE|DIR", type=Path, help="checkpoint, run's folder (the best), or transformers' folder")
+    add("out", metavar="OUT", type=Path, help="folder to make")
+    add("overrides", metavar="model.NAME=VALUE", nargs="*", help="what the new model has other than the source")
+    longer = "how positions beyond the source's longest start: as copies of the others, or all between them (tile)"
+    add("--positions", choices=POSITIONS, default="tile", help=longer)
+    add("--fit-on", metavar="DIR", type=Path, help="prepared corpus to fit E and F on (projection=linear)")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    arguments = parse_arguments(words)
+    with program():
+        from ..checkpoint import UNTRAINED
+        from ..conversion.convert import convert, is_of_transformers  # here, so that --help is there at once
+
+        if is_of_transformers(arguments.source):
+            quieten_transformers()
+        model, started, errors = convert(**vars(arguments))
+        if errors is not None:
+            print("error of each layer's attention, before and after fitting:")
+            for layer, (before, after) in enumerate(zip(*errors, strict=True)):
+                print(f"  layer {layer}: {before:.3f} {after:.3f}")
+        for said, names in (("starts anew", started.new), ("left out", started.left_out)):
+            for name in dict.fromkeys(re.sub(r"\blayers\.\d+\.", "layers.*.", name) for name in names):
+                print(f"{said}: {name.removeprefix('encoder.').removeprefix('sentence_encoder.')}")
+        options = model.args
+        print(
+            f"{arguments.out / UNTRAINED}: written: attention={options.attention}, {options.max_positions:,} positions"
+        )

@@ -1,0 +1,203 @@
+"""A checkpoint of one model from that of another, with its vocabulary beside it."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.data import Dictionary
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
+
+from ..architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
+from ..attention import get_attention
+from ..checkpoint import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
+from ..config import OPTIONS, ResolvedConfig, architecture_options
+from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
+from ..errors import UserError, check
+from ..model import LinformerRobertaModel
+from ..system.files import staged_folder
+from ..training.vocabulary import SUBWORD_MODELS, check_same_vocabulary, fingerprint
+from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
+from .fitting import Errors, fit_projections, sample_batches
+from .start import Started, start_from
+
+# What may be another than in the source. All other options say what its weights mean.
+CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv", "max_positions")
+OF_KIND = ("projection_init", "projection_multiplier", "sharing", "freeze_projection")  # of one kind of projection
+SEED = 1  # of what starts at random: the same command gives the same weights
+LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj")  # of every attention that has them
+
+
+class Converted(NamedTuple):
+    """What a conversion did.
+
+    Attributes:
+        model: the new one.
+        started: what it did not simply take over.
+        errors: of its attention, where E and F were fitted.
+    """
+
+    model: LinformerRobertaModel
+    started: Started
+    errors: Errors | None
+
+
+def convert(
+    source: Path, out: Path, overrides: Sequence[str], positions: str = "tile", fit_on: Path | None = None
+) -> Converted:
+    """Writes the checkpoint of a model that starts from another one, into a new folder.
+
+    Args:
+        source: a checkpoint of ours, of fairseq's ``examples/linformer`` or of its RoBERTa, the folder of its run, or
+            a folder of transformers.
+        out: the folder to make.
+        overrides: what the new model has other than the source, ``model.NAME=VALUE``. Where the attention is another,
+            the source's options of attention are left out; where the projection is, some of those of E and F.
+        positions: how positions beyond the source's longest start, a key of ``EXTENSIONS``.
+        fit_on: a prepared corpus, to fit E and F to the source's attention. Without it they start as
+            ``projection_init`` says.
+
+    Raises:
+        FileNotFoundError: the source, its dictionary or the corpus is not there.
+        UserError: the source cannot be read, an option cannot work, or `out` is in the way.
+    """
+    changes = _parsed(overrides)
+    with (
+        _as_checkpoint(source) as checkpoint,
+        staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark),
+    ):
+        state = read_checkpoint(checkpoint)
+        _copy_vocabulary(data_folder(checkpoint, state["cfg"]), folder)
+        dictionary = masked_lm_dictionary(folder)
+        old = LinformerRobertaModel.of_checkpoint(state, dictionary)
+        options = converted_options(old.args, changes)
+        new, started = _started(old, options, dictionary, positions)
+        errors = None
+        if fit_on is not None:
+            _check_corpus(fit_on, folder, new.args)
+            same = {**architecture_options(old.args), "max_positions": new.args.max_positions}
+            teacher, _ = _started(old, same, dictionary, positions)
+            errors = _fit(teacher, new, sample_batches(fit_on, dictionary, new.args.max_positions))
+        save_untrained(folder, out.absolute(), options, new.state_dict())
+        Path(mark.name).unlink()
+    return Converted(new, started, errors)
+
+
+def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
+    """The options by name.
+
+    Raises:
+        UserError: one is not of the form ``model.NAME=VALUE``, or cannot be another than in the source.
+    """
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        try:
+            parsed = OmegaConf.from_dotlist([override])
+            name, value = next(iter(parsed.model.items()))
+        except (OmegaConfBaseException, AttributeError) as error:
+            raise UserError(f"{override}: give options of the model, model.NAME=VALUE") from error
+        if name not in OPTIONS:
+            raise UserError(f"{override}: there is no such option of the model")
+        if name not in CONVERTIBLE:
+            raise UserError(f"{override}: only these may be other than in the source: {', '.join(CONVERTIBLE)}")
+        if value is None:
+            raise UserError(f"{override}: give a value")
+        changes[name] = value
+    return changes
+
+
+def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model: those of another, but for some.
+
+    Raises:
+        UserError: the longest sequence is shorter than the other's.
+    """
+    options = architecture_options(source)
+    options.pop("attention_dropout", None)  # of the other's attention
+    dropped: set[str] = set()
+    if changes.get("attention", source.attention) != source.attention:
+        dropped = {*PROJECTION_OPTIONS, *MECHANISM_OPTIONS}
+    elif changes.get("projection", source.projection) != source.projection:
+        dropped = {*OF_KIND}
+    options = {name: value for name, value in options.items() if name not in dropped} | dict(changes)
+    longest, least = options["max_positions"], source.max_positions
+    enough = isinstance(longest, int) and longest >= least
+    check("max_positions", longest, enough, f"a whole number from {least} on, the source's")
+    if not get_attention(str(options["attention"])).HAS_WEIGHTS:
+        options["attention_dropout"] = 0.0
+    return options
+
+
+def _started(
+    old: LinformerRobertaModel, options: Mapping[str, Any], dictionary: Dictionary, positions: str
+) -> tuple[LinformerRobertaModel, Started]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        new = untrained_model(options, dictionary)
+    started = start_from(new, _parameters(old, new), positions)
+    return new, started
+
+
+def _parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -> dict[str, Tensor]:
+    """The old model's, without those of its attention that mean something else in the new one."""
+    other_attention = old.args.attention != new.args.attention
+    other_projection = other_attention or old.args.projection != new.args.projection
+
+    def means_the_same(name: str) -> bool:
+        _, inside, own = name.partition(".self_attn.")
+        kind = own.partition(".")[0]
+        if not inside or kind in LINEAR_MAPS:
+            return True
+        return not (other_projection if kind.endswith("_projection") else other_attention)
+
+    state = {name: tensor for name, tensor in old.state_dict().items() if means_the_same(name)}
+    new.upgrade_state_dict(state)  # its attention may start from the old one's linear maps
+    return state
+
+
+def _fit(teacher: LinformerRobertaModel, new: LinformerRobertaModel, batches: Sequence[Tensor]) -> Errors:
+    teacher.eval()
+    new.eval()
+    return fit_projections(teacher.encoder.sentence_encoder, new.encoder.sentence_encoder, batches)
+
+
+def _check_corpus(corpus: Path, folder: Path, config: ResolvedConfig) -> None:
+    """Refuses to fit what has no E and F to fit, and a corpus of another vocabulary than the one in a folder."""
+    fits = get_attention(config.attention).USES_PROJECTION and config.projection == "linear"
+    what = f"projection={config.projection}" if get_attention(config.attention).USES_PROJECTION else config.attention
+    check("--fit-on", corpus, fits, f"left out with {what}, which learns no E and F")
+    if not (corpus / DICTIONARY_FILE).is_file():
+        raise FileNotFoundError(f"{corpus} is no prepared corpus: it holds no {DICTIONARY_FILE}")
+    there, here = (fingerprint(load_dictionary(place / DICTIONARY_FILE), place) for place in (corpus, folder))
+    check_same_vocabulary(there, here, str(corpus), "the source")
+
+
+def _copy_vocabulary(data: Path, folder: Path) -> None:
+    if not (data / DICTIONARY_FILE).is_file():
+        raise FileNotFoundError(f"{data} holds no {DICTIONARY_FILE}")
+    for name in (DICTIONARY_FILE, *(file for files in SUBWORD_MODELS for file in files)):
+        if (data / name).is_file():
+            shutil.copyfile(data / name, folder / name)
+
+
+def is_of_transformers(source: Path) -> bool:
+    """Whether it is a folder of transformers."""
+    return (source / "config.json").is_file()
+
+
+@contextmanager
+def _as_checkpoint(source: Path) -> Iterator[Path]:
+    """The checkpoint that a user means; a folder of transformers becomes one for as long as the body runs."""
+    if not is_of_transformers(source):
+        yield checkpoint_file(source)
+        return
+    from ..hf.importing import import_folder  # here: nothing else in this module needs transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        import_folder(source, Path(folder, "imported"))
+        yield Path(folder, "imported", UNTRAINED)

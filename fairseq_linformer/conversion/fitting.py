@@ -1,0 +1,106 @@
+"""E and F fitted to a full-attention model on sample text, by least squares.
+
+Dimensions: B batch, n sequence length, d embedding.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from fairseq.data import Dictionary, PrependTokenDataset, TokenBlockDataset, data_utils
+from torch import Tensor, nn
+
+from ..attention import Attention
+from ..attention.projection import LinearProjection
+from ..encoder import SentenceEncoder
+from ..errors import UserError
+
+UPDATES = 200  # of Adam, each on a batch of its own: on fewer the matrices learn these texts by heart
+STEP = 0.03  # of the first update, as a part of the root mean square of the matrix; then falling to zero
+BATCH_TOKENS = 4096  # at most, unless a row has more
+
+
+class Errors(NamedTuple):
+    """Of each layer's attention: mean squared error divided by the mean square of what it should give."""
+
+    before: list[float]
+    after: list[float]
+
+
+def sample_batches(folder: Path, dictionary: Dictionary, length: int) -> list[Tensor]:
+    """Text from all over the split `train` of a prepared corpus: UPDATES + 1 batches of token ids, (B, length).
+
+    Raises:
+        FileNotFoundError: there is no such corpus.
+        UserError: it is too short.
+    """
+    try:
+        text = data_utils.load_indexed_dataset(str(folder / "train"), dictionary)
+    except FileNotFoundError:
+        text = None
+    if text is None:
+        raise FileNotFoundError(f"{folder} is no prepared corpus: it holds no train.idx")
+    ends = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": "none"}
+    blocks = PrependTokenDataset(TokenBlockDataset(text, text.sizes, length - 1, **ends), dictionary.bos())
+    batches, whole = UPDATES + 1, len(blocks) - 1  # the last one may be short
+    if whole < batches:
+        raise UserError(
+            f"{folder}: {whole} rows of {length} tokens are too few to fit E and F on: {batches} are needed"
+        )
+    rows = min(whole // batches, max(1, BATCH_TOKENS // length))
+    chosen = [blocks[number * whole // (rows * batches)] for number in range(rows * batches)]
+    return list(torch.stack(chosen).long().split(rows))
+
+
+def fit_projections(teacher: SentenceEncoder, student: SentenceEncoder, batches: Sequence[Tensor]) -> Errors:
+    """Trains E and F, and nothing else, so that each layer's attention gives what the teacher's gives.
+
+    Every layer reads what the teacher's reads, so that errors of lower layers do not add up. The first batch is not
+    trained on, but measured with.
+
+    Args:
+        teacher, student: in evaluation mode, of equally many layers of one width. Afterwards nothing of the student
+            but E and F requires gradients.
+        batches: token ids without padding, (B, n) each.
+    """
+    held_out, *to_train = batches
+    student.requires_grad_(False)
+    matrices = [module.weight for module in student.modules() if isinstance(module, LinearProjection)]
+    steps = [STEP * float(matrix.detach().square().mean().sqrt()) for matrix in matrices]
+    groups = [{"params": [matrix.requires_grad_()], "lr": step} for matrix, step in zip(matrices, steps, strict=True)]
+    optimizer = torch.optim.Adam(groups)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, len(to_train))
+    before = _errors(teacher, student, held_out).tolist()
+    for batch in to_train:
+        optimizer.zero_grad()
+        _errors(teacher, student, batch).sum().backward()
+        optimizer.step()
+        schedule.step()
+    return Errors(before, _errors(teacher, student, held_out).tolist())
+
+
+def _errors(teacher: SentenceEncoder, student: SentenceEncoder, tokens: Tensor) -> Tensor:
+    """(L,), one per layer."""
+    with torch.no_grad(), _attention_of(teacher) as calls:
+        teacher(tokens)
+    pairs = zip(student.layers, calls, strict=True)
+    return torch.stack([(layer.self_attn(x) - out).square().mean() / out.square().mean() for layer, (x, out) in pairs])
+
+
+@contextmanager
+def _attention_of(encoder: SentenceEncoder) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """What the attention of each layer reads and gives, (B, n, d) both, while the body runs the encoder."""
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def record(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        calls.append((given[0], out))
+
+    attentions = [module for module in encoder.modules() if isinstance(module, Attention)]
+    hooks = [attention.register_forward_hook(record) for attention in attentions]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()

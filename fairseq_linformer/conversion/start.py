@@ -1,0 +1,88 @@
+"""What a model takes over from the parameters of another.
+
+Dimensions: n sequence length, k projected length, d embedding, h heads.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layer import LocalConvolution
+
+FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; the rows before are of no position
+
+
+def tiled(positions: Tensor, length: int) -> Tensor:
+    """The embedding of `length` positions, (length + 2, d), that repeats a shorter one, as Longformer begins.
+
+    What a model has learned of near positions holds everywhere but where two copies meet (Beltagy et al. 2020, arXiv
+    2004.05150, section 5).
+    """
+    before, own = positions[:FIRST_POSITION], positions[FIRST_POSITION:]
+    times = -(-length // len(own))
+    return torch.cat([before, own.repeat(times, 1)[:length]])
+
+
+def interpolated(positions: Tensor, length: int) -> Tensor:
+    """The embedding of `length` positions, (length + 2, d), stretched from a shorter one: both ends stay ends."""
+    before, own = positions[:FIRST_POSITION], positions[FIRST_POSITION:]
+    stretched = F.interpolate(own.T.unsqueeze(0), size=length, mode="linear", align_corners=True)
+    return torch.cat([before, stretched[0].T])
+
+
+EXTENSIONS: dict[str, Callable[[Tensor, int], Tensor]] = {"tile": tiled, "interpolate": interpolated}
+
+
+def stretched(matrix: Tensor, length: int) -> Tensor:
+    """E (k, n), or (h, k, n), for texts of `length` > n positions: rows keep their share of the text, and their sum."""
+    n = matrix.size(-1)
+    wider = F.interpolate(matrix.flatten(0, -2).unsqueeze(0), size=length, mode="linear", align_corners=False)
+    return wider[0].unflatten(0, matrix.shape[:-1]) * (n / length)
+
+
+class Started(NamedTuple):
+    """The names of parameters that were not simply taken over.
+
+    Attributes:
+        new: of the model, without a counterpart in the other: they keep their own start.
+        left_out: of the other, without a counterpart in the model.
+    """
+
+    new: list[str]
+    left_out: list[str]
+
+
+@torch.no_grad()
+def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) -> Started:
+    """Gives a new model the parameters of another, in place.
+
+    Where the model is for longer texts, positions are extended and E and F stretched. A local convolution that the
+    other lacks adds nothing at first: it is zero.
+
+    Args:
+        model: new, of the same width, depth and vocabulary.
+        state: parameters and buffers of the other by the names of the model.
+        extension: of positions, one of EXTENSIONS.
+    """
+    new: list[str] = []
+    multipliers = {name: buffer for name, buffer in model.named_buffers() if name.endswith("_projection.multiplier")}
+    for name, parameter in model.named_parameters():
+        there = state.get(name)
+        if there is not None and name.endswith("embed_positions.weight") and len(there) < len(parameter):
+            there = EXTENSIONS[extension](there, len(parameter) - FIRST_POSITION)
+        if there is not None and (constant := name.replace("weight", "multiplier")) in multipliers:
+            if there.size(-1) < parameter.size(-1):
+                there = stretched(there, parameter.size(-1))
+            there = there * (state[constant] / multipliers[constant])
+        if there is not None and there.shape == parameter.shape:
+            parameter.copy_(there)
+        else:
+            new.append(name)
+    for name, module in model.named_modules():
+        if isinstance(module, LocalConvolution) and f"{name}.conv.weight" in new:
+            for parameter in module.parameters():
+                parameter.zero_()
+    return Started(new, sorted(state.keys() - model.state_dict().keys()))

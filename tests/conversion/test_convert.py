@@ -1,0 +1,216 @@
+"""From a checkpoint to another one: options, files, E and F fitted to text, what is refused, and training on."""
+
+import shutil
+
+import pytest
+import torch
+
+from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.cli import convert_roberta
+from fairseq_linformer.conversion.convert import convert, converted_options
+from fairseq_linformer.errors import UserError
+from tests.helpers import ROOT
+from tests.helpers.commands import last_line, run
+from tests.helpers.exports import N, hub_of, rows, write_fine_tuned, write_pretrained, write_vocabulary
+from tests.helpers.models import small
+
+LINFORMER = ["model.attention=linformer", "model.projection=mean-pool"]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+@pytest.fixture(scope="module")
+def source(vocabulary, tmp_path_factory):
+    """A model with full attention."""
+    return write_pretrained(tmp_path_factory.mktemp("source") / "run", vocabulary, attention="softmax", local_conv=3)
+
+
+@pytest.fixture(scope="module")
+def of_corpus(corpus, tmp_path_factory):
+    """One with the vocabulary of the corpus."""
+    return write_pretrained(tmp_path_factory.mktemp("source") / "run", corpus, attention="softmax", local_conv=3)
+
+
+@torch.no_grad()
+def assert_same_logits(checkpoint, other):
+    real = rows().ne(1)
+    found, expected = (hub_of(path).model(rows())[0][real] for path in (checkpoint, other))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_folder_that_python_loads(source, tmp_path):
+    """With a row for every position pooling is full attention; dictionary and subword model lie beside it."""
+    convert(source.parent, tmp_path / "out", [*LINFORMER, f"model.projected_length={N}"])
+    assert_same_logits(tmp_path / "out" / UNTRAINED, source)
+    hub = hub_of(tmp_path / "out" / UNTRAINED)
+    assert hub.model.args.attention == "linformer" and hub.task.cfg.data == str(tmp_path / "out")
+    assert hub.decode(hub.encode("the old dog")) == "the old dog"
+
+
+def test_the_same_command_gives_the_same_weights(source, tmp_path):
+    weights = []
+    for name in ("a", "b"):
+        torch.manual_seed(len(weights))
+        convert(source, tmp_path / name, ["model.attention=linformer", "model.projected_length=5"])
+        weights.append(torch.load(tmp_path / name / UNTRAINED, weights_only=True)["model"])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_fine_tuned_checkpoint_leaves_its_head_behind(vocabulary, tmp_path):
+    checkpoint = write_fine_tuned(tmp_path / "tuned", vocabulary, "single-label", options={"attention": "softmax"})
+    convert(checkpoint, tmp_path / "first", [])
+    convert(tmp_path / "first", tmp_path / "out", [f"model.max_positions={2 * N}"])  # of a folder that it made itself
+    assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
+    assert hub_of(tmp_path / "out" / UNTRAINED).task.cfg.tokens_per_sample == 2 * N
+
+
+def test_a_stock_roberta_of_transformers(source, vocabulary, tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from fairseq_linformer.hf.exporting import export
+
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="softmax")
+    export(checkpoint, tmp_path / "stock")
+    convert(tmp_path / "stock", tmp_path / "out", [*LINFORMER, f"model.projected_length={N}"])
+    assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
+
+
+def test_another_projection_does_not_take_over_the_matrices(vocabulary, tmp_path):
+    """Random ones have the shape of learned ones."""
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, projected_length=5, sharing="layerwise")
+    model, started, _ = convert(checkpoint, tmp_path / "random", ["model.projection=random", "model.sharing=layerwise"])
+    assert started.new == ["encoder.sentence_encoder.layers.0.self_attn.key_projection.weight"]
+    model, started, _ = convert(checkpoint, tmp_path / "window", ["model.linformer_window=4"])
+    assert started.new == started.left_out == [] and model.args.sharing == "layerwise"
+
+
+def test_another_attention_starts_from_the_linear_maps(source, tmp_path):
+    model, started, _ = convert(source, tmp_path / "out", ["model.attention=longformer", "model.longformer_window=4"])
+    assert started.new == started.left_out == []
+    attention = model.encoder.sentence_encoder.layers[1].self_attn
+    assert torch.equal(attention.k_proj_global.weight, attention.k_proj.weight)
+
+
+def test_options_that_say_what_weights_mean_stay():
+    source = small(attention="softmax", encoder_normalize_before=True, local_conv=3, activation_fn="relu").args
+    options = converted_options(source, {"attention": "linformer", "linformer_window": 4})
+    assert options["encoder_normalize_before"] and options["local_conv"] == 3 and options["activation_fn"] == "relu"
+    assert options["linformer_window"] == 4 and "projected_length" not in options and "dropout" not in options
+
+
+def test_the_options_of_the_attention_go_with_it():
+    source = small(attention="linformer", sharing="none", linformer_window=4, adaptive_length=True).args
+    longer = converted_options(source, {"max_positions": 128})
+    assert (longer["sharing"], longer["projected_length"], longer["linformer_window"]) == ("none", 8, 4)
+    pooled = converted_options(source, {"projection": "split-pool"})
+    assert "sharing" not in pooled and "projection_init" not in pooled
+    assert (pooled["projected_length"], pooled["linformer_window"], pooled["adaptive_length"]) == (8, 4, True)
+    other = converted_options(source, {"attention": "performer"})
+    assert "projected_length" not in other and "linformer_window" not in other and other["attention_dropout"] == 0
+
+
+def test_fitting_brings_every_layer_nearer_and_changes_e_and_f_alone(of_corpus, corpus, tmp_path):
+    overrides = ["model.attention=linformer", "model.projected_length=4"]
+    plain = convert(of_corpus, tmp_path / "plain", overrides)
+    fitted = convert(of_corpus, tmp_path / "fitted", overrides, fit_on=corpus)
+    assert plain.errors is None and fitted.errors is not None
+    assert all(after < 0.9 * before for before, after in zip(*fitted.errors, strict=True))
+    before, after = (
+        torch.load(tmp_path / name / UNTRAINED, weights_only=True)["model"] for name in ("plain", "fitted")
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if name.endswith("_projection.weight")} != set()
+
+
+def test_matrices_that_are_not_to_be_trained_can_be_fitted(of_corpus, corpus, tmp_path):
+    overrides = ["model.attention=linformer", "model.projected_length=4", "model.freeze_projection=true"]
+    errors = convert(of_corpus, tmp_path / "out", [*overrides, f"model.max_positions={2 * N}"], fit_on=corpus).errors
+    assert sum(errors.after) < sum(errors.before)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.attention=full"], "attention=full is not known; choose from bigbird"),
+        (["model.encoder_layers=3"], "only these may be other than in the source: attention, projection"),
+        (["model.dropout=0.5"], "only these may be other than in the source"),
+        (["model.windows=3"], "model.windows=3: there is no such option of the model"),
+        (["attention=linformer"], "attention=linformer: give options of the model, model.NAME=VALUE"),
+        (["linformer"], "linformer: give options of the model, model.NAME=VALUE"),
+        (["model.attention="], "give a value"),
+        (["model.max_positions=14"], "max_positions=14 is not allowed: it must be a whole number from 15 on"),
+        (["model.max_positions=long"], "max_positions=long is not allowed"),
+        (["model.attention=linformer", "model.projected_length=16"], "projected_length=16 is not allowed"),
+        (["model.projection=mean-pool", "model.attention=linformer", "model.projected_length=4"], "a divisor of"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(source, tmp_path, overrides, said):
+    with pytest.raises(UserError, match=said):
+        convert(source, tmp_path / "out", overrides)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corpus_that_does_not_fit_is_refused(of_corpus, corpus, tmp_path):
+    with pytest.raises(UserError, match="left out with projection=mean-pool, which learns no E and F"):
+        convert(of_corpus, tmp_path / "out", [*LINFORMER, "model.projected_length=5"], fit_on=corpus)
+    linear = ["model.attention=linformer", "model.projected_length=5"]
+    with pytest.raises(FileNotFoundError, match=r"is no prepared corpus: it holds no dict\.txt"):
+        convert(of_corpus, tmp_path / "out", linear, fit_on=tmp_path)
+    with pytest.raises(UserError, match="rows of 900 tokens are too few to fit E and F on: 201 are needed"):
+        convert(of_corpus, tmp_path / "out", [*linear, "model.max_positions=900"], fit_on=corpus)
+    other = tmp_path / "other"
+    shutil.copytree(corpus, other)
+    (other / "dict.txt").write_text("newpiece 1\n" + (other / "dict.txt").read_text())
+    with pytest.raises(UserError, match="has another dictionary than the source was trained with"):
+        convert(of_corpus, tmp_path / "out", linear, fit_on=other)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_command_says(of_corpus, corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    convert_roberta.main(
+        [str(of_corpus), str(out), "model.attention=linformer", "model.local_conv=0", "--fit-on", str(corpus)]
+    )
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "error of each layer's attention, before and after fitting:" and len(printed) == 8
+    assert "starts anew: layers.*.self_attn.key_projection.weight" in printed
+    assert "left out: layers.*.local_conv.conv.bias" in printed
+    assert printed[-1] == f"{out / UNTRAINED}: written: attention=linformer, 15 positions"
+    with pytest.raises(SystemExit, match=r"^error: .* exists and is not an empty folder"):
+        convert_roberta.main([str(of_corpus), str(out)])
+    with pytest.raises(SystemExit, match=r"^error: there is no checkpoint .*none\.pt$"):
+        convert_roberta.main([str(tmp_path / "none.pt"), str(tmp_path / "new")])
+
+
+@pytest.mark.slow
+def test_a_converted_model_trains_on_beside_its_teacher(of_corpus, corpus, tmp_path):
+    """The commands of docs/conversion.md: for longer rows, whose teacher is one for longer rows, too."""
+    longer, convert_it = f"model.max_positions={2 * N}", ("scripts/convert_roberta.py", of_corpus)
+    run(*convert_it, "teacher", longer, cwd=tmp_path)
+    run(*convert_it, "student", *LINFORMER, longer, "model.projected_length=5", cwd=tmp_path)
+    words = [
+        "fairseq-hydra-train",
+        "--config-dir",
+        ROOT / "configs/pretrain",
+        "--config-name",
+        "continue",
+        "recipe=tiny",
+    ]
+    words += [f"task.data={corpus}", "checkpoint.finetune_from_model=student/checkpoint.pt", "dataset.num_workers=0"]
+    words += ["common.cpu=true", "optimization.max_update=4", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.01]"]
+    words += ["recipe=tiny", "criterion=masked_lm_distillation", "common.log_interval=1"]
+    own = ["criterion.teacher=teacher/checkpoint.pt", "checkpoint.save_dir=on"]
+    printed = run(*words, *own, cwd=tmp_path)
+    assert "layer_error=" in printed and "divergence=" in printed and "complete: 4 updates" in printed
+    trained = torch.load(tmp_path / "on/checkpoint_last.pt", weights_only=True)
+    model, task = trained["cfg"]["model"], trained["cfg"]["task"]
+    assert task["tokens_per_sample"] == model["max_positions"] == 2 * N
+    assert (model["projection"], model["local_conv"]) == ("mean-pool", 3)
+    assert last_line(run(*words, *own, cwd=tmp_path)).startswith("next:")
+    new = "checkpoint.save_dir=new"
+    said = run(*words, "criterion.teacher=none.pt", new, cwd=tmp_path, status=1)
+    assert last_line(said) == "error: there is no checkpoint none.pt"
+    said = run(*words, f"criterion.teacher={of_corpus}", new, cwd=tmp_path, status=1)
+    assert "reads 15 tokens, the task's rows have 30" in last_line(said)
