@@ -94,7 +94,8 @@ setup(
         "tables": ["pyarrow"],  # prepare_table.py: Parquet, and folders of the package datasets
         "hf": HF,  # export_hf.py, import_hf.py
         "onnx": ONNX,  # export_onnx.py
-        "dev": ["matplotlib", "pyarrow", "pytest", "pytest-xdist", "ruff", "mypy", *ONNX],  # scripts/ and `make check`
+        # scripts/ and `make check`; through accelerate works Trainer of transformers
+        "dev": ["accelerate", "matplotlib", "pyarrow", "pytest", "pytest-xdist", "ruff", "mypy", *ONNX],
         "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with
     },
 )

@@ -261,3 +261,31 @@ def test_transformers_uses_the_folders_without_fairseq(vocabulary, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.endswith("3 folders\n")
+
+
+@pytest.mark.slow
+def test_trainer_of_transformers_fine_tunes_an_export_and_saves_it(vocabulary, tmp_path):
+    """Rows of different lengths, padded by the tokenizer; recomputation; the best checkpoint is loaded at the end."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
+
+    export(write_pretrained(tmp_path / "run", vocabulary, projected_length=5, adaptive_length=True), tmp_path / "out")
+    trusted = {"trust_remote_code": True}
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out", **trusted)
+    texts = ["the old dog barks", "the cat", "a small bird sings today", "the fish"] * 8
+    data = [{**tokenizer(text, truncation=True), "labels": int("the" in text)} for text in texts]
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", num_labels=2, **trusted)
+    options = {"num_train_epochs": 8, "per_device_train_batch_size": 4, "learning_rate": 5e-3, "use_cpu": True}
+    options |= {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "report_to": []}
+    arguments = TrainingArguments(tmp_path / "trained", gradient_checkpointing=True, disable_tqdm=True, **options)
+    collate = DataCollatorWithPadding(tokenizer)
+    trainer = Trainer(model, arguments, collate, train_dataset=data, eval_dataset=data, processing_class=tokenizer)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    after = trainer.evaluate()["eval_loss"]
+    assert after < 0.5 * before
+    trainer.save_model(tmp_path / "saved")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", **trusted)
+    batch = collate([{name: row[name] for name in ("input_ids", "attention_mask")} for row in data[:4]])
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(**batch).logits, trainer.model.eval()(**batch).logits)
