@@ -1,5 +1,6 @@
 """A checkpoint of one model from that of another, with its vocabulary beside it."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import staged_folder
+from ..training.provenance import digest_file, digest_folder
 from ..training.vocabulary import SUBWORD_MODELS, check_same_vocabulary, fingerprint
 from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
 from .fitting import Errors, fit_projections, sample_batches
@@ -29,6 +31,7 @@ from .start import Started, start_from
 # What may be another than in the source. All other options say what its weights mean.
 CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv", "max_positions")
 OF_KIND = ("projection_init", "projection_multiplier", "sharing", "freeze_projection")  # of one kind of projection
+RECORD_FILE = "conversion.json"  # beside the checkpoint
 SEED = 1  # of what starts at random: the same command gives the same weights
 LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj")  # of every attention that has them
 
@@ -80,12 +83,26 @@ def convert(
         errors = None
         if fit_on is not None:
             _check_corpus(fit_on, folder, new.args)
-            same = {**architecture_options(old.args), "max_positions": new.args.max_positions}
-            teacher, _ = _started(old, same, dictionary, positions)
-            errors = _fit(teacher, new, sample_batches(fit_on, dictionary, new.args.max_positions))
+            errors = _fit(old, new, positions, fit_on)
+        converted = Converted(new, started, errors)
+        record = {"source": str(source.absolute()), "digest": _digest(source, checkpoint), "changes": changes}
+        given = {"positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
+        _write_record(folder / RECORD_FILE, record | given, converted)
         save_untrained(folder, out.absolute(), options, new.state_dict())
         Path(mark.name).unlink()
-    return Converted(new, started, errors)
+    return converted
+
+
+def _digest(source: Path, checkpoint: Path) -> str:
+    """The SHA-256 of what the user named."""
+    return digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
+
+
+def _write_record(file: Path, record: Mapping[str, Any], converted: Converted) -> None:
+    """Writes what a conversion was given and did, as JSON."""
+    errors = converted.errors and converted.errors._asdict()
+    did = {"starts_anew": converted.started.new, "left_out": converted.started.left_out, "errors": errors}
+    file.write_text(json.dumps({**record, **did}, indent=1) + "\n", encoding="utf-8")
 
 
 def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
@@ -107,7 +124,7 @@ def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{override}: only these may be other than in the source: {', '.join(CONVERTIBLE)}")
         if value is None:
             raise UserError(f"{override}: give a value")
-        changes[name] = value
+        changes[name] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     return changes
 
 
@@ -160,7 +177,12 @@ def _parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -> dict[
     return state
 
 
-def _fit(teacher: LinformerRobertaModel, new: LinformerRobertaModel, batches: Sequence[Tensor]) -> Errors:
+def _fit(old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str, corpus: Path) -> Errors:
+    """Fits E and F to the attention of the old model, extended to the new one's length."""
+    longest, dictionary = new.args.max_positions, old.encoder.dictionary
+    batches = sample_batches(corpus, dictionary, longest)
+    same = {**architecture_options(old.args), "max_positions": longest}
+    teacher, _ = _started(old, same, dictionary, positions)
     teacher.eval()
     new.eval()
     return fit_projections(teacher.encoder.sentence_encoder, new.encoder.sentence_encoder, batches)

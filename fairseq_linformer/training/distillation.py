@@ -5,6 +5,7 @@ Dimensions: B batch, n sequence length, d embedding, N masked tokens, V vocabula
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+import logging
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +24,10 @@ from torch import Tensor, nn
 from ..checkpoint import checkpoint_file, read_checkpoint
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
+from .provenance import digest_file
 from .vocabulary import carried_fingerprint, check_same_vocabulary
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -92,6 +96,7 @@ class MaskedLmDistillation(MaskedLmLoss):
                 f"criterion.teacher={file} reads {longest} tokens, the task's rows have {wanted}: give one for longer "
                 f"texts, which convert_roberta.py {file} OUT model.max_positions={wanted} makes of it"
             )
+        logger.info(f"teacher: {file}, SHA-256 {digest_file(file)}")
         return teacher.requires_grad_(False).eval()
 
     def forward(

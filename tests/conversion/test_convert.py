@@ -1,5 +1,7 @@
 """From a checkpoint to another one: options, files, E and F fitted to text, what is refused, and training on."""
 
+import hashlib
+import json
 import shutil
 
 import pytest
@@ -116,6 +118,8 @@ def test_fitting_brings_every_layer_nearer_and_changes_e_and_f_alone(of_corpus, 
     plain = convert(of_corpus, tmp_path / "plain", overrides)
     fitted = convert(of_corpus, tmp_path / "fitted", overrides, fit_on=corpus)
     assert plain.errors is None and fitted.errors is not None
+    record = json.loads((tmp_path / "fitted" / "conversion.json").read_text())
+    assert record["errors"] == {"before": fitted.errors.before, "after": fitted.errors.after}
     assert all(after < 0.9 * before for before, after in zip(*fitted.errors, strict=True))
     before, after = (
         torch.load(tmp_path / name / UNTRAINED, weights_only=True)["model"] for name in ("plain", "fitted")
@@ -150,6 +154,18 @@ def test_what_cannot_work_is_refused_before_anything_is_written(source, tmp_path
     with pytest.raises(UserError, match=said):
         convert(source, tmp_path / "out", overrides)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_of_what_made_it(source, tmp_path):
+    lengths = ["model.attention=linformer", "model.projected_length=[5,3]", "model.local_conv=0"]
+    convert(source.parent, tmp_path / "out", lengths)
+    record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    assert record["source"] == str(source.parent)
+    assert record["digest"] == hashlib.sha256(source.read_bytes()).hexdigest()
+    assert record["changes"] == {"attention": "linformer", "projected_length": [5, 3], "local_conv": 0}
+    assert (record["positions"], record["fit_on"], record["errors"]) == ("tile", None, None)
+    assert len(record["starts_anew"]) == len(record["left_out"]) == 4  # E and F, and the convolution, of two layers
+    assert hub_of(tmp_path / "out" / UNTRAINED).model.args.projected_length == [5, 3]
 
 
 def test_a_corpus_that_does_not_fit_is_refused(of_corpus, corpus, tmp_path):
