@@ -31,7 +31,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     longer = "how positions beyond the source's longest start: as copies of the others, or all between them (tile)"
     add("--positions", choices=POSITIONS, default="tile", help=longer)
     add("--fit-on", metavar="DIR", type=Path, help="prepared corpus to fit E and F on (projection=linear)")
-    return parser.parse_args(words)
+    return parser.parse_intermixed_args(words)  # options of the model may follow the others
 
 
 def main(words: Sequence[str] | None = None) -> None:

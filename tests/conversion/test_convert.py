@@ -187,7 +187,7 @@ def test_a_corpus_that_does_not_fit_is_refused(of_corpus, corpus, tmp_path):
 def test_what_the_command_says(of_corpus, corpus, tmp_path, capsys):
     out = tmp_path / "out"
     convert_roberta.main(
-        [str(of_corpus), str(out), "model.attention=linformer", "model.local_conv=0", "--fit-on", str(corpus)]
+        [str(of_corpus), str(out), "model.attention=linformer", "--fit-on", str(corpus), "model.local_conv=0"]
     )
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "error of each layer's attention, before and after fitting:" and len(printed) == 8
