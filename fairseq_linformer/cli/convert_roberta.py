@@ -16,10 +16,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..checkpoint import UNTRAINED
+from ..conversion.convert import convert, is_of_transformers
+from ..conversion.start import EXTENSIONS
 from .arguments import make_parser
 from .program import program, quieten_transformers
-
-POSITIONS = ("tile", "interpolate")
 
 
 def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -29,7 +30,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("out", metavar="OUT", type=Path, help="folder to make")
     add("overrides", metavar="model.NAME=VALUE", nargs="*", help="what the new model has other than the source")
     longer = "how positions beyond the source's longest start: as copies of the others, or all between them (tile)"
-    add("--positions", choices=POSITIONS, default="tile", help=longer)
+    add("--positions", choices=EXTENSIONS, default="tile", help=longer)
     add("--fit-on", metavar="DIR", type=Path, help="prepared corpus to fit E and F on (projection=linear)")
     return parser.parse_intermixed_args(words)  # options of the model may follow the others
 
@@ -37,9 +38,6 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
     with program():
-        from ..checkpoint import UNTRAINED
-        from ..conversion.convert import convert, is_of_transformers  # here, so that --help is there at once
-
         if is_of_transformers(arguments.source):
             quieten_transformers()
         model, started, errors = convert(**vars(arguments))
