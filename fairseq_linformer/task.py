@@ -119,17 +119,22 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         return {**sample, "net_input": {**inputs, "src_tokens": tokens}, "target": targets}
 
 
+def _length_of_model(cfg: Any) -> int | None:
+    """The longest row that the model of a task's run reads, in tokens; None where nothing says it."""
+    whole = whole_config(cfg)
+    return getattr(whole and whole.model, "max_positions", None)
+
+
 def _adopt_longest_row(cfg: DynamicMaskedLMConfig) -> None:
     """Sets the tokens of a row to what the model reads, also in the configuration of the whole run.
 
     Raises:
         UserError: the model does not say it.
     """
-    whole = whole_config(cfg)
-    longest = None if whole is None else whole.model.get("max_positions")
+    longest = _length_of_model(cfg)
     check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
     cfg.tokens_per_sample = longest
-    if whole is not None:
+    if (whole := whole_config(cfg)) is not None:
         whole.task.tokens_per_sample = longest
 
 
@@ -187,8 +192,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             plan(task.to_train, _training_rows(Path(cfg.data)))
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
-            whole = whole_config(cfg)
-            cfg.max_positions = getattr(whole and whole.model, "max_positions", None) or DEFAULT_POSITIONS
+            cfg.max_positions = _length_of_model(cfg) or DEFAULT_POSITIONS
         _check_lengths(cfg, cfg.max_positions)
         return task
 

@@ -44,12 +44,15 @@ def untrained_model(options: Mapping[str, Any], dictionary: Dictionary) -> Linfo
     return LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
 
 
-def save_untrained(folder: Path, data: Path, options: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
+def save_untrained(
+    folder: Path, data: Path, dictionary: Dictionary, options: Mapping[str, Any], state: Mapping[str, Tensor]
+) -> None:
     """Writes a checkpoint of masked language modelling.
 
     Args:
         folder: to write into; it holds the dictionary and the subword model.
         data: what the folder will be called.
+        dictionary: the one that it holds.
         options: of the model.
         state: its parameters.
     """
@@ -66,7 +69,7 @@ def save_untrained(folder: Path, data: Path, options: Mapping[str, Any], state: 
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
         "model": dict(state),
         "optimizer_history": [history],
-        "task_state": {"vocabulary": fingerprint(load_dictionary(folder / DICTIONARY_FILE), folder)},
+        "task_state": {"vocabulary": fingerprint(dictionary, folder)},
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
     }
     torch.save(checkpoint, folder / UNTRAINED)

@@ -82,13 +82,13 @@ def convert(
         new, started = _started(old, options, dictionary, positions)
         errors = None
         if fit_on is not None:
-            _check_corpus(fit_on, folder, new.args)
+            _check_corpus(fit_on, fingerprint(dictionary, folder), new.args)
             errors = _fit(old, new, positions, fit_on)
         converted = Converted(new, started, errors)
-        record = {"source": str(source.absolute()), "digest": _digest(source, checkpoint), "changes": changes}
-        given = {"positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
-        _write_record(folder / RECORD_FILE, record | given, converted)
-        save_untrained(folder, out.absolute(), options, new.state_dict())
+        given: dict[str, Any] = {"source": str(source.absolute()), "digest": _digest(source, checkpoint)}
+        given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
+        _write_record(folder / RECORD_FILE, given, converted)
+        save_untrained(folder, out.absolute(), dictionary, options, new.state_dict())
         Path(mark.name).unlink()
     return converted
 
@@ -98,11 +98,11 @@ def _digest(source: Path, checkpoint: Path) -> str:
     return digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
 
 
-def _write_record(file: Path, record: Mapping[str, Any], converted: Converted) -> None:
+def _write_record(file: Path, given: Mapping[str, Any], converted: Converted) -> None:
     """Writes what a conversion was given and did, as JSON."""
     errors = converted.errors and converted.errors._asdict()
     did = {"starts_anew": converted.started.new, "left_out": converted.started.left_out, "errors": errors}
-    file.write_text(json.dumps({**record, **did}, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps({**given, **did}, indent=1) + "\n", encoding="utf-8")
 
 
 def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
@@ -188,15 +188,15 @@ def _fit(old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str,
     return fit_projections(teacher.encoder.sentence_encoder, new.encoder.sentence_encoder, batches)
 
 
-def _check_corpus(corpus: Path, folder: Path, config: ResolvedConfig) -> None:
-    """Refuses to fit what has no E and F to fit, and a corpus of another vocabulary than the one in a folder."""
+def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], config: ResolvedConfig) -> None:
+    """Refuses to fit what has no E and F to fit, and a corpus of another vocabulary than that of this fingerprint."""
     fits = get_attention(config.attention).USES_PROJECTION and config.projection == "linear"
     what = f"projection={config.projection}" if get_attention(config.attention).USES_PROJECTION else config.attention
     check("--fit-on", corpus, fits, f"left out with {what}, which learns no E and F")
     if not (corpus / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(f"{corpus} is no prepared corpus: it holds no {DICTIONARY_FILE}")
-    there, here = (fingerprint(load_dictionary(place / DICTIONARY_FILE), place) for place in (corpus, folder))
-    check_same_vocabulary(there, here, str(corpus), "the source")
+    there = fingerprint(load_dictionary(corpus / DICTIONARY_FILE), corpus)
+    check_same_vocabulary(there, vocabulary, str(corpus), "the source")
 
 
 def _copy_vocabulary(data: Path, folder: Path) -> None:

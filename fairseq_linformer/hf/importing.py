@@ -47,7 +47,7 @@ def import_folder(source: Path, out: Path) -> list[str]:
         dictionary = _write_tokenizer(source, folder, config.vocab_size)
         options = _options(config)
         state, remarks = _state(weights, config, untrained_model(options, dictionary))
-        save_untrained(folder, out.absolute(), options, state)
+        save_untrained(folder, out.absolute(), dictionary, options, state)
         Path(mark.name).unlink()
     return remarks
 

@@ -43,7 +43,7 @@ def write_teacher(folder, **options):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
-    save_untrained(folder, folder, options, model.state_dict())
+    save_untrained(folder, folder, dictionary, options, model.state_dict())
     return folder / "checkpoint.pt"
 
 
