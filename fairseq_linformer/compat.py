@@ -1,4 +1,4 @@
-"""Compatibility with fairseq's ``examples/linformer``: its flags, and the names of parameters in its checkpoints."""
+"""Compatibility with fairseq's ``examples/linformer``, its flags and names of parameters, and with earlier versions."""
 
 import logging
 import re
@@ -7,6 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from .errors import UserError, check
+
+FORMER_OPTIONS = frozenset({"min_params_to_wrap"})  # of earlier versions, in their checkpoints; no part of the model
 
 logger = logging.getLogger(__name__)
 

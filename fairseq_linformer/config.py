@@ -7,7 +7,6 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional, TypeVar, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 
 from .architecture import PER_LAYER, Architecture, check_probability, validate
 from .attention import ATTENTIONS, PerLayer, get_attention, option
@@ -144,9 +143,6 @@ class LinformerRobertaConfig(FairseqDataclass):
     )
     compile_layers: bool = option(
         False, "run layers through torch.compile, which fuses what is not a matrix product", recipe=True
-    )
-    min_params_to_wrap: int = option(
-        DEFAULT_MIN_PARAMS_TO_WRAP, "smallest layer, in parameters, that FSDP wraps", recipe=True, largest=None
     )
 
 

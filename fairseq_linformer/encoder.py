@@ -8,7 +8,6 @@ from contextlib import nullcontext
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.distributed import fsdp_wrap
 from fairseq.models import FairseqEncoder
 from fairseq.modules import LayerDropModuleList, PositionalEmbedding
 from torch import Tensor, nn
@@ -62,19 +61,13 @@ class SentenceEncoder(FairseqEncoder):
         self.dropout = Dropout(config.dropout)
         attentions = get_attention(config.attention).build_layers(config)
         kind = RecomputedLayer if config.checkpoint_activations else EncoderLayer
-        layers = [self._wrap(kind(config, attention), config) for attention in attentions]
+        layers = [kind(config, attention) for attention in attentions]
+        if config.compile_layers:
+            for layer in layers:
+                layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
         layerdrop = config.encoder_layerdrop
         self.layers = LayerDropModuleList(layerdrop, layers) if layerdrop > 0 else nn.ModuleList(layers)
         self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
-
-    @staticmethod
-    def _wrap(layer: EncoderLayer, config: ResolvedConfig) -> nn.Module:
-        """Compilation of a layer and FSDP around it, where asked for."""
-        if config.compile_layers:
-            layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
-        if get_attention(config.attention).USES_PROJECTION and config.sharing == "layerwise":
-            return layer  # FSDP cannot split a matrix that several layers own: the model as a whole is wrapped
-        return fsdp_wrap(layer, min_num_params=0 if config.checkpoint_activations else config.min_params_to_wrap)
 
     def forward(
         self,

@@ -3,11 +3,11 @@
 from argparse import Namespace
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .architecture import per_layer_lists, projection_defaults
-from .compat import translate_flags
+from .compat import FORMER_OPTIONS, translate_flags
 from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults, check_magnitudes
 from .errors import UserError, check
 
@@ -39,6 +39,8 @@ def _typed(cfg: Any) -> dict[str, Any]:
     """Every option as plain data of its type; None for what is left open."""
     if isinstance(cfg, Namespace):  # with the flags of everything else
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
+    elif isinstance(cfg, DictConfig) and FORMER_OPTIONS & cfg.keys():
+        cfg = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name not in FORMER_OPTIONS])
     try:
         merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))

@@ -14,6 +14,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
@@ -197,8 +198,9 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model, with the head that the kind of label needs."""
+        """The model, with the head that the kind of label needs. The LM head is not trained."""
         model = super().build_model(cfg, from_checkpoint)
+        freeze_lm_head(model)
         if self.record.kind == "token-label":
             name = self.cfg.classification_head_name
             model.classification_heads[name] = TokenClassificationHead(model.classification_heads[name])
@@ -231,6 +233,18 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         super().reduce_metrics(logging_outputs, criterion)
         if hasattr(criterion, "log_metrics"):
             criterion.log_metrics(logging_outputs)
+
+
+def freeze_lm_head(model: RobertaModel) -> None:
+    """Leaves the LM head's own parameters out of the training; the embedding that it shares stays in.
+
+    Without this several processes do not train what one trains: they average a gradient for every parameter, and for
+    one that has none the optimizer would take the average, 0, and decay its weight.
+    """
+    embedding = model.encoder.sentence_encoder.embed_tokens.weight
+    for parameter in model.encoder.lm_head.parameters():
+        if parameter is not embedding:
+            parameter.requires_grad_(False)
 
 
 def read_record(folder: Path, regression: bool) -> Task:

@@ -200,7 +200,7 @@ def test_pruning_keeps_each_layers_length():
 def test_the_model_is_built_again_from_its_options_alone():
     """All that is not the recipe's, as plain values, pruned and spread over the layers."""
     given = {"_name": "linformer_roberta_tiny", "attention": "longformer", "longformer_window": "4..8", "compressed": 8}
-    recipe = {"dropout": 0.3, "checkpoint_activations": True, "min_params_to_wrap": 5, "load_checkpoint_heads": True}
+    recipe = {"dropout": 0.3, "checkpoint_activations": True, "load_checkpoint_heads": True}
     config = resolve_config(OmegaConf.create({**given, **recipe, "encoder_layers_to_keep": "0,3"}), 512)
     options = architecture_options(config)
     assert (options["longformer_window"], options["projected_length"], options["encoder_layers"]) == ("4,8", 64, 2)

@@ -9,7 +9,6 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from torch._dynamo.testing import CompileCounter
 
-from fairseq_linformer import encoder
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import SHARINGS
 from fairseq_linformer.attention.projection import PROJECTIONS
@@ -314,15 +313,6 @@ def test_activation_checkpointing_keeps_the_input_of_each_layer_and_offload_move
     assert plain > 10 * 3 * 2 * 64 * 24
     assert kept(**RECOMPUTED) == (3 * 2 * 64 * 24, names)
     assert kept(**OFFLOADED) == (0, names)
-
-
-@pytest.mark.parametrize(("sharing", "wrapped"), [("key-value", 2), ("layerwise", 0)])
-def test_fsdp_wraps_layers_that_own_their_parameters(monkeypatch, sharing, wrapped):
-    """A matrix of several layers cannot be sharded with one of them."""
-    seen = []
-    monkeypatch.setattr(encoder, "fsdp_wrap", lambda layer, min_num_params: seen.append(min_num_params) or layer)
-    small(sharing=sharing, min_params_to_wrap=7)
-    assert seen == [7] * wrapped
 
 
 def test_layerdrop_skips_layers_in_training_alone():

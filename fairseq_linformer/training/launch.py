@@ -176,7 +176,7 @@ class Training:
                 _run(self.config, self.settings, self.folder, log, self.updates, launcher)
                 self._check_sources()
                 self._write(complete=True)
-        return list(_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
+        return list(logged_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
 
     def _check_sources(self) -> None:
         """A configuration was read when the run began, but nobody knows which part of replaced data it was given."""
@@ -280,7 +280,7 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 def _show(log: IO[str], bar: tqdm) -> None:
     """Moves a progress bar on to what has been logged since the last time."""
-    for row in _rows(log):
+    for row in logged_rows(log):
         bar.update(int(row.get("num_updates", bar.n)) - bar.n)
         bar.set_postfix({key: row[key] for key in ("loss", "valid_loss") if key in row})
 
@@ -327,7 +327,7 @@ def _result_or_error(call: Callable[[], T]) -> T | Exception:
         return error
 
 
-def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+def logged_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects among the lines of a log, their numbers read."""
     for line in lines:
         start = line.find('{"epoch": ')

@@ -1,8 +1,8 @@
 """Which of fairseq's options for processes and precision cannot work with this model, or on this machine."""
 
+import logging
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
@@ -13,7 +13,9 @@ from ..errors import check
 
 DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
 LEGACY_DDP = ("legacy_ddp", "no_c10d")  # and two for fairseq's own, which reduces gradients after the backward pass
-LAUNCHER = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # what torchrun sets, beside WORLD_SIZE
+TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # what torchrun sets, beside WORLD_SIZE
+
+logger = logging.getLogger(__name__)
 
 Rules = Iterator[tuple[str, bool, str]]  # an option, whether its value can work, and what is allowed
 
@@ -36,36 +38,44 @@ def check_launch(cfg: Any) -> None:
         check(name, root[group][option], works, allowed)
 
 
+def adapt_to_ranks(cfg: DictConfig) -> None:
+    """Changes those of fairseq's defaults with which several processes cannot train, in place.
+
+    Args:
+        cfg: fairseq's whole configuration of a training.
+    """
+    options = cfg.distributed_training
+    if options.distributed_world_size == 1:
+        return
+    # Otherwise rank 0 alone reads a checkpoint and sends it to the others, who refuse the configuration in it.
+    cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
+    if options.ddp_backend in DDP and not _on_gpu(cfg):
+        options.ddp_backend = LEGACY_DDP[0]  # fairseq passes DistributedDataParallel a GPU's number on any machine
+        logger.info(f"without a GPU: distributed_training.ddp_backend={LEGACY_DDP[0]}")
+
+
+def _on_gpu(root: Any) -> bool:
+    return not root.common.cpu and (root.common.tpu or torch.cuda.is_available())
+
+
 def _processes(root: Any) -> Rules:
-    options = root.distributed_training
-    started = os.environ.get("WORLD_SIZE", "1") if all(name in os.environ for name in LAUNCHER) else "1"
     # Processes that fairseq does not join each train the same model, into one folder.
-    allowed = f"WORLD_SIZE={started}, as many processes as the launcher started: each would train alone"
-    yield "distributed_training.distributed_world_size", started == "1" or options.distributed_world_size > 1, allowed
-
-    installed, without = find_spec("fairscale") is not None, "where the package fairscale is not installed"
-    allowed = f"one of {', '.join(DDP + LEGACY_DDP)} {without}"
-    yield "distributed_training.ddp_backend", installed or options.ddp_backend in DDP + LEGACY_DDP, allowed
-    yield "distributed_training.zero_sharding", installed or options.zero_sharding == "none", f"none {without}"
-
-    on_gpu = not root.common.cpu and (root.common.tpu or torch.cuda.is_available())
-    # fairseq passes DistributedDataParallel a GPU's number on any machine; fairscale's sharding needs CUDA.
-    works_on_cpu = options.ddp_backend not in ("fully_sharded", *(DDP if options.distributed_world_size > 1 else ()))
-    yield "distributed_training.ddp_backend", on_gpu or works_on_cpu, f"one of {', '.join(LEGACY_DDP)} on a CPU"
+    by_torchrun = all(name in os.environ for name in TORCHRUN)
+    launcher, name = ("torchrun", "WORLD_SIZE") if by_torchrun else ("slurm", "SLURM_STEP_NUM_TASKS")
+    started = os.environ.get(name, "1")
+    allowed = f"{name}={started}, as many processes as were started (+distributed={launcher}): each would train alone"
+    joined = root.distributed_training.distributed_world_size > 1
+    yield "distributed_training.distributed_world_size", started == "1" or joined, allowed
 
 
 def _sharding(root: Any) -> Rules:
     options = root.distributed_training
-    sharded, zero = options.ddp_backend == "fully_sharded", options.zero_sharding != "none"
-    several = options.distributed_world_size > 1
-    yield "distributed_training.ddp_backend", several or not sharded, f"one of {', '.join(DDP)} for a single process"
-    yield "distributed_training.zero_sharding", several or not zero, "none for a single process"
-    allowed = "none with ddp_backend=fully_sharded, which shards the optimizer's state itself"
-    yield "distributed_training.zero_sharding", not (zero and sharded), allowed
-    yield "common.bf16", not (sharded and root.common.bf16), "false with ddp_backend=fully_sharded"
-    works = sharded or not options.cpu_offload
-    yield "distributed_training.cpu_offload", works, "false without ddp_backend=fully_sharded"
-    allowed = "false: checkpoints that are split over several files cannot be read"
+    allowed = f"one of {', '.join(DDP + LEGACY_DDP)}: each GPU holds the whole model, 16 bytes per parameter"
+    yield "distributed_training.ddp_backend", options.ddp_backend in DDP + LEGACY_DDP, allowed
+    allowed = "none: each GPU holds the optimizer's whole state, 8 bytes per parameter"
+    yield "distributed_training.zero_sharding", options.zero_sharding == "none", allowed
+    allowed = "false: nothing is sharded"
+    yield "distributed_training.cpu_offload", not options.cpu_offload, allowed
     yield "distributed_training.use_sharded_state", not options.use_sharded_state, allowed
 
 
@@ -77,14 +87,13 @@ def _model(root: Any) -> Rules:
     yield "common.model_parallel_size", root.common.model_parallel_size == 1, allowed
 
     # DistributedDataParallel waits for the gradient of every parameter, unless told that some have none.
-    layerdrop, unused = getattr(root.model, "encoder_layerdrop", None), None
-    if layerdrop:
-        unused = f"model.encoder_layerdrop={layerdrop}, where skipped layers have no gradient"
-    elif root.task._name == "text_prediction":
-        unused = "task=text_prediction, where the LM head has no gradient"
+    layerdrop = getattr(root.model, "encoder_layerdrop", None)
     waits = options.distributed_world_size > 1 and options.ddp_backend in DDP and not options.find_unused_parameters
-    allowed = f"true with {unused} (or distributed_training.ddp_backend=legacy_ddp)"
-    yield "distributed_training.find_unused_parameters", not (waits and unused), allowed
+    allowed = (
+        f"true with model.encoder_layerdrop={layerdrop}, where skipped layers have no gradient "
+        "(or distributed_training.ddp_backend=legacy_ddp)"
+    )
+    yield "distributed_training.find_unused_parameters", not (waits and layerdrop), allowed
 
 
 def _precision(root: Any) -> Rules:

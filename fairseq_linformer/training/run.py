@@ -6,7 +6,9 @@ fairseq's trainer calls its task at each of these moments; ``TrainingTask`` is t
 import atexit
 import logging
 import math
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
@@ -22,22 +25,24 @@ from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.optim import FairseqOptimizer
 from fairseq.tasks import FairseqTask
-from fairseq.utils import split_paths
+from fairseq.utils import set_torch_seed, split_paths
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
 from ..checkpoint import read_checkpoint
 from ..config import LinformerRobertaConfig, architecture_options
+from ..data.epochs import ElasticBatchIterator
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import LOCK_FILE, lock
 from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
-from .launch_checks import check_launch
+from .launch_checks import adapt_to_ranks, check_launch
 from .saving import TimedSaving
 from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 
 logger = logging.getLogger(__name__)
 
+STOPPED = 128 + signal.SIGUSR1  # the status of a run that saved and stopped, as a shell names that of a signal
 FEWEST_LOG_LINES = 20  # of a run, so that a short one shows its progress, too
 
 
@@ -65,6 +70,7 @@ class TrainingTask(FairseqTask):
         to_train = None if of_checkpoint else whole
         if to_train is not None:
             check_launch(to_train)
+            adapt_to_ranks(to_train)
             adopt_model_options(to_train)
         task = super().setup_task(cfg, **kwargs)
         task.to_train = to_train
@@ -96,8 +102,13 @@ class TrainingTask(FairseqTask):
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
-        if self.run is not None and dataset is self.datasets.get(self.run.cfg.dataset.train_subset):
-            self.run.iterator = iterator
+        if self.run is None or dataset is not self.datasets.get(self.run.cfg.dataset.train_subset):
+            return iterator
+        if not isinstance(iterator, ElasticBatchIterator):
+            iterator = ElasticBatchIterator.of(iterator)
+            if dataset in self.dataset_to_epoch_iter:  # where fairseq keeps it for the next epoch
+                self.dataset_to_epoch_iter[dataset] = iterator
+        self.run.iterator = iterator
         return iterator
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
@@ -122,19 +133,23 @@ class TrainingTask(FairseqTask):
         """
         if self.run is not None and isinstance(sys.exc_info()[1], FloatingPointError):
             raise UserError(self.run.why_diverged(update_num))
+        if self.run is not None:
+            self.run.begin_batch(update_num)
         sample = self.before_update(sample, update_num)
         loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
         if self.run is not None:
-            self.run.begin_update(update_num)
             self.run.last_loss, self.run.last_size = loss.detach(), size
-            logs["save_is_due"] = float(self.run.save_is_due())
+            logs["save_is_due"], logs["stop_is_due"] = float(self.run.save_is_due()), float(self.run.stop_is_due)
         return loss, size, logs
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         if self.run is not None and criterion.training:
-            # With one process this is a number. With several GPUs it waits, as the trainer does for gradient norms.
-            self.run.end_update(any(logs.get("save_is_due", 0) > 0 for logs in logging_outputs))
+            # With one process these are numbers. With several GPUs it waits, as the trainer does for gradient norms.
+            save, stop = (
+                any(logs.get(name, 0) > 0 for logs in logging_outputs) for name in ("save_is_due", "stop_is_due")
+            )
+            self.run.end_update(save, stop)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Nothing to add: fairseq calls this before it writes a checkpoint, which includes the configuration."""
@@ -224,6 +239,9 @@ class Run:
         self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
         self._then = then
         self._first_update: tuple[float, int] | None = None  # of this process: when it ended, and its number
+        self._place = -1  # of a batch among those that this rank computes for an update
+        self.stop_is_due = False  # whether this process was asked to save and stop
+        self._stops = False  # whether any rank was
         self._is_master = get_global_rank() == 0
         asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
         check("checkpoint.write_checkpoints_asynchronously", asynchronous, not asynchronous, "false")
@@ -232,6 +250,17 @@ class Run:
         self._log_often_enough()
         if self._is_master:
             atexit.register(self._report_at_exit)
+        self._stop_on_signal()
+
+    def _stop_on_signal(self) -> None:
+        """SIGUSR1, which Slurm can send before a job's time is over, saves a checkpoint and ends the run."""
+
+        def handle(number: int, frame: Any) -> None:
+            self.stop_is_due = True
+
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # not that of a launcher
+            signal.signal(signal.SIGUSR1, handle)
 
     def _take_folder(self) -> None:
         """Locks the folder for as long as this process lives, and mends what a killed run left there."""
@@ -267,8 +296,22 @@ class Run:
             or 0 < limits.stop_time_hours < progress.seconds / 3600
         )
 
-    def begin_update(self, done: int) -> None:
-        """Called before an update; `done` updates are complete."""
+    def begin_batch(self, done: int) -> None:
+        """Called before each batch of an update; `done` updates are complete.
+
+        The same place of an update draws the same dropout masks whichever rank computes it, and other places draw
+        others. fairseq seeds each update, which is the seed of the first place, and gives all ranks the same masks.
+
+        Raises:
+            SystemExit: the run was asked to stop, and has saved.
+        """
+        if self._stops:
+            self._report_stop(done)
+            sys.exit(STOPPED)
+        self._place = self._place + 1 if self.updates == done + 1 else 0
+        place = self._place * get_global_world_size() + get_global_rank()
+        if place > 0:
+            set_torch_seed(int(np.random.SeedSequence([self.cfg.common.seed, done, place]).generate_state(1)[0]))
         self.updates = done + 1
         self.saving.restore()
 
@@ -276,9 +319,10 @@ class Run:
         """Whether it is time for a checkpoint. The clock of the first rank decides for all."""
         return self._is_master and self.saving.is_due()
 
-    def end_update(self, save_is_due: bool) -> None:
-        """Called after an update; `save_is_due` is the same on all ranks."""
-        if save_is_due:
+    def end_update(self, save_is_due: bool, stop_is_due: bool) -> None:
+        """Called after an update; both are the same on all ranks."""
+        self._stops = stop_is_due
+        if save_is_due or stop_is_due:
             self.saving.request(self.updates, self.iterator)
         if self._first_update is None:
             self._first_update = time.monotonic(), self.updates
@@ -309,6 +353,10 @@ class Run:
         last = self.folder / LAST
         if self.updates and last.is_file() and self._is_complete(progress := read_progress(last)):
             self._report(progress.updates)
+
+    def _report_stop(self, updates: int) -> None:
+        if self._is_master:
+            print(f"stopped by SIGUSR1 after update {updates:,}: the same command goes on from {self.folder / LAST}")
 
     def _report(self, updates: int) -> None:
         """Prints what the run made, and what to type next."""

@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,17 +24,9 @@ from fairseq_linformer.finetune import criterion as criterion_module
 from fairseq_linformer.finetune.criterion import TextPredictionCriterion, TextPredictionCriterionConfig
 from fairseq_linformer.finetune.metrics import METRICS
 from tests.helpers import ROOT
-from tests.helpers.commands import SIZES, run
+from tests.helpers.commands import SIZES, by_torchrun, run
 
 CORRELATIONS = ("pearson", "spearman", "score")
-CPU_RANKS = {
-    "distributed_init_method": "env://",
-    "distributed_rank": "${oc.env:RANK}",
-    "device_id": "${oc.env:RANK}",
-    "distributed_no_spawn": "true",
-    "distributed_backend": "gloo",
-    "ddp_backend": "legacy_ddp",
-}
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +47,8 @@ def validated(data: Path, folder: Path, ranks: int = 1) -> dict[str, str]:
     words += [f"model.{option}={value}" for option, value in SIZES.items()]
     words += ["optimization.max_update=1", "optimization.lr=[0]", "lr_scheduler.warmup_updates=0"]
     words += ["dataset.batch_size=4", "dataset.num_workers=0", "common.log_format=json"]
-    launcher: list = ["fairseq-hydra-train"]
-    if ranks > 1:
-        launcher = ["torchrun", "--standalone", "--nproc-per-node", ranks, "--no-python"]
-        launcher += [Path(sys.executable).with_name("fairseq-hydra-train")]
-        words += [f"distributed_training.{key}={value}" for key, value in CPU_RANKS.items()]
-    hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", "finetune"]
-    output = run(*launcher, *hydra, *words, cwd=folder)
+    command = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", *words]
+    output = run(*(command if ranks == 1 else by_torchrun(ranks, command)), cwd=folder)
     rows = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"valid_loss"' in line]
     assert len(rows) == 1, output
     return rows[0]

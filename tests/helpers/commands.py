@@ -97,5 +97,12 @@ def with_hydra(data, save_dir, updates, *more):
     return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
 
 
+def by_torchrun(ranks: int, command: list, *settings) -> list:
+    """fairseq-hydra-train in several processes; settings are torchrun's."""
+    program, *words = command
+    launcher = ["torchrun", "--standalone", "--nproc-per-node", ranks, *settings, "--no-python"]
+    return [*launcher, Path(sys.executable).with_name(program), *words, "+distributed=torchrun"]
+
+
 def last_line(output):
     return output.rstrip().splitlines()[-1]

@@ -145,8 +145,7 @@ class Options:
         as_flags = chance.random() < 0.5
         cfg = Namespace(**options) if as_flags else OmegaConf.create(options, flags={"allow_objects": True})
         resolved = resolve_config(cfg, LENGTH)
-        sizes = [value for name, value in vars(resolved).items() if name != "min_params_to_wrap"]
-        if max(size for size in sizes if isinstance(size, int)) > 64 or resolved.compile_layers:
+        if max(size for size in vars(resolved).values() if isinstance(size, int)) > 64 or resolved.compile_layers:
             return None  # accepted, and too large to be built here
         model = LinformerRobertaModel.build_model(cfg, Task()).eval()
         with torch.inference_mode():

@@ -89,8 +89,8 @@ def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypat
     run = Run(config(tmp_path), {}, "")
     for update, seconds in enumerate((60.0, 62.0, 64.0)):  # the first has compiled and warmed up
         now[0] = seconds
-        run.begin_update(update)
-        run.end_update(save_is_due=False)
+        run.begin_batch(update)
+        run.end_update(save_is_due=False, stop_is_due=False)
     assert (run._updates_left(), run._time_left()) == (7, "0:00:14")
 
 

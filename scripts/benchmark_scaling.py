@@ -1,0 +1,35 @@
+"""Measures the tokens per second of a pretraining on 1, 2, 4, … processes, and prints them as a table.
+
+    python scripts/benchmark_scaling.py --data data-bin/books --ranks 1 2 4
+
+Each run is `torchrun --nproc-per-node N --no-python fairseq-hydra-train … +distributed=torchrun` on this machine, with
+as many rows per process and update whatever their number. The runs take turns; a figure is the median of the rounds.
+Words at the end are Hydra's overrides for every run: dataset.batch_size=8
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarking.scaling import as_table, measure_scaling
+
+from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.cli.program import program
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add, count = parser.add_argument, number(int, least=1)
+    add("--data", metavar="DIR", type=Path, required=True, help="a prepared corpus")
+    add("--config", metavar="NAME", default="tiny_512", help="of configs/pretrain (default tiny_512)")
+    add("--ranks", metavar="N", type=count, nargs="+", default=[1, 2, 4], help="processes (default 1 2 4)")
+    add("--updates", metavar="N", type=number(int, least=20), default=60, help="of each run (default 60)")
+    add("--rounds", metavar="N", type=count, default=3, help="runs of each number of processes (default 3)")
+    add("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's overrides for every run")
+    return parser.parse_intermixed_args(words)
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    with program():
+        print(as_table(measure_scaling(**vars(arguments))))

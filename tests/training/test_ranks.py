@@ -1,0 +1,131 @@
+"""Several ranks by the real command lines: the weights of one rank, whoever is killed or told to stop meanwhile."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.training.run import STOPPED
+from tests.helpers import ROOT
+from tests.helpers.commands import as_flags, by_torchrun, run, with_flags, with_hydra
+from tests.helpers.processes import wait_until
+
+RANKS = 2
+UPDATES = 24
+TWICE = "optimization.update_freq=[2]"  # one rank, as many rows per update as two
+JOINED = {"distributed_init_method": "env://", "distributed_world_size": RANKS, "distributed_rank": -1}
+JOINED |= {"distributed_backend": "undefined"}  # as flags, what configs/distributed/torchrun.yaml says
+
+
+def pretraining(data, folder, updates, *more):
+    return with_hydra(data, folder, updates, f"lr_scheduler.total_num_update={UPDATES}", *more)
+
+
+@pytest.fixture(scope="module")
+def alone(corpus, tmp_path_factory):
+    """One rank, with dropout."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(*pretraining(corpus, "run", UPDATES, TWICE), cwd=folder)
+    return folder / "run"
+
+
+def assert_same_weights(a, b):
+    a, b = (read_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (a, b))
+    assert a.keys() == b.keys()
+    assert [name for name in a if not a[name].equal(b[name])] == []
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(corpus, alone, tmp_path):
+    """Two, one, two: to the last bit what one rank trains."""
+    for updates, ranks in ((2, 2), (3, 1), (UPDATES, 2)):
+        command = pretraining(corpus, "run", updates, *([] if ranks == RANKS else [TWICE]))
+        output = run(*(by_torchrun(ranks, command) if ranks == RANKS else command), cwd=tmp_path)
+        assert output.count(f"complete: {updates} updates") == 1
+    assert_same_weights(tmp_path / "run", alone)
+
+
+def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone, tmp_path):
+    settings = [f"task.data={classification}", f"checkpoint.finetune_from_model={alone / 'checkpoint_last.pt'}"]
+    settings += ["lr_scheduler.total_num_update=6", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.001]"]
+    settings += ["dataset.batch_size=4", "dataset.num_workers=0", "common.cpu=true"]
+    command = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", *settings]
+    for folder, updates, ranks in (("straight", 6, 1), ("resumed", 3, 2), ("resumed", 6, 1)):
+        words = [*command, f"checkpoint.save_dir={folder}", f"optimization.max_update={updates}"]
+        run(*(by_torchrun(ranks, words) if ranks == RANKS else [*words, TWICE]), cwd=tmp_path)
+    assert_same_weights(tmp_path / "resumed", tmp_path / "straight")
+
+
+@contextlib.contextmanager
+def started(command: list, log: Path, **environment: str) -> Iterator[subprocess.Popen]:
+    """A command line of this environment in a process group of its own, which ends with the block."""
+    program, *words = map(str, command)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [program, *words], env=environment, cwd=log.parent, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def pid_of(rank: int, launcher: int) -> int:
+    """The process of a rank that torchrun started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    (found,) = (pid for pid in children if f"\0RANK={rank}\0" in f"\0{Path(f'/proc/{pid}/environ').read_text()}")
+    return int(found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the process of a rank in /proc")
+def test_each_rank_is_killed_in_turn(corpus, alone, tmp_path):
+    """With flags. torchrun starts both ranks again, and they go on from their last checkpoint."""
+    flags = [*as_flags({**JOINED, "total_num_update": UPDATES}), "--distributed-no-spawn"]
+    launcher = ["torchrun", "--standalone", "--nproc-per-node", RANKS, "--max-restarts", 2, "--no-python"]
+    log = tmp_path / "log"
+    # By default torchrun's ranks find the addresses of the former ones: github.com/pytorch/pytorch/issues/135712.
+    own_meeting = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with started([*launcher, *with_flags(corpus, "run", UPDATES, *flags)], log, **own_meeting) as process:
+        for rank, update in ((1, 3), (0, 9)):
+            wait_until((tmp_path / "run" / f"checkpoint_1_{update}.pt").is_file)
+            os.kill(pid_of(rank, process.pid), signal.SIGKILL)
+        assert process.wait(120) == 0, log.read_text()[-4000:]
+    printed = log.read_text()
+    assert len(re.findall(r"Loaded checkpoint run/checkpoint_last.pt \(epoch 1 @ \d+ updates\)", printed)) == 2
+    assert_same_weights(tmp_path / "run", alone)
+
+
+def test_a_signal_to_one_rank_saves_and_stops_all(corpus, alone, tmp_path):
+    """Started as Slurm's srun does; what it saved goes on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "SLURM_NTASKS": str(RANKS)}
+    command = pretraining(corpus, "run", UPDATES, "+distributed=slurm")
+    with contextlib.ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                started(command, tmp_path / f"log{rank}", **meeting, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
+            )
+            for rank in range(RANKS)
+        ]
+        wait_until((tmp_path / "run" / "checkpoint_1_3.pt").is_file)
+        os.kill(ranks[1].pid, signal.SIGUSR1)
+        printed = [(tmp_path / f"log{rank}").read_text for rank in range(RANKS)]
+        assert [rank.wait(60) for rank in ranks] == [STOPPED] * RANKS, printed[0]()[-3000:] + printed[1]()[-3000:]
+    (update,) = re.findall(r"^stopped by SIGUSR1 after update (\d+): the same command goes on", printed[0](), re.M)
+    assert 3 <= int(update) < UPDATES
+    assert f"Saved checkpoint run/checkpoint_1_{update}.pt" in printed[0]()
+    output = run(*pretraining(corpus, "run", UPDATES, TWICE), cwd=tmp_path)
+    assert f"Loaded checkpoint run/checkpoint_last.pt (epoch 1 @ {update} updates)" in output
+    assert_same_weights(tmp_path / "run", alone)
