@@ -18,7 +18,7 @@ from .attention import Attention, get_attention
 from .attention.dropout import Dropout
 from .config import ResolvedConfig
 from .errors import UserError
-from .layer import EncoderLayer, Positions, may_be_padded, misplaced_padding
+from .layer import EncoderLayer, Positions, may_be_padded, misplaced_padding, pick
 
 
 class RecomputedLayer(EncoderLayer):
@@ -76,6 +76,7 @@ class SentenceEncoder(FairseqEncoder):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         wanted: Positions | None = None,
+        padded: bool | None = None,
     ) -> dict[str, list[Tensor]]:
         """Encodes a batch.
 
@@ -85,6 +86,7 @@ class SentenceEncoder(FairseqEncoder):
             return_all_hiddens: also return the input of the first layer and the output of each.
             token_embeddings: (B, n, d) to use instead of the tokens' own embeddings.
             wanted: the N positions whose features are needed, None for all. Not together with ``return_all_hiddens``.
+            padded: whether the batch holds padding, where that is known; it spares the mask, or the question.
 
         Returns:
             ``encoder_out`` [(n, B, d)], of wanted positions [(N, d)]; ``encoder_padding_mask`` [(B, n)]; and
@@ -98,15 +100,17 @@ class SentenceEncoder(FairseqEncoder):
         padding_mask = src_tokens.eq(self.padding_idx)
         self._check(src_tokens, padding_mask)
         x = self._embed(src_tokens, token_embeddings)
-        mask = padding_mask if may_be_padded(padding_mask) else None  # without one there is less to do
+        if padded is None:
+            padded = may_be_padded(padding_mask)
+        mask = padding_mask if padded else None  # without one there is less to do
         states = [x] if return_all_hiddens else []  # held only on demand: in inference nothing else keeps them alive
         layers = list(self.layers)  # LayerDrop: a choice of them, each time another
         for layer in layers:
             x = layer(x, mask, wanted if layer is layers[-1] else None)
             if return_all_hiddens:
                 states.append(x)
-        if wanted is not None and not layers:
-            x = x[wanted]
+        if not layers:
+            x = pick(x, wanted)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {

@@ -14,7 +14,8 @@ from .architecture import Architecture
 from .attention import Attention
 from .attention.dropout import Dropout
 
-Positions = Tensor | tuple[slice, int]  # of B x n: a boolean (B, n), True at N of them, or (slice(None), i), N = B
+# N of B x n positions: a boolean (B, n), True at these; their numbers (N,), row by row; or (slice(None), i), N = B.
+Positions = Tensor | tuple[slice, int]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
     "relu": F.relu,
@@ -32,6 +33,14 @@ def may_be_padded(padding_mask: Tensor) -> bool:
     While PyTorch compiles, which cannot branch on data, always True.
     """
     return padding_mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(padding_mask.any())
+
+
+def pick(x: Tensor, wanted: Positions | None) -> Tensor:
+    """The wanted positions of (B, n, d), (N, d); by numbers, unlike by a boolean mask, a GPU need not be waited for."""
+    if wanted is None:
+        return x
+    numbered = isinstance(wanted, Tensor) and wanted.dim() == 1
+    return (x.flatten(0, 1) if numbered else x)[wanted]
 
 
 def misplaced_padding(padding_mask: Tensor) -> int | None:
@@ -86,10 +95,10 @@ class EncoderLayer(nn.Module):
         """
         if self.normalize_before:
             x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask))
-            x = x if wanted is None else x[wanted]
+            x = pick(x, wanted)
             return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
         x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask)))
-        x = x if wanted is None else x[wanted]
+        x = pick(x, wanted)
         return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
 
     def _mix_positions(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:

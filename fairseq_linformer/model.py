@@ -40,12 +40,22 @@ class LinformerRobertaEncoder(RobertaEncoder):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         masked_tokens: Tensor | None = None,
+        masked_positions: Tensor | None = None,
+        padded: bool | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for."""
+        """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for.
+
+        ``padded`` and ``masked_positions``, the numbers of the masked tokens, are known to our tasks' batches
+        (``data/batches.py``): nothing here waits for a GPU then.
+        """
         if features_only or return_all_hiddens or masked_tokens is None:
-            return super().forward(src_tokens, features_only, return_all_hiddens, masked_tokens)
-        features = self.sentence_encoder(src_tokens, wanted=masked_tokens)["encoder_out"][0]
+            encoded = self.sentence_encoder(src_tokens, return_all_hiddens=return_all_hiddens, padded=padded)
+            features = encoded["encoder_out"][0].transpose(0, 1)
+            extra = {"inner_states": encoded["encoder_states"] if return_all_hiddens else None}
+            return (features if features_only else self.output_layer(features, masked_tokens)), extra
+        wanted = masked_tokens if masked_positions is None else masked_positions
+        features = self.sentence_encoder(src_tokens, wanted=wanted, padded=padded)["encoder_out"][0]
         return self.output_layer(features), {"inner_states": None}
 
 
@@ -92,15 +102,16 @@ class LinformerRobertaModel(RobertaModel):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         classification_head_name: str | None = None,
+        padded: bool | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa; for a classification head ``<s>`` alone leaves the last layer."""
         head = None if classification_head_name is None else self.classification_heads[classification_head_name]
         if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # another may read more than <s>
             arguments = (src_tokens, features_only, return_all_hiddens, classification_head_name)
-            return super().forward(*arguments, **kwargs)
+            return super().forward(*arguments, padded=padded, **kwargs)
         first = (slice(None), 0)
-        features = self.encoder.sentence_encoder(src_tokens, wanted=first)["encoder_out"][0]
+        features = self.encoder.sentence_encoder(src_tokens, wanted=first, padded=padded)["encoder_out"][0]
         return head(features.unsqueeze(1)), {"inner_states": None}
 
     @classmethod

@@ -21,6 +21,7 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 from fairseq.utils import split_paths
 from omegaconf import II, open_dict
 
+from .data.batches import DescribedBatches
 from .data.epochs import SharedEpochDataset
 from .data.masking import share_of_masks, thin_masks
 from .data.targets import MultiHotDataset, WordTargetDataset
@@ -96,7 +97,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch, combine, **kwargs)
-        self.datasets[split] = SharedEpochDataset(self.datasets[split])
+        described = DescribedBatches(self.datasets[split], self.source_dictionary.pad(), masked=True)
+        self.datasets[split] = SharedEpochDataset(described)
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
         """The batch with as many masks as its update has."""
@@ -117,7 +119,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         kept, seed = share / self.cfg.mask_prob, 1_000_003 * self.cfg.seed + update
         pad = self.source_dictionary.pad()
         tokens, targets = thin_masks(inputs["src_tokens"], sample["target"], sample["id"], kept, seed, pad)
-        return {**sample, "net_input": {**inputs, "src_tokens": tokens}, "target": targets}
+        others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
+        return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
 
 
 def _length_of_model(cfg: Any) -> int | None:
@@ -225,7 +228,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             seed=cfg.seed,
             by_length=not cfg.no_shuffle,
         )
-        self.datasets[split] = SharedEpochDataset(truncated)
+        self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:

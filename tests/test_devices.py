@@ -1,0 +1,69 @@
+"""No step asks a device for values. PyTorch's meta device has none: asking raises, as mixing it with the CPU does.
+
+So the host need not wait for a GPU between the first layer and the loss.
+"""
+
+import contextlib
+
+import pytest
+import torch
+
+from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.attention.linformer import SHARINGS
+from fairseq_linformer.config import PROJECTIONS
+from tests.helpers.models import RECOMPUTED, small, tokens
+
+VARIANTS = [{"attention": name} for name in sorted(ATTENTIONS)]
+VARIANTS += [{"sharing": sharing} for sharing in SHARINGS]
+VARIANTS += [{"projection": projection} for projection in PROJECTIONS]
+VARIANTS += [{"projection": "split-pool", "linformer_window": 4}, {"adaptive_length": True}]
+VARIANTS += [{"local_conv": 3, "encoder_normalize_before": True}, {"gated_ffn": True}, RECOMPUTED]
+VARIANTS += [{"encoder_layerdrop": 0.5}, {"attention": "softmax", "attention_dropout": 0.1}]
+
+
+@pytest.fixture
+def on_meta(monkeypatch):
+    """A model with dropout on the meta device, and a batch of rows there."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **options: contextlib.nullcontext())  # unknown to this device
+
+    def build(rows=2, length=64, **options):
+        model = small(**{"dropout": 0.1, "attention_dropout": 0.0, **options}).to("meta")
+        return model, tokens(rows, length).to("meta")
+
+    return build
+
+
+@pytest.mark.parametrize(("length", "padded"), [(64, False), (37, True)])
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_no_step_asks_for_values(on_meta, options, length, padded):
+    """Pretraining, fine-tuning and inference."""
+    model, batch = on_meta(length=length, **options)
+    masked = torch.zeros(2, length, dtype=torch.bool, device="meta")
+    positions = torch.zeros(9, dtype=torch.int64, device="meta")
+    logits, _ = model(batch, masked_tokens=masked, masked_positions=positions, padded=padded)
+    assert logits.shape[0] == 9
+    logits.sum().backward()
+    model.register_classification_head("head", num_classes=3)
+    model.to("meta")
+    model(batch, features_only=True, classification_head_name="head", padded=padded)[0].sum().backward()
+    assert model.eval()(batch, features_only=True)[0].shape == (2, length, 24)
+
+
+def test_values_that_are_asked_for_are_found_out(on_meta):
+    """By a boolean mask PyTorch must count the positions first."""
+    model, batch = on_meta()
+    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+        model(batch, masked_tokens=torch.zeros(2, 64, dtype=torch.bool, device="meta"))
+
+
+def test_what_the_batch_says_of_itself_changes_nothing():
+    """Positions by number and by mask; padding known and looked for."""
+    model = small(dropout=0.0, attention_dropout=0.0).eval()
+    masked = torch.zeros(2, 64, dtype=torch.bool)
+    masked[0, 3] = masked[1, 60] = masked[1, 7] = True
+    for batch, padded in ((tokens(), False), (tokens().index_fill(1, torch.arange(62, 64), 1), True)):
+        logits, _ = model(batch, masked_tokens=masked)
+        known, _ = model(batch, masked_tokens=masked, masked_positions=masked.flatten().nonzero()[:, 0], padded=padded)
+        assert torch.equal(logits, known)
+        assert torch.equal(model(batch, features_only=True)[0], model(batch, features_only=True, padded=padded)[0])
+    assert not torch.allclose(logits, model(batch, masked_tokens=masked, padded=False)[0]), "it is believed"
