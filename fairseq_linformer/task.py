@@ -24,6 +24,7 @@ from omegaconf import II, open_dict
 from .data.batches import DescribedBatches
 from .data.epochs import SharedEpochDataset
 from .data.masking import share_of_masks, thin_masks
+from .data.shards import data_paths
 from .data.targets import MultiHotDataset, WordTargetDataset
 from .data.tasks import KINDS, SUMMARY_FILE, Task, label_names, own_task, read_summary
 from .data.tokenizer import DICTIONARY_FILE
@@ -78,8 +79,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
         Raises:
             FileNotFoundError: the data folder, or the dictionary in it, does not exist.
-            UserError: an option cannot work.
+            UserError: an option cannot work, or shards of the data are missing.
         """
+        cfg.data = data_paths(cfg.data)
         _check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
         # fairseq reads the tokenizer for word boundaries from an attribute that its tasks no longer have.
         allowed = "false: fairseq's masked_lm cannot mask whole words"

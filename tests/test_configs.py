@@ -171,7 +171,9 @@ def test_fine_tuning_on_one_gpu_unless_asked(monkeypatch):
     def world_size(*more):
         return composed("finetune", "finetune", *words, *more).distributed_training.distributed_world_size
 
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert world_size() == 1 and world_size("distributed_training.distributed_world_size=4") == 4
-    monkeypatch.setenv("WORLD_SIZE", "8")  # by torchrun
-    assert world_size() == 8
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"):
+        monkeypatch.setenv(name, "3")
+    for launcher, name in (("torchrun", "WORLD_SIZE"), ("slurm", "SLURM_NTASKS")):
+        monkeypatch.setenv(name, "8")
+        assert world_size(f"+distributed={launcher}") == 8

@@ -136,7 +136,7 @@ def test_compiles_without_graph_breaks_for_all_lengths(options, training):
     assert counter.frame_count <= 3, "the third for another number of rows"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_compiled_step_has_the_same_gradients():
     """With PyTorch's own code generator, in training mode."""
     model = small(dropout=0.0, attention_dropout=0.0, local_conv=3)
@@ -171,7 +171,7 @@ def test_compiled_layers_give_the_same_and_keep_their_names():
                 torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [*COMPILED, CHECKPOINTED], ids=str)
 def test_exports_with_dynamic_batch_and_length(options):
     encoder = small(**options).encoder.sentence_encoder.eval()

@@ -6,6 +6,10 @@ example:
 Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it,
 and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a document. The folder
 appears under its name when it is complete: repeat a command that was interrupted.
+
+Much text is prepared in shards, folders that a training takes by turns, one per epoch: --shards 16 divides the files
+of --train among them. The first holds the vocabulary, which it makes of its own text, and valid. Repeat the command to
+go on after the last complete one, or make some on each machine, the first one first: --shards 16 --shard 3
 """
 
 import argparse
@@ -13,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data.prepare.corpus import DEFAULT_SAMPLE_CHARACTERS, DEFAULT_VOCAB_SIZE, prepare_corpus
+from ..data.prepare.shards import prepare_shards
 from ..training.launch import command_line, override
-from .arguments import make_parser
+from .arguments import make_parser, number
 from .program import program
 
 
@@ -38,11 +43,21 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--seed", metavar="N", type=int, default=1, help="seed of that sample, at least 0 (default 1)")
     add("--workers", metavar="N", type=int, help="processes that encode (default: one per core)")
-    return parser.parse_args(words)
+    add("--shards", metavar="N", type=number(int, least=2), help="make this many folders in DIR, each of some files")
+    add("--shard", metavar="N", type=number(int, least=1), help="make this one of them alone")
+    arguments = parser.parse_args(words)
+    if arguments.shard is not None and arguments.shard > (arguments.shards or 0):
+        parser.error(f"argument --shard: {arguments.shard} is not allowed: it must be at most --shards")
+    return arguments
 
 
 def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
+    options = vars(arguments)
+    shards, shard = options.pop("shards"), options.pop("shard")
     with program():
-        prepare_corpus(**vars(arguments))
-        print("next:", command_line("pretrain/tiny_512", override("task.data", arguments.out)))
+        if shards is None:
+            prepare_corpus(**options)
+        else:
+            prepare_shards(**options, shards=shards, shard=shard)
+        print("next:", command_line("pretrain/tiny_512", override("task.data", options["out"])))

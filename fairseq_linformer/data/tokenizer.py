@@ -23,6 +23,7 @@ from fairseq.tokenizer import tokenize_line
 
 from ..errors import UserError
 from ..system.state import read_state
+from .shards import find_shards
 
 # The names that fairseq's from_pretrained looks for beside a checkpoint.
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
@@ -235,7 +236,7 @@ class GPT2Tokenizer(Tokenizer):
 def load_tokenizer(place: Path) -> Tokenizer:
     """The tokenizer that `place` means, which is one of these:
 
-    * A prepared folder: a model under fairseq's name, and dict.txt.
+    * A prepared folder: a model under fairseq's name, and dict.txt. Of a folder of shards, the first.
     * A checkpoint, or the folder of a run: the tokenizer beside the checkpoint where there is a dict.txt, else that of
       the data that it was trained on.
     * Any other file: a sentencepiece model, with the dict.txt beside it if there is one.
@@ -246,6 +247,8 @@ def load_tokenizer(place: Path) -> Tokenizer:
     """
     if place.suffix == ".model" or (place.is_file() and place.suffix != ".pt"):
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
+    if shards := find_shards(place):
+        place = shards.path(1)
     if (place / DICTIONARY_FILE).is_file():
         return _tokenizer_in(place)
     from ..checkpoint import find_tokenizer_folder

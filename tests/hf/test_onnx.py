@@ -160,7 +160,7 @@ def test_a_saved_model_is_loaded_as_what_it_is(tmp_path, model):
     torch.testing.assert_close(onnx.run_model(loaded, batch), onnx.run_model(model.float(), batch))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "options"), HEADS.items(), ids=str)
 def test_every_head_exports(tmp_path, kind, options):
     model, path = small(kind, **options), tmp_path / "model.onnx"

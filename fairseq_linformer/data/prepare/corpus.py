@@ -21,6 +21,7 @@ from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores
 from ..indexed import IndexedWriter
+from ..shards import REPORT_FILE
 from ..tokenizer import (
     DICTIONARY_FILE,
     ENCODER_FILE,
@@ -42,9 +43,7 @@ DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
 MOST_WORKERS = 1024
 STANDARD_INPUT = Path("-")
-
-# What the run found. Until the folder is complete, the file marks it as an unfinished run.
-REPORT_FILE = "corpus.json"
+USE = {"train": "to train on", "valid": "to validate on"}
 
 # Where standard input waits for the second pass.
 _SPOOL_FILE = "standard-input"
@@ -92,7 +91,7 @@ def prepare_corpus(
 
     Args:
         train: text files (plain, .gz, .xz), folders of them, or "-" for standard input.
-        valid: the same, for validation.
+        valid: the same, for validation; empty for none.
         out: the folder; it must not exist, or be empty.
         spm: the tokenizer to use: whatever ``load_tokenizer`` takes.
         gpt2_bpe: or a folder with encoder.json, vocab.bpe and perhaps dict.txt.
@@ -118,12 +117,12 @@ def prepare_corpus(
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     out = out.resolve()
     with staged_folder(out, REPORT_FILE) as (folder, report_file):
-        files = {"train": _found(train, folder), "valid": _found(valid, folder)}
-        print(f"text files: {len(files['train']):,} to train on, {len(files['valid']):,} to validate on", flush=True)
+        files = {split: _found(names, folder) for split, names in (("train", train), ("valid", valid)) if names}
+        print("text files:", ", ".join(f"{len(found):,} {USE[split]}" for split, found in files.items()), flush=True)
         with _standard_input_named(folder):
             reports = {
-                "train": _survey(files["train"], None if given else sample),
-                "valid": _survey(files["valid"], None),
+                split: _survey(found, sample if split == "train" and not given else None)
+                for split, found in files.items()
             }
         if given:
             given.save(folder)
@@ -238,13 +237,18 @@ def _save_dictionary(dictionary: Dictionary, folder: Path) -> None:
         dictionary.save(stream)
 
 
+def print_split(split: str, report: SplitReport) -> None:
+    """What a split holds, with a warning where too much of it is unknown."""
+    print(
+        f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
+        f"{report.unknown / report.tokens:.3%} unknown"
+    )
+    for warning in unknown_warning(split, report.unknown, report.tokens):
+        print(warning)
+
+
 def _print_summary(reports: dict[str, SplitReport], seconds: float) -> None:
     for split, report in reports.items():
-        print(
-            f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
-            f"{report.unknown / report.tokens:.3%} unknown"
-        )
-        for warning in unknown_warning(split, report.unknown, report.tokens):
-            print(warning)
+        print_split(split, report)
     megabytes = sum(report.bytes for report in reports.values()) / 1e6
     print(f"{megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s")

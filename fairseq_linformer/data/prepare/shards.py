@@ -1,0 +1,104 @@
+"""Text files into a corpus in shards, one by one, by as many machines as take part."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError
+from ...system.files import check_data_path, write_whole
+from ...system.state import read_state
+from ..shards import REPORT_FILE, SHARDS_FILE, ShardList, Shards, find_shards
+from .corpus import SplitReport, prepare_corpus, print_split
+from .reading import find_files
+
+
+def prepare_shards(
+    train: Sequence[Path],
+    valid: Sequence[Path],
+    out: Path,
+    shards: int,
+    shard: int | None = None,
+    *,
+    spm: Path | None = None,
+    gpt2_bpe: Path | None = None,
+    workers: int | None = None,
+    **vocabulary: Any,
+) -> None:
+    """Makes folders in `out` that each hold a part of the files of `train`; a complete one is not made again.
+
+    Each file goes to one shard as a whole, so that whoever makes a shard reads its text alone. The first shard comes
+    first: it trains the vocabulary, on its own text, and holds the split valid. The others may be made at one time, on
+    any machine that sees the files and `out`.
+
+    Args:
+        train, valid, spm, gpt2_bpe, workers: as for ``prepare_corpus``; standard input cannot be divided.
+        out: the folder of the shards; what is in it must be theirs.
+        shards: their number, at least 2; `train` must be as many files or more.
+        shard: the only one to make, from 1 to `shards`; None for all.
+        vocabulary: the other options of ``prepare_corpus``, with which the first shard makes it.
+
+    Raises:
+        OSError, UserError: as ``prepare_corpus``; and `out` holds shards of other files, or another number of them.
+    """
+    check_data_path(out)
+    parts = divide(find_files(train), shards)
+    planned = _begun(out.resolve(), [[f"{file.name}, {file.stat().st_size} bytes" for file in part] for part in parts])
+    for number in range(1, shards + 1) if shard is None else [shard]:
+        print(f"shard {number}/{shards}:", flush=True)
+        missing = planned.missing()
+        if number not in missing:
+            print("complete")
+            continue
+        if number == 1:
+            prepare_corpus(parts[0], valid, planned.path(1), spm=spm, gpt2_bpe=gpt2_bpe, workers=workers, **vocabulary)
+        elif 1 in missing:
+            raise UserError(f"{out}: shard 1/{shards} comes first: it makes the vocabulary")
+        else:
+            prepare_corpus(parts[number - 1], [], planned.path(number), spm=planned.path(1), workers=workers)
+    if not planned.missing():
+        _print_total(planned)
+
+
+def divide(files: Sequence[Path], shards: int) -> list[list[Path]]:
+    """The files of each shard, of about the same size: the largest file first, to the shard that has least.
+
+    Raises:
+        UserError: there are fewer files than shards.
+    """
+    if len(files) < shards:
+        raise UserError(f"--shards {shards}: the text is {len(files)} files, and a file is not divided: split it first")
+    sizes = {file: file.stat().st_size for file in files}
+    parts: list[list[Path]] = [[] for _ in range(shards)]
+    filled = [0] * shards
+    for file in sorted(sizes, key=lambda file: -sizes[file]):
+        least = filled.index(min(filled))
+        parts[least].append(file)
+        filled[least] += sizes[file] + 1  # an empty file, too, counts
+    return [sorted(part, key=list(sizes).index) for part in parts]
+
+
+def _begun(out: Path, files: list[list[str]]) -> Shards:
+    """The folder of the shards, with the list of their files."""
+    planned, found = Shards(out, files), find_shards(out)
+    if found is None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} exists and holds no shards: nothing was changed; name another, or remove it")
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / SHARDS_FILE, json.dumps(ShardList(shards=files), indent=1) + "\n")
+    elif found.number != planned.number:
+        raise UserError(f"{out} is for {found.number} shards, not {planned.number}: name another folder, or remove it")
+    elif found != planned:
+        raise UserError(f"{out} holds shards of other text files, see {SHARDS_FILE}: name another folder, or remove it")
+    return planned
+
+
+def _print_total(planned: Shards) -> None:
+    """What all shards hold together."""
+    total = SplitReport()
+    for shard in range(1, planned.number + 1):
+        report = read_state(planned.path(shard) / REPORT_FILE, dict[str, dict[str, int]])["train"]
+        total = SplitReport(**{name: count + report[name] for name, count in asdict(total).items()})
+    print(f"all {planned.number} shards:")
+    print_split("train", total)

@@ -1,0 +1,126 @@
+"""prepare_corpus.py --shards: what each folder holds, what a training reads, what is made again and what is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fairseq_linformer.cli.prepare_corpus import parse_arguments
+from fairseq_linformer.data.prepare import shards as module
+from fairseq_linformer.data.prepare.shards import divide, prepare_shards
+from fairseq_linformer.data.shards import data_paths
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.errors import UserError
+from tests.helpers.commands import run, with_hydra
+from tests.helpers.inputs import sentences
+
+SHARDS = 3
+FOLDERS = [f"shard{number}" for number in range(1, SHARDS + 1)]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    """Five files to train on and one to validate on."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(5):
+        (folder / f"{number}.txt").write_text(sentences(60 + 20 * number, seed=number))
+    (folder / "valid.txt").write_text(sentences(30, seed=9))
+    return folder
+
+
+def prepare(texts, out, shards=SHARDS, shard=None):
+    files = [texts / f"{number}.txt" for number in range(5)]
+    prepare_shards(files, [texts / "valid.txt"], out, shards, shard, workers=1, vocab_size=30)
+
+
+@pytest.fixture(scope="module")
+def prepared(texts, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("prepared") / "corpus"
+    prepare(texts, out)
+    return out
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_every_line_is_in_one_shard_and_the_first_holds_valid(texts, prepared):
+    assert sorted(path.name for path in prepared.iterdir()) == [*FOLDERS, "shards.json"]
+    counts = [json.loads((prepared / name / "corpus.json").read_text()) for name in FOLDERS]
+    assert [sorted(count) for count in counts] == [["train", "valid"], ["train"], ["train"]]
+    assert sum(count["train"]["lines"] for count in counts) == sum(60 + 20 * number for number in range(5))
+    named = json.loads((prepared / "shards.json").read_text())["shards"]
+    assert sorted(re.sub(r", \d+ bytes$", "", file) for part in named for file in part) == [
+        f"{n}.txt" for n in range(5)
+    ]
+    models = {(prepared / name / "sentencepiece.bpe.model").read_bytes() for name in FOLDERS}
+    assert len(models) == 1, "one vocabulary"
+    assert load_tokenizer(prepared).dictionary.symbols == load_tokenizer(prepared / "shard3").dictionary.symbols
+
+
+@pytest.mark.slow
+def test_shards_made_one_by_one_are_those_made_at_once(texts, prepared, tmp_path, capsys):
+    """In another order, and one of them again after an interruption; the last one prints what all hold."""
+    out = tmp_path / "corpus"
+    with pytest.raises(UserError, match="shard 1/3 comes first: it makes the vocabulary"):
+        prepare(texts, out, shard=3)
+    for shard in (1, 3, 3):
+        prepare(texts, out, shard=shard)
+    with pytest.raises(UserError, match=r"lacks shards, which prepare_corpus\.py has not completed: --shard 2/3"):
+        data_paths(str(out))
+    assert "all 3 shards" not in capsys.readouterr().out
+    before = (out / "shard3" / "train.bin").stat().st_mtime_ns
+    prepare(texts, out)
+    printed = capsys.readouterr().out
+    assert re.search(r"all 3 shards:\ntrain: \d+ documents, 500 lines, ", printed) and printed.count("complete") == 2
+    assert (out / "shard3" / "train.bin").stat().st_mtime_ns == before
+    assert tree(out) == tree(prepared)
+
+
+@pytest.mark.slow
+def test_a_training_takes_the_shards_by_turns(prepared, tmp_path):
+    """One per epoch, by the name of the folder that holds them; a run resumes within the second."""
+    batch = ["dataset.batch_size=16", "checkpoint.save_interval_updates=0"]
+    begun = run(*with_hydra(prepared, "run", 10, *batch), cwd=tmp_path)
+    goes_on = run(*with_hydra(prepared, "run", 0, *batch, "optimization.max_epoch=4"), cwd=tmp_path)
+    assert "Loaded checkpoint run/checkpoint_last.pt (epoch 2 @ 10 updates)" in goes_on
+    loaded = [re.findall(rf"examples from: {prepared}/(shard\d)/train", output) for output in (begun, goes_on)]
+    assert loaded[0] == FOLDERS[:2] and loaded[1][:3] == [*FOLDERS[1:], FOLDERS[0]]
+    assert f"examples from: {prepared}/shard1/valid" in goes_on
+
+
+def test_files_are_divided_by_size(tmp_path):
+    files = []
+    for number, size in enumerate([10, 90, 30, 40, 20, 0]):
+        files.append(tmp_path / str(number))
+        files[-1].write_bytes(bytes(size))
+    parts = divide(files, 2)
+    assert parts == [files[:2], files[2:]], "100 and 90 bytes"
+    assert divide(list(reversed(files)), 6) != parts
+    with pytest.raises(UserError, match="--shards 7: the text is 6 files, and a file is not divided"):
+        divide(files, 7)
+
+
+def test_what_is_in_the_folder_must_be_the_same_shards(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "prepare_corpus", lambda *arguments, **options: None)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "novel.txt").write_text("mine")
+    with pytest.raises(UserError, match="other exists and holds no shards: nothing was changed"):
+        prepare(texts, tmp_path / "other")
+    prepare(texts, tmp_path / "out", shard=1)
+    with pytest.raises(UserError, match="out is for 3 shards, not 2"):
+        prepare(texts, tmp_path / "out", shards=2)
+    with pytest.raises(UserError, match=r"out holds shards of other text files, see shards\.json"):
+        prepare_shards(sorted(texts.glob("[0-3].txt")), [], tmp_path / "out", SHARDS)
+    (tmp_path / "out" / "shards.json").write_text("{}")
+    with pytest.raises(UserError, match=r"shards\.json is damaged: its content has no shards"):
+        data_paths(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("words", [["--shard", "1"], ["--shards", "2", "--shard", "3"], ["--shards", "1"]])
+def test_shards_that_cannot_be(words, capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["--train", "t", "--valid", "v", "--out", "o", *words])
+    assert "is not allowed: it must be" in capsys.readouterr().err
