@@ -25,7 +25,7 @@ from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.optim import FairseqOptimizer
 from fairseq.tasks import FairseqTask
-from fairseq.utils import set_torch_seed, split_paths
+from fairseq.utils import split_paths
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
@@ -311,7 +311,8 @@ class Run:
         self._place = self._place + 1 if self.updates == done + 1 else 0
         place = self._place * get_global_world_size() + get_global_rank()
         if place > 0:
-            set_torch_seed(int(np.random.SeedSequence([self.cfg.common.seed, done, place]).generate_state(1)[0]))
+            # Not by fairseq's set_torch_seed, which first reads the state of a GPU's generator, and waits for it.
+            torch.manual_seed(int(np.random.SeedSequence([self.cfg.common.seed, done, place]).generate_state(1)[0]))
         self.updates = done + 1
         self.saving.restore()
 
