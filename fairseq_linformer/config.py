@@ -187,7 +187,7 @@ def check_magnitudes(options: Mapping[str, Any]) -> None:
     """
     for name, own in OPTIONS.items():
         value, largest = options[name], own.metadata["largest"]
-        if isinstance(value, int) and largest is not None:
+        if isinstance(value, int):
             check(name, value, value <= largest, f"at most {largest}")
 
 

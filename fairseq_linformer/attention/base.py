@@ -49,7 +49,7 @@ def option(
     help: str,
     *,
     recipe: bool = False,
-    largest: int | None = LARGEST,
+    largest: int = LARGEST,
     per_layer: bool = False,
     multiple: int = 1,
 ) -> Any:
@@ -60,7 +60,7 @@ def option(
         help: what ``fairseq-train --help`` shows.
         recipe: it says how a model is trained or run, not what the model is: a run that starts from a checkpoint
             does not take it from there.
-        largest: of an integer, the largest value; None for no bound.
+        largest: of an integer, the largest value.
         per_layer: it may differ per layer. The user gives a ``PerLayer``; the mechanism reads a list[int].
         multiple: of such an option, see ``spread_over_layers``.
     """
