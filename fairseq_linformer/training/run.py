@@ -306,8 +306,7 @@ class Run:
             SystemExit: the run was asked to stop, and has saved.
         """
         if self._stops:
-            self._report_stop(done)
-            sys.exit(STOPPED)
+            self._stop(done)
         self._place = self._place + 1 if self.updates == done + 1 else 0
         place = self._place * get_global_world_size() + get_global_rank()
         if place > 0:
@@ -355,9 +354,14 @@ class Run:
         if self.updates and last.is_file() and self._is_complete(progress := read_progress(last)):
             self._report(progress.updates)
 
-    def _report_stop(self, updates: int) -> None:
+    def _stop(self, updates: int) -> None:
+        """Ends the process once the checkpoint is written: a launcher that sees one rank end kills the others."""
+        last = self.folder / LAST
         if self._is_master:
-            print(f"stopped by SIGUSR1 after update {updates:,}: the same command goes on from {self.folder / LAST}")
+            print(f"stopped by SIGUSR1 after update {updates:,}: the same command goes on from {last}", flush=True)
+        if get_global_world_size() > 1:
+            torch.distributed.barrier()
+        sys.exit(STOPPED)
 
     def _report(self, updates: int) -> None:
         """Prints what the run made, and what to type next."""
