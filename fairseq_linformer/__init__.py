@@ -1,5 +1,5 @@
 """Linformer for RoBERTa-style pretraining with fairseq. Importing this package registers the model, the tasks, the
-criteria and the learning-rate schedule.
+criteria, the optimizer and the learning-rate schedule.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from .finetune.criterion import TextPredictionCriterion
 from .model import LinformerRobertaModel
 from .system.console import hide_noise
 from .task import DynamicMaskedLMTask, TextPredictionTask
+from .training.adam import FusedAdam
 from .training.checkpoint_files import CheckpointFiles
 from .training.distillation import MaskedLmDistillation
 from .training.trapezoidal import TrapezoidalSchedule
@@ -31,6 +32,7 @@ install_excepthook()
 
 __all__ = [
     "DynamicMaskedLMTask",
+    "FusedAdam",
     "LinformerRobertaModel",
     "MaskedLmDistillation",
     "TextPredictionCriterion",

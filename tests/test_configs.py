@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fairseq.optim.adam import FairseqAdamConfig
 from omegaconf import OmegaConf
 
 from fairseq_linformer.config import LinformerRobertaConfig
@@ -31,7 +32,7 @@ def test_pretraining(name):
     assert config.max_positions == cfg.task.tokens_per_sample == int(length)
     assert config._name is None and cfg.model._name == f"linformer_roberta_{size}"
     assert (cfg.task._name, cfg.criterion._name) == ("dynamic_masked_lm", "masked_lm")
-    assert cfg.optimizer._name == "adam" and cfg.lr_scheduler._name == "polynomial_decay"
+    assert cfg.optimizer._name == "fused_adam" and cfg.lr_scheduler._name == "polynomial_decay"
     assert cfg.checkpoint.save_dir == f"runs/{name}"
     assert (Path(cfg.common.user_dir) / "config.py").is_file()
     if size != "tiny":
@@ -113,12 +114,14 @@ def test_fine_tuning_of_every_model(model):
     assert (cfg.task.num_classes, cfg.task.init_token, cfg.task.separator_token) == (-1, 0, 2)
     assert (cfg.task.classification_head_name, cfg.task.seed) == ("sentence_classification_head", 1)
     assert cfg.checkpoint.best_checkpoint_metric == "score" and cfg.checkpoint.maximize_best_checkpoint_metric
-    assert (cfg.optimizer._name, cfg.optimizer.adam_betas, cfg.optimizer.weight_decay) == ("adam", "(0.9,0.98)", 0.1)
+    adam = cfg.optimizer
+    assert (adam._name, adam.adam_betas, adam.weight_decay) == ("fused_adam", "(0.9,0.98)", 0.1)
     assert (Path(cfg.common.user_dir) / "config.py").is_file()
 
 
 SET = {
-    "finetune/task/text_prediction": {"init_token": 0, "separator_token": 2, "max_positions": "${model.max_positions}"}
+    "pretrain/optimizer/fused_adam": {"adam_betas": [0.9, 0.999]},  # YAML has no tuples
+    "finetune/task/text_prediction": {"init_token": 0, "separator_token": 2, "max_positions": "${model.max_positions}"},
 }
 
 
@@ -127,6 +130,7 @@ SET = {
     [
         ("model/options", LinformerRobertaConfig, "linformer_roberta"),
         ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
+        ("pretrain/optimizer/fused_adam", FairseqAdamConfig, "fused_adam"),
         ("pretrain/criterion/masked_lm_distillation", MaskedLmDistillationConfig, "masked_lm_distillation"),
         ("pretrain/lr_scheduler/trapezoidal", TrapezoidalConfig, "trapezoidal"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
@@ -177,3 +181,9 @@ def test_fine_tuning_on_one_gpu_unless_asked(monkeypatch):
     for launcher, name in (("torchrun", "WORLD_SIZE"), ("slurm", "SLURM_NTASKS")):
         monkeypatch.setenv(name, "8")
         assert world_size(f"+distributed={launcher}") == 8
+
+
+@pytest.mark.parametrize(("folder", "name", "words"), [("pretrain", "base_512", []), ("finetune", "finetune", WORDS)])
+def test_bf16(folder, name, words):
+    cfg = composed(folder, name, *words, "+precision=bf16", "task.data=DATA")
+    assert cfg.common.bf16 and not cfg.common.fp16

@@ -1,6 +1,7 @@
-"""No step asks a device for values. PyTorch's meta device has none: asking raises, as mixing it with the CPU does.
+"""No step asks a device for values, so the host need not wait for a GPU between the first layer and the loss.
 
-So the host need not wait for a GPU between the first layer and the loss.
+PyTorch's meta device has no values: asking raises, as mixing it with the CPU does. Where there is a GPU, PyTorch says
+when the host waits for it.
 """
 
 import contextlib
@@ -33,20 +34,42 @@ def on_meta(monkeypatch):
     return build
 
 
-@pytest.mark.parametrize(("length", "padded"), [(64, False), (37, True)])
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
-def test_no_step_asks_for_values(on_meta, options, length, padded):
-    """Pretraining, fine-tuning and inference."""
-    model, batch = on_meta(length=length, **options)
-    masked = torch.zeros(2, length, dtype=torch.bool, device="meta")
-    positions = torch.zeros(9, dtype=torch.int64, device="meta")
+ROWS = pytest.mark.parametrize(("length", "padded"), [(64, False), (37, True)])
+EACH = pytest.mark.parametrize("options", VARIANTS, ids=str)
+
+
+def take_steps(model, batch, padded):
+    """Of pretraining, fine-tuning and inference."""
+    masked = torch.zeros_like(batch, dtype=torch.bool)
+    positions = torch.zeros(9, dtype=torch.int64, device=batch.device)
     logits, _ = model(batch, masked_tokens=masked, masked_positions=positions, padded=padded)
     assert logits.shape[0] == 9
     logits.sum().backward()
-    model.register_classification_head("head", num_classes=3)
-    model.to("meta")
     model(batch, features_only=True, classification_head_name="head", padded=padded)[0].sum().backward()
-    assert model.eval()(batch, features_only=True)[0].shape == (2, length, 24)
+    assert model.eval()(batch, features_only=True)[0].shape == (*batch.shape, 24)
+
+
+@ROWS
+@EACH
+def test_no_step_asks_for_values(on_meta, options, length, padded):
+    model, batch = on_meta(length=length, **options)
+    model.register_classification_head("head", num_classes=3)
+    take_steps(model.to("meta"), batch, padded)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@ROWS
+@EACH
+def test_no_step_waits_for_a_gpu(options, length, padded):
+    """After a first one, in which kernels are chosen."""
+    model, batch = small(**{"dropout": 0.1, "attention_dropout": 0.0, **options}), tokens(2, length).cuda()
+    model.register_classification_head("head", num_classes=3)
+    for mode in ("default", "error"):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            take_steps(model.cuda().train(), batch, padded)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def test_values_that_are_asked_for_are_found_out(on_meta):

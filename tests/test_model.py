@@ -13,7 +13,7 @@ from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import SHARINGS
 from fairseq_linformer.attention.projection import PROJECTIONS
 from fairseq_linformer.model import LinformerRobertaModel
-from tests.helpers.models import OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
+from tests.helpers.models import DEVICE, OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
 
 MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}]
 MODELS += [{"projected_length": "16..4", "projection": "random"}]
@@ -80,8 +80,8 @@ def test_tokens_may_be_short_integers():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_half_precision_on_rows_that_are_nearly_all_padding(options, dtype):
-    model = small(**options).to(dtype)
-    batch = tokens(2, 64)
+    model = small(**options).to(DEVICE, dtype)
+    batch = tokens(2, 64).to(DEVICE)
     batch[0, 1:] = model.encoder.dictionary.pad()
     real = batch != model.encoder.dictionary.pad()  # no loss asks for what stands at padding
     loss = model(batch)[0][real].float().logsumexp(-1).mean()
@@ -92,10 +92,10 @@ def test_half_precision_on_rows_that_are_nearly_all_padding(options, dtype):
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_autocast_on_rows_that_are_nearly_all_padding(options):
-    model = small(**{**options, "dropout": 0.0, "attention_dropout": 0.0})
-    batch = tokens(2, 64)
+    model = small(**{**options, "dropout": 0.0, "attention_dropout": 0.0}).to(DEVICE)
+    batch = tokens(2, 64).to(DEVICE)
     batch[0, 1:] = model.encoder.dictionary.pad()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
         logits = model(batch)[0]
         logits.float().logsumexp(-1).mean().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
@@ -106,11 +106,11 @@ def test_autocast_on_rows_that_are_nearly_all_padding(options):
 @pytest.mark.parametrize("length", [5, 64], ids=["embedding first", "projection first"])
 def test_autocast_with_attention_dropout(options, length):
     """Gradients near those of float32 under the same masks: bfloat16 and float32 meet in attention, in either order."""
-    model, gradients = small(**options, dropout=0.0, attention_dropout=0.2), []
+    model, gradients = small(**options, dropout=0.0, attention_dropout=0.2).to(DEVICE), []
     for autocast in (True, False):
         torch.manual_seed(1)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            loss = model(tokens(2, length))[0].float().logsumexp(-1).mean()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=autocast):
+            loss = model(tokens(2, length).to(DEVICE))[0].float().logsumexp(-1).mean()
         gradients.append(torch.cat([part.flatten() for part in gradients_of(model, loss)]))
     assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
 
@@ -278,10 +278,10 @@ def test_activation_checkpointing_and_offload_give_the_same_gradients(options, a
     """What is computed again draws the masks and hashes of the first time, and in the same precision."""
 
     def gradients(**more):
-        model = small(**options, **DROPOUT, **more)
+        model, batch = small(**options, **DROPOUT, **more).to(DEVICE), tokens().to(DEVICE)
         torch.manual_seed(3)
-        with torch.autocast("cpu", enabled=autocast):
-            loss = model(tokens(), masked_tokens=tokens() < 20)[0].float().logsumexp(-1).mean()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=autocast):
+            loss = model(batch, masked_tokens=batch < 20)[0].float().logsumexp(-1).mean()
         loss.backward()
         return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 

@@ -78,7 +78,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--jobs", metavar="N", type=number(int, least=1), default=1, help="runs side by side (default 1)")
     add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")
     add("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's overrides for every run")
-    return parser.parse_args(words)
+    return parser.parse_intermixed_args(words)  # overrides may stand anywhere
 
 
 def finetune_from(options: dict[str, Any]) -> None:

@@ -88,7 +88,8 @@ def _model(root: Any) -> Rules:
 
     # DistributedDataParallel waits for the gradient of every parameter, unless told that some have none.
     layerdrop = getattr(root.model, "encoder_layerdrop", None)
-    waits = options.distributed_world_size > 1 and options.ddp_backend in DDP and not options.find_unused_parameters
+    several = options.distributed_world_size > 1 and _on_gpu(root)  # without a GPU it is not used: adapt_to_ranks
+    waits = several and options.ddp_backend in DDP and not options.find_unused_parameters
     allowed = (
         f"true with model.encoder_layerdrop={layerdrop}, where skipped layers have no gradient "
         "(or distributed_training.ddp_backend=legacy_ddp)"
@@ -102,3 +103,7 @@ def _precision(root: Any) -> Rules:
     in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
     works = torch.cuda.is_available() or not (common.fp16 and in_one_tensor)
     yield "common.fp16", works, "false (common.fp16=false, or no --fp16) without a GPU"
+    fused = getattr(root.optimizer, "_name", None) == "fused_adam"
+    for name in ("memory_efficient_fp16", "memory_efficient_bf16"):
+        allowed = "false with optimizer=fused_adam, whose parameters are in 32 bits (optimizer=adam has others)"
+        yield f"common.{name}", not (fused and common[name]), allowed

@@ -355,6 +355,7 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
         (["--tasks", "sst_2", "--seeds", "1,1"], "1,1 is not allowed: it must name each once"),
         (["--tasks", "sst_2", "--epochs", "1,5"], "1,5 is not allowed: it must be a number above 0"),
         (["--tasks", "sst_2", "mrpc"], "error: mrpc is no override of Hydra's, NAME=VALUE"),
+        (["--tasks", "sst_2", "--seeds", "1", "2", "--epochs", "1", "a=1"], "error: 2 is no override of Hydra's"),
         (["--tasks", "sst_2", "++common.seed=5"], "error: ++common.seed=5: common.seed is set by --seeds"),
         (["--tasks", "sst_2", "optimization.rate=1"], "Could not override 'optimization.rate'"),
         (["--tasks", "sst_2", "--data", "a:b"], "a:b: a data folder with a colon in its path is not allowed"),

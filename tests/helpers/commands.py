@@ -79,7 +79,7 @@ def with_flags(data, save_dir, updates, *more):
     options = {**SIZES, "sharing": "layerwise", "dropout": 0.1, "attention_dropout": 0.1, "weight_decay": 0.01}
     options |= {"lr": 0.002, "warmup_updates": 2, "total_num_update": 6, "max_update": updates, "seed": 1}
     options |= {"tokens_per_sample": 32, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0}
-    options |= {"task": "dynamic_masked_lm", "criterion": "masked_lm", "optimizer": "adam"}
+    options |= {"task": "dynamic_masked_lm", "criterion": "masked_lm", "optimizer": "fused_adam"}
     options |= {"lr_scheduler": "polynomial_decay", "adam_betas": "(0.9,0.98)", "adam_eps": 1e-6, "clip_norm": 0.0}
     options |= {"save_interval_updates": 3, "data_buffer_size": 0, "save_dir": save_dir}
     arch = ["--arch", "linformer_roberta_tiny", "--encoder-normalize-before", "--required-batch-size-multiple", 1]

@@ -10,6 +10,7 @@ from fairseq_linformer.model import LinformerRobertaModel
 VOCABULARY = 100
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "encoder_attention_heads": 3}
 RECOMPUTED = {"checkpoint_activations": True}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of tests whose outcome depends on it
 OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
 
 

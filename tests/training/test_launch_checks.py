@@ -1,5 +1,6 @@
 """Several ranks: options that cannot work, and two processes beside the mean over their batches in one process."""
 
+import contextlib
 from argparse import Namespace
 
 import pytest
@@ -174,6 +175,7 @@ def test_parameters_without_gradient_must_be_looked_for(machine):
     check_launch(whole(**training, find_unused_parameters=True))
     check_launch(whole(**training, ddp_backend="legacy_ddp"))
     check_launch(whole(1, **training))
+    check_launch(whole(**training, cpu=True))  # which takes legacy_ddp
 
 
 def test_flags_are_refused_too(machine):
@@ -218,3 +220,11 @@ def test_half_precision_without_a_gpu_is_refused(monkeypatch):
         check_launch(OmegaConf.merge(whole(1), {"common": common}))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_launch(OmegaConf.merge(whole(1), {"common": {"fp16": True}}))
+
+
+def test_half_precision_in_place_needs_fairseqs_adam(machine):
+    for name in ("memory_efficient_fp16", "memory_efficient_bf16"):
+        for optimizer, works in (("adam", True), ("fused_adam", False)):
+            cfg = OmegaConf.merge(whole(1), {"common": {name: True}, "optimizer": {"_name": optimizer}})
+            with contextlib.nullcontext() if works else pytest.raises(ValueError, match=rf"common.{name}=True .*=adam"):
+                check_launch(cfg)

@@ -54,6 +54,22 @@ def test_resumed_run_equals_one_that_never_stopped(trained, command, tmp_path):
     assert_same_training(parameters(tmp_path / "stopped"), parameters(straight))
 
 
+PRECISIONS = {"bf16": ["+precision=bf16"]}  # without a GPU fairseq has no other
+if torch.cuda.is_available():
+    PRECISIONS |= {"fp16": ["common.fp16=true"], "amp": ["common.amp=true"]}
+    PRECISIONS = {name: [*words, "common.cpu=false"] for name, words in PRECISIONS.items()}
+
+
+@pytest.mark.parametrize("words", PRECISIONS.values(), ids=PRECISIONS)
+def test_16_bits_train_what_32_bits_train(trained, words, tmp_path):
+    """And the run goes on with its loss scale, if it has one, and the optimizer's 32 bits."""
+    for updates in (3, 6):
+        run(*with_hydra(trained / "data", "half", updates, *words), cwd=tmp_path)
+    half, whole = parameters(tmp_path / "half"), parameters(trained / "hydra")
+    assert abs(half["extra_state"]["val_loss"] - whole["extra_state"]["val_loss"]) < 0.05
+    assert all(value["exp_avg"].dtype == torch.float32 for value in half["last_optimizer_state"]["state"].values())
+
+
 def test_validate_and_python_agree(trained):
     checkpoint = ("--path", "hydra/checkpoint_last.pt", "--user-dir", ROOT / "fairseq_linformer")
     settings = ("--task", "masked_lm", "--criterion", "masked_lm", "--batch-size", 4, "--cpu")

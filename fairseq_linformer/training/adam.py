@@ -1,0 +1,64 @@
+"""The registered optimizer ``fused_adam``: fairseq's Adam in PyTorch's fused kernel."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq import optim
+from fairseq.optim import register_optimizer
+from fairseq.optim.adam import FairseqAdamConfig
+from torch import Tensor
+
+
+class FusedAdam(torch.optim.AdamW):
+    """``fairseq.optim.adam.Adam``, all parameters of a group in one kernel.
+
+    The two differ in where epsilon is added. With bias corrections c1 = 1 - beta1^t and c2 = 1 - beta2^t a step is
+    lr / c1 * m / (sqrt(v / c2) + eps) in PyTorch, and lr / c1 * sqrt(c2) * m / (sqrt(v) + eps) in fairseq, which is
+    PyTorch's with eps / sqrt(c2). Moments have the layout of fairseq's, so that each goes on from the other's state.
+    """
+
+    supports_flat_params = True  # what fairseq's wrapper for 16-bit floats asks
+    supports_memory_efficient_fp16 = False  # the kernel has parameters and moments of one type
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes a state that is loaded, that of fairseq's Adam too, which has other ways to compute a step."""
+        for group in state["param_groups"]:
+            group["fused"] = True
+        super().__setstate__(state)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of the parameters that have a gradient; ``closure`` as in every optimizer of PyTorch."""
+        given = [group["eps"] for group in self.param_groups]
+        for group in self.param_groups:
+            # Counted beside the kernel's own counters, which are on the device: reading one would wait for it.
+            group["updates"] = (group["updates"] if "updates" in group else self._updates_of(group)) + 1
+            group["eps"] /= math.sqrt(1 - group["betas"][1] ** group["updates"])
+        loss = super().step(closure)
+        for group, eps in zip(self.param_groups, given, strict=True):
+            group["eps"] = eps
+        return loss
+
+    def _updates_of(self, group: dict[str, Any]) -> int:
+        """The updates of a group that fairseq's Adam began; 0 for a new one."""
+        states: list[dict[str, Tensor]] = [self.state[p] for p in group["params"] if p in self.state]
+        return max((int(state["step"]) for state in states), default=0)
+
+
+@register_optimizer("fused_adam", dataclass=FairseqAdamConfig)
+class FairseqAdam(optim.adam.FairseqAdam):
+    """fairseq's ``adam`` with ``FusedAdam``.
+
+    The name of the class is that of fairseq's, which it compares before it reads an optimizer's state: a run that
+    began with ``adam`` goes on with ``fused_adam``, and the other way round.
+    """
+
+    def __init__(self, cfg: FairseqAdamConfig, params: Any) -> None:
+        optim.FairseqOptimizer.__init__(self, cfg)
+        self._optimizer = FusedAdam(params, **self.optimizer_config)
+
+    @property
+    def optimizer_config(self) -> dict[str, Any]:
+        """The arguments of ``FusedAdam``."""
+        return {**super().optimizer_config, "fused": True}

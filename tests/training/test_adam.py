@@ -1,0 +1,63 @@
+"""The optimizer ``fused_adam``: fairseq's Adam, step by step, and each goes on from the other's state."""
+
+import copy
+
+import pytest
+import torch
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+
+from fairseq_linformer.training.adam import FairseqAdam as FusedFairseqAdam
+
+CONFIG = FairseqAdamConfig(adam_betas="(0.9,0.98)", adam_eps=1e-3, weight_decay=0.1, lr=[0.01])
+SHAPES = (7, 5), (3,), ()
+
+
+def make(kind):
+    """Parameters in float64, and an optimizer of them."""
+    generator = torch.Generator().manual_seed(1)
+    parameters = [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64)) for s in SHAPES]
+    return parameters, kind(CONFIG, parameters)
+
+
+def train(parameters, optimizer, first, last):
+    """Steps with gradients below and above epsilon, each with its own learning rate."""
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in parameters:
+            noise = torch.randn(2, *parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.grad = noise[0] * 10 ** noise[1].sub(2)
+        optimizer.set_lr(0.01 / (step + 1))
+        optimizer.step()
+
+
+def test_each_step_is_that_of_fairseqs_adam():
+    (expected, adam), (found, fused) = make(FairseqAdam), make(FusedFairseqAdam)
+    for step in range(12):
+        train(expected, adam, step, step + 1)
+        train(found, fused, step, step + 1)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(FairseqAdam, FusedFairseqAdam), (FusedFairseqAdam, FairseqAdam), (FusedFairseqAdam, FusedFairseqAdam)],
+)
+def test_it_goes_on_from_a_state(before, after):
+    expected, adam = make(FairseqAdam)
+    train(expected, adam, 0, 12)
+    parameters, optimizer = make(before)
+    train(parameters, optimizer, 0, 5)
+    state = copy.deepcopy(optimizer.state_dict())
+    resumed, optimizer = make(after)
+    for parameter, value in zip(resumed, parameters, strict=True):
+        parameter.data.copy_(value)
+    optimizer.load_state_dict(state, {})
+    assert optimizer.optimizer.param_groups[0]["fused"] or after is FairseqAdam
+    train(resumed, optimizer, 5, 12)
+    rounding = 1e-12 if after is FusedFairseqAdam else 1e-8  # fairseq's powers of beta are in the type of the counter
+    torch.testing.assert_close(resumed, expected, rtol=0, atol=rounding)
+
+
+def test_its_name_in_a_checkpoint_is_that_of_fairseqs():
+    """fairseq refuses to resume from an optimizer of another class's name."""
+    assert FusedFairseqAdam.__name__ == FairseqAdam.__name__
