@@ -4,7 +4,8 @@
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= uses your own text)
 # make test        the tests, in three processes: some wait for programs that they start
 # make test-fast   those that take seconds at most and start no process
-# make test-export  every exported mechanism, in ONNX and in each TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
+# make test-exhaustive  what takes minutes and seldom tells more: compiled code, ONNX of every mechanism, exports in each
+#                  TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
 # make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
 # make check       ruff, mypy, then the tests, as in CI
 
@@ -17,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED = $(PYTHON) $(TORCH) $(EXTRAS)
 
-.PHONY: install quickstart test test-fast test-export soak check clean
+.PHONY: install quickstart test test-fast test-exhaustive soak check clean
 
 install: $(VENV)/.installed
 ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin EXTRAS)))
@@ -40,7 +41,7 @@ test: install
 test-fast: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not exhaustive"
 
-test-export: install
+test-exhaustive: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m exhaustive
 	PYTHON=$(BIN)/python TORCH=$(TORCH) bash tests/hf/check_versions.sh $(TRANSFORMERS)
 

@@ -1,6 +1,7 @@
 """The model in Python: sizes, lengths, padding, RoBERTa's options, agreement with fairseq's own RoBERTa."""
 
 from argparse import Namespace
+from functools import partialmethod
 
 import pytest
 import torch
@@ -118,7 +119,12 @@ def test_autocast_with_attention_dropout(options, length):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "training"),
-    [*((options, False) for options in COMPILED), *((options, True) for options in (*COMPILED[:3], CHECKPOINTED))],
+    [
+        *((options, False) for options in COMPILED[:2]),
+        (COMPILED[3], True),
+        *(pytest.param(options, False, marks=pytest.mark.exhaustive) for options in COMPILED[2:]),
+        *(pytest.param(options, True, marks=pytest.mark.exhaustive) for options in (*COMPILED[:3], CHECKPOINTED)),
+    ],
     ids=str,
 )
 def test_compiles_without_graph_breaks_for_all_lengths(options, training):
@@ -151,8 +157,10 @@ def test_a_compiled_step_has_the_same_gradients():
 
 
 @pytest.mark.slow
-def test_compiled_layers_give_the_same_and_keep_their_names():
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
+def test_compiled_layers_give_the_same_and_keep_their_names(backend, monkeypatch):
     """In training and evaluation, padded or not, at all lengths, within the number of graphs that PyTorch allows."""
+    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend=backend))
     torch._dynamo.reset()
     plain, compiled = (
         small(dropout=0.0, attention_dropout=0.0, compile_layers=compile_layers) for compile_layers in (False, True)

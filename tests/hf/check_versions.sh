@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Loads exports of every mechanism in other versions of transformers, each in an environment of its own without fairseq:
-# check_versions.sh VERSION... `make test-export` calls it; TORCH and PYTHON are the Makefile's.
+# check_versions.sh VERSION... `make test-exhaustive` calls it; TORCH and PYTHON are the Makefile's.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -371,7 +371,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, texts: tuple[Path, Path], model: Path) -> None:
     """From 2 to 12 MB and 75,000 to 375,000 lines, whose text or sizes as Python lists would take 20 MB more."""
     lines = random_lines(5000, seed=1)
