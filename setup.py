@@ -53,6 +53,7 @@ setup(
     ],
     python_requires=">=3.10,<3.13",
     packages=find_namespace_packages(include=["fairseq_linformer*", "hydra_plugins*"]),
+    package_data={"fairseq_linformer.analysis": ["looks.html"]},
     package_dir={"": "."},  # so that an editable install puts this folder on the path: there Hydra finds plugins
     cmdclass={"build_py": BuildWithConfigs, "sdist": ArchiveWithConfigs},
     entry_points={
@@ -70,6 +71,7 @@ setup(
                 "import_hf",
                 "convert_roberta",
                 "export_onnx",
+                "analyze",
             )
         ]
     },
@@ -94,6 +96,7 @@ setup(
         "tables": ["pyarrow"],  # prepare_table.py: Parquet, and folders of the package datasets
         "hf": HF,  # export_hf.py, import_hf.py
         "onnx": ONNX,  # export_onnx.py
+        "analysis": ["matplotlib"],  # analyze.py
         # scripts/ and `make check`; through accelerate works Trainer of transformers
         "dev": ["accelerate", "matplotlib", "pyarrow", "pytest", "pytest-xdist", "ruff", "mypy", *ONNX],
         "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with

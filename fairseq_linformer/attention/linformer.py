@@ -178,21 +178,30 @@ class LinformerAttention(ProjectedAttention):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         keys, values, rows = self.keys_and_values(x, padding_mask)
         if self.window:
-            return self._attend_near_and_far(x, keys, values, rows, padding_mask)
-        attn_mask = None if rows is None else rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
-        return self.softmax_attention(self.split_heads(self.q_proj(x)), keys, values, attn_mask)
+            values = self._far_and_near(values, with_margins(self.v_proj(x), block_size(self.window, x.size(1))))
+        return self.join_heads(self.mix(x, keys, values, rows, padding_mask))
 
-    def _attend_near_and_far(
-        self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, padding_mask: Tensor | None
-    ) -> Tensor:
-        """N segments of w queries, each with the m rows and its own f = w + 2 e positions."""
+    def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, padding_mask: Tensor | None) -> Tensor:
+        """What each head makes of `values`; the attention weights themselves where these are the identity.
+
+        Args:
+            x, padding_mask: as in ``forward``.
+            keys, rows: as from ``keys_and_values``.
+            values: (B, h, m, v) of any width v. With a window (B N, h, m + f, v): for each of N segments of w queries
+                the m rows, then its own f = w + 2 e positions.
+
+        Returns:
+            (B, h, n, v).
+        """
+        if not self.window:
+            attn_mask = None if rows is None else rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
+            return self.attend(self.split_heads(self.q_proj(x)), keys, values, attn_mask)
         queries, window = self.q_proj(x), block_size(self.window, x.size(1))
         near = with_margins(self.real_positions(x, padding_mask), window)  # (B, N, f)
         far = near.new_ones((x.size(0), keys.size(2))) if rows is None else rows
         attn_mask = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1), near], dim=2)  # (B, N, m + f)
         keys = self._far_and_near(keys, with_margins(self.k_proj(x), window))
-        values = self._far_and_near(values, with_margins(self.v_proj(x), window))
-        return self.join_heads(self.attend_in_blocks(queries, keys, values, attn_mask, window))
+        return self.attend_in_blocks(queries, keys, values, attn_mask, window)
 
     def _far_and_near(self, far: Tensor, near: Tensor) -> Tensor:
         """(B, h, m, d_h) and (B, N, f, d) -> (B N, h, m + f, d_h)."""

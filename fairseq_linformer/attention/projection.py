@@ -333,9 +333,12 @@ class AttentionPooling(WindowProjection):
 
     def pool(self, windows: Tensor, real: Tensor) -> Tensor:
         """A row for every head: (B, h, m, d)."""
+        return (self.weights(windows, real) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
+
+    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
+        """What each head's row takes of each position of its window, as for ``pool``: (B, m, h, w)."""
         scores = F.linear(windows, self.weight)  # (B, m, w, h)
-        weights = scores.masked_fill(~real.unsqueeze(-1), torch.finfo(scores.dtype).min).softmax(2)
-        return (weights.transpose(2, 3) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
+        return scores.masked_fill(~real.unsqueeze(-1), torch.finfo(scores.dtype).min).softmax(2).transpose(2, 3)
 
 
 class SplitPooling(WindowProjection):

@@ -31,12 +31,19 @@ class RevisitedLinformerAttention(ProjectedAttention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         keys, values, rows = self.keys_and_values(x, padding_mask)
+        return self.join_heads(self.mix(x, keys, values, rows))
+
+    def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:
+        """What each head makes of `values`, (B, h, m, v) -> (B, h, n, v); the rest as from ``keys_and_values``.
+
+        Where the values are the identity, that is how much of each row every position takes.
+        """
         scale = self.head_dim**-0.5
         scores = scale * keys.transpose(2, 3)  # (B, h, m, d_h) -> (B, h, d_h, m)
         if rows is not None:
             hidden = ~rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = dropout(scores.softmax(-1), self.dropout, self.training)
-        picked = weights @ values  # (B, h, d_h, d_h): right to left, which keeps n and k apart
+        picked = weights @ values  # (B, h, d_h, v): right to left, which keeps n and k apart
         queries = (scale * self.split_heads(self.q_proj(x))).softmax(-1)
-        return self.join_heads(queries @ picked)
+        return queries @ picked

@@ -71,7 +71,7 @@ def convert(
     """
     changes = _parsed(overrides)
     with (
-        _as_checkpoint(source) as checkpoint,
+        as_checkpoint(source) as checkpoint,
         staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark),
     ):
         state = read_checkpoint(checkpoint)
@@ -213,7 +213,7 @@ def is_of_transformers(source: Path) -> bool:
 
 
 @contextmanager
-def _as_checkpoint(source: Path) -> Iterator[Path]:
+def as_checkpoint(source: Path) -> Iterator[Path]:
     """The checkpoint that a user means; a folder of transformers becomes one for as long as the body runs."""
     if not is_of_transformers(source):
         yield checkpoint_file(source)

@@ -83,14 +83,14 @@ def fit_projections(teacher: SentenceEncoder, student: SentenceEncoder, batches:
 
 def _errors(teacher: SentenceEncoder, student: SentenceEncoder, tokens: Tensor) -> Tensor:
     """(L,), one per layer."""
-    with torch.no_grad(), _attention_of(teacher) as calls:
+    with torch.no_grad(), attention_of(teacher) as calls:
         teacher(tokens)
     pairs = zip(student.layers, calls, strict=True)
     return torch.stack([(layer.self_attn(x) - out).square().mean() / out.square().mean() for layer, (x, out) in pairs])
 
 
 @contextmanager
-def _attention_of(encoder: SentenceEncoder) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def attention_of(encoder: SentenceEncoder) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """What the attention of each layer reads and gives, (B, n, d) both, while the body runs the encoder."""
     calls: list[tuple[Tensor, Tensor]] = []
 

@@ -1,0 +1,152 @@
+"""A folder of pictures, numbers and a page about a checkpoint: what ``analyze.py`` writes."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import UserError
+from ..system.files import staged_folder
+from ..training.provenance import digest_file
+from .looks import check_twins, look, write_page
+from .matrices import distinct_matrices
+from .measuring import Measured, attentions_of, in_short, measure
+from .reading import Analysed, read_blocks, read_line, read_model
+
+MARK = "analysis.json"  # of a folder: what it is about
+
+
+def analyze(
+    checkpoints: Sequence[Path],
+    text: Path,
+    out: Path,
+    beside: Path | None = None,
+    data: Path | None = None,
+    rows: int = 8,
+    tokens: int = 32,
+) -> list[str]:
+    """Writes the folder.
+
+    Args:
+        checkpoints: each as ``read_model`` takes it. Of several, of one run, the one with most updates has the
+            pictures, and all of them the curves against updates.
+        text: a text file.
+        out: the folder to make.
+        beside: a checkpoint whose maps stand beside those of the first.
+        data: the prepared folder with their vocabulary; by default the one that each was trained on.
+        rows: of n tokens, that are averaged over.
+        tokens: whose maps are shown.
+
+    Returns:
+        The names of the files, as written.
+
+    Raises:
+        FileNotFoundError: a file is not there.
+        UserError: a checkpoint or the text cannot be read, matplotlib is missing, or `out` is in the way.
+    """
+    _check_matplotlib()
+    models = in_order([read_model(checkpoint, data) for checkpoint in checkpoints])
+    twin = None if beside is None else read_model(beside, data)
+    model = models[-1]
+    if twin is not None:
+        check_twins(model, twin)
+    with staged_folder(out.absolute(), MARK) as (folder, mark):
+        blocks = read_blocks(text, model.tokenizer, model.options.max_positions, rows)
+        measured = [measure(one.encoder, blocks, one.chosen) for one in models]
+        made_of = {"checkpoint": model.about, "text": digest_file(text), "rows": len(blocks), "n": blocks.size(1)}
+        _write_numbers(folder, measured[-1], made_of)
+        _draw_numbers(folder, measured[-1], model)
+        if len(models) > 1:
+            points = [{"updates": one.updates, **in_short(own)} for one, own in zip(models, measured, strict=True)]
+            digests = [one.about["digest"] for one in models]
+            _write(folder / "training.json", {"made_of": {**made_of, "checkpoints": digests}, "points": points})
+            from .drawing import draw_training
+
+            draw_training(points, folder / "training.png")
+        row = _row_to_look_at(text, model, twin, blocks)
+        _write_looks(folder, [model] if twin is None else [model, twin], row, tokens, made_of)
+        mark.write(json.dumps(made_of | {"beside": twin and twin.about}, indent=1) + "\n")
+        return sorted(path.name for path in folder.iterdir())
+
+
+def in_order(models: Sequence[Analysed]) -> list[Analysed]:
+    """Checkpoints of one run by their updates.
+
+    Raises:
+        UserError: they are of models with other options, or two have the same number of updates.
+    """
+    ordered = sorted(models, key=lambda one: one.updates)
+    for before, after in itertools.pairwise(ordered):
+        if before.updates == after.updates:
+            raise UserError(f"two checkpoints have {after.updates:,} updates: give those of one run, each once")
+    sizes = {name: value for name, value in ordered[0].about.items() if name not in ("name", "digest", "updates")}
+    for one in ordered[1:]:
+        for name, value in sizes.items():
+            if one.about.get(name) != value:
+                raise UserError(
+                    f"{one.about['name']} has {name}={one.about.get(name)}, {ordered[0].about['name']} has {value}: "
+                    "several checkpoints must be of one run"
+                )
+    return ordered
+
+
+def _check_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"matplotlib is needed ({error}): pip install 'fairseq-linformer[analysis]'") from error
+
+
+def _write_numbers(folder: Path, measured: Measured, made_of: Mapping[str, Any]) -> None:
+    numbers = {"spectrum": measured.spectrum, "low_rank": measured.low_rank, "projections": measured.matrices}
+    for name, content in numbers.items():
+        if content is not None:
+            _write(folder / f"{name}.json", {"made_of": made_of, **content})
+
+
+def _draw_numbers(folder: Path, measured: Measured, model: Analysed) -> None:
+    from . import drawing  # here: without pictures nothing needs matplotlib
+
+    drawing.draw_spectrum(measured.spectrum, folder / "spectrum.png")
+    drawing.draw_spectrum_heat(measured.spectrum, folder / "spectrum_heat.png")
+    drawing.draw_ranks(measured.spectrum, folder / "spectrum_ranks.png")
+    if measured.low_rank is not None:
+        drawing.draw_low_rank(measured.low_rank, measured.spectrum["n"], folder / "low_rank.png")
+    if measured.matrices is not None:
+        drawing.draw_use(measured.matrices["layers"], folder / "projections_use.png")
+        if measured.matrices["matrices"]:
+            drawing.draw_matrices(list(distinct_matrices(attentions_of(model.encoder))), folder / "projections.png")
+            drawing.draw_rows(measured.matrices["matrices"], folder / "projections_rows.png")
+
+
+def _row_to_look_at(text: Path, model: Analysed, twin: Analysed | None, blocks: Tensor) -> Tensor:
+    """The first line for a fine-tuned model, else the first block; no longer than both models read."""
+    longest = min(one.options.max_positions for one in (model, twin or model))
+    if model.fine_tuned:
+        return read_line(text, model.tokenizer, longest, model.begins)
+    return blocks[0, :longest]
+
+
+def _write_looks(
+    folder: Path, models: Sequence[Analysed], row: Tensor, tokens: int, made_of: Mapping[str, Any]
+) -> None:
+    from .drawing import draw_first_token, draw_looks
+
+    found = look(models, row, tokens)
+    _write(folder / "looks.json", {"made_of": made_of, **found}, indent=None)
+    names = " beside ".join(one.about["name"] for one in models)
+    note = (
+        f"The first {len(found['tokens'])} of {found['length']} tokens; n = {models[0].options.max_positions}, "
+        f"{models[0].updates:,} updates."
+    )
+    write_page(found, f"Where it looks: {names}", note, folder / "looks.html")
+    draw_looks(found, folder / "looks.png")
+    if models[0].fine_tuned:
+        draw_first_token(found, folder / "looks_first_token.png")
+
+
+def _write(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
+    path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")

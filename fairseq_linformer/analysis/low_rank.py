@@ -1,0 +1,221 @@
+"""What low rank loses of softmax attention on real text: P V against its approximations of rank k.
+
+Two forms, both measured against P V with P = softmax(Q K^T / sqrt(d_h)):
+
+* projected: P replaced by a matrix of rank k, as in theorem 1 of arXiv 2006.04768, whose proof takes P R^T R with R
+  Gaussian of variance 1 / k. Beside it the orthogonal projection P B B^T, where the columns of B span the rows of E;
+  and the best matrix of rank k, the truncated singular value decomposition.
+* linformer: softmax(Q (E K)^T / sqrt(d_h)) F V, which a Linformer computes, with E = F but for the model's own.
+
+The error is relative, |approximation w - P w| / |P w|, for each column w of V, of each head and row of text.
+
+Dimensions: n sequence length, k rows of E, d_h features of a head.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..attention import Attention
+from ..attention.linformer import ProjectedAttention
+from ..attention.projection import LinearProjection, adaptive_pooling
+from .maps import projection_matrix, softmax_maps
+from .spectrum import EPSILONS, theorem_1, theorem_2
+
+FORMS = ("projected", "linformer")
+OWN = "the model's own"
+QUANTILES = {"p5": 0.05, "median": 0.5, "p95": 0.95}
+LEAST_RANK = 16
+SEED = 0  # of the Gaussian matrices: the same command gives the same numbers
+
+Key = tuple[str, str, int]  # form, kind of matrix, k
+
+
+def ranks_to_try(n: int) -> list[int]:
+    """16, 32, 64, ... up to n / 2; for a short row n / 2 alone."""
+    ranks = [LEAST_RANK * 2**power for power in range(int(math.log2(max(1, n / 2 / LEAST_RANK))) + 1)]
+    return [k for k in ranks if k <= n // 2] or [max(1, n // 2)]
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head on one row of text: P (n, n), and Q, K, V (n, d_h), the last two without their biases."""
+
+    weights: Tensor
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    key_bias: Tensor
+    value_bias: Tensor
+
+    @property
+    def all_values(self) -> Tensor:
+        """V, its bias included."""
+        return self.values + self.value_bias
+
+    def linformer(self, key_matrix: Tensor, value_matrix: Tensor) -> Tensor:
+        """softmax(Q (E K)^T / sqrt(d_h)) F V for E and F of (k, n): (n, d_h). The biases are added after E and F."""
+        keys = key_matrix @ self.keys + self.key_bias
+        weights = (self.queries @ keys.T * self.queries.size(-1) ** -0.5).softmax(-1)
+        return weights @ (value_matrix @ self.values + self.value_bias)
+
+
+class Kept(NamedTuple):
+    """Of one head on one row: the share of cases within the promised error, and what 95 % of them are within."""
+
+    share: float
+    p95: float
+
+
+def heads_of(attention: Attention, x: Tensor) -> Iterator[Head]:
+    """The heads of a layer in turn on a row of text x, (1, n, d)."""
+    names = ("q_proj", "k_proj", "v_proj")
+    queries, keys, values = (attention.split_heads(getattr(attention, name)(x))[0] for name in names)
+    key_bias, value_bias = (
+        getattr(attention, name).bias.view(attention.num_heads, attention.head_dim) for name in names[1:]
+    )
+    for i, weights in enumerate(softmax_maps(attention, x)):
+        yield Head(weights, queries[i], keys[i] - key_bias[i], values[i] - value_bias[i], key_bias[i], value_bias[i])
+
+
+def row_space(matrix: Tensor) -> Tensor:
+    """B (n, k), orthonormal columns that span the rows of E (k, n)."""
+    return torch.linalg.qr(matrix.T).Q
+
+
+def relative_errors(approximation: Tensor, exact: Tensor) -> Tensor:
+    """(n, d_h) both -> (d_h,): of each column the norm of the difference, as a part of its norm."""
+    return (approximation - exact).norm(dim=0) / exact.norm(dim=0)
+
+
+@dataclass
+class Errors:
+    """Relative errors of a layer, collected over heads and rows of text.
+
+    Attributes:
+        generator: draws the Gaussian matrices.
+        errors: by form, kind of matrix and k, of each column.
+        kept: by theorem, what it is about and epsilon, how the promised error is kept.
+    """
+
+    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(SEED))
+    errors: dict[Key, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    kept: dict[tuple[str, str, float], list[Kept]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, attention: Attention, x: Tensor) -> None:
+        """Adds a row of text x, (1, n, d), that the attention reads."""
+        n = x.size(1)
+        own = own_matrices(attention, x)
+        means = {k: adaptive_pooling(torch.tensor(n), k, n, x.dtype).to(x.device) for k in ranks_to_try(n)}
+        for number, head in enumerate(heads_of(attention, x)):
+            exact = head.weights @ head.all_values
+            left, sizes, right = torch.linalg.svd(head.weights)
+            for k, segments in means.items():
+                best = (left[:, :k] * sizes[:k]) @ (right[:k] @ head.all_values)
+                self._add(("projected", "truncated SVD", k), best, exact)
+                gaussian = self.draw(k, x)
+                projected = head.weights @ (gaussian.T @ (gaussian @ head.all_values))
+                self._add(("projected", "Gaussian", k), projected, exact)
+                self._add(("linformer", "Gaussian", k), head.linformer(gaussian, gaussian), exact)
+                self._add_matrices("segment means", segments, segments, head, exact)
+            if own is not None:
+                self._add_matrices(OWN, own[0][number], own[1][number], head, exact)
+            self._add_bounds(head, exact, x)
+
+    def draw(self, k: int, like: Tensor) -> Tensor:
+        """R (k, n), Gaussian of variance 1 / k."""
+        drawn = torch.randn((k, like.size(1)), generator=self.generator)
+        return drawn.to(like) * k**-0.5
+
+    def _add(self, key: Key, approximation: Tensor, exact: Tensor) -> None:
+        self.errors[key].append(relative_errors(approximation, exact))
+
+    def _add_matrices(self, kind: str, keys: Tensor, values: Tensor, head: Head, exact: Tensor) -> None:
+        """E, and for the projected form F: it is what multiplies V."""
+        basis, k = row_space(values), len(values)
+        self._add(("projected", kind, k), head.weights @ (basis @ (basis.T @ head.all_values)), exact)
+        self._add(("linformer", kind, k), head.linformer(keys, values), exact)
+
+    def _add_bounds(self, head: Head, exact: Tensor, x: Tensor) -> None:
+        """Which part of the text keeps what the theorems promise, with the k that they ask for each epsilon."""
+        n, d = x.size(1), head.queries.size(-1)
+        values = head.all_values
+        scale = head.weights.norm(dim=1) * values.norm()  # of theorem 2: |softmax(w)| |V| for each position
+        products = head.weights.norm(dim=1, keepdim=True) * values.norm(dim=0)  # (n, d_h)
+        for epsilon in EPSILONS:
+            gaussian = self.draw(math.ceil(theorem_1(n, epsilon)), x)
+            difference = head.weights @ (gaussian.T @ (gaussian @ values)) - exact
+            self._keep("theorem 1", "columns", epsilon, difference.norm(dim=0) / exact.norm(dim=0))
+            self._keep("theorem 1", "products", epsilon, difference.abs() / products)
+            k = math.ceil(theorem_2(n, d, epsilon))
+            matrices = {"Gaussian": self.draw(k, x)}
+            if k <= n:
+                matrices["segment means"] = adaptive_pooling(torch.tensor(n), k, n, x.dtype).to(x.device)
+            for kind, matrix in matrices.items():
+                self._keep("theorem 2", kind, epsilon, (head.linformer(matrix, matrix) - exact).norm(dim=1) / scale)
+
+    def _keep(self, theorem: str, of: str, epsilon: float, errors: Tensor) -> None:
+        errors = errors.double().flatten()
+        kept = Kept(float((errors <= epsilon).double().mean()), float(errors.quantile(QUANTILES["p95"])))
+        self.kept[theorem, of, epsilon].append(kept)
+
+    def summary(self) -> dict[str, dict[str, list[dict[str, float]]]]:
+        """By form and kind a list over k: quantiles over columns, heads and rows of text."""
+        result: dict[str, dict[str, list[dict[str, float]]]] = {form: defaultdict(list) for form in FORMS}
+        for (form, kind, k), errors in sorted(self.errors.items(), key=lambda item: item[0][2]):
+            every = torch.cat(errors).double()
+            quantiles = {name: float(every.quantile(share)) for name, share in QUANTILES.items()}
+            result[form][kind].append({"k": k, **quantiles})
+        return result
+
+    def bounds(self, n: int, d: int) -> list[dict[str, Any]]:
+        """Per theorem and epsilon: the k asked for, which share is within the promised error, and 95 % are within."""
+        asked = {"theorem 1": lambda e: theorem_1(n, e), "theorem 2": lambda e: theorem_2(n, d, e)}
+        return [
+            {
+                "theorem": theorem,
+                "of": of,
+                "epsilon": epsilon,
+                "k": math.ceil(asked[theorem](epsilon)),
+                "share_within": fmean(one.share for one in kept),
+                "error_p95": fmean(one.p95 for one in kept),
+            }
+            for (theorem, of, epsilon), kept in self.kept.items()
+        ]
+
+
+def own_matrices(attention: Attention, x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """E and F of a Linformer with matrices, (h, k, n) each; None for any other."""
+    if not isinstance(attention, ProjectedAttention) or not isinstance(attention.key_projection, LinearProjection):
+        return None
+    both = (projection_matrix(part, x) for part in (attention.key_projection, attention.value_projection))
+    keys, values = (matrix.expand(attention.num_heads, -1, -1) for matrix in both)
+    return keys, values
+
+
+WHAT = {
+    "error": "|approximation w - P w| / |P w| for each column w of V",
+    "quantiles": "over columns, heads and rows of text",
+    "projected": "P R^T R (Gaussian), P B B^T (B spans the rows of F), or the truncated SVD of P",
+    "linformer": "softmax(Q (E K)^T / sqrt(d_h)) F V",
+    "theorem 1, columns": "columns w of V: |P R^T R w - P w| / |P w|, for the matrix that the theorem's proof builds",
+    "theorem 1, products": "rows p of P and columns w: |p R^T R w - p w| / (|p| |w|), which random projections bound",
+    "theorem 2": "positions: |softmax(q (E K)^T) F V - p V| / (|p| |V|); Frobenius norm of V",
+    "share_within": "cases whose error is at most epsilon; mean over heads and rows of text",
+    "error_p95": "the error that 95 % of cases are within; mean over heads and rows of text",
+}
+
+
+def describe_low_rank(layers: Sequence[Errors], n: int, d: int) -> dict[str, Any]:
+    """The numbers behind the picture: errors of each layer, and the theorems' bounds over all layers together."""
+    together = Errors()
+    for layer in layers:
+        for case, kept in layer.kept.items():
+            together.kept[case] += kept
+    return {"what": WHAT, "seed": SEED, "layers": [one.summary() for one in layers], "bounds": together.bounds(n, d)}

@@ -1,0 +1,154 @@
+"""What is analysed: checkpoints of every kind that this package reads, and text as rows of their tokens."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attention import get_attention
+from ..checkpoint import data_folder, read_checkpoint
+from ..config import ResolvedConfig
+from ..conversion.convert import as_checkpoint, is_of_transformers
+from ..data.prepare.encoding import encode_items
+from ..data.prepare.reading import find_files, read_chunks
+from ..data.tokenizer import Tokenizer, load_tokenizer
+from ..encoder import SentenceEncoder
+from ..errors import UserError
+from ..model import LinformerRobertaModel
+from ..training.provenance import digest_file, digest_folder
+from ..untrained import masked_lm_dictionary
+from .maps import check_has_map
+
+FINE_TUNED = ("text_prediction", "sentence_prediction")  # tasks whose rows are texts of their own
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A model to look at, with what it is made of.
+
+    Attributes:
+        encoder: in evaluation mode, on the first GPU or the CPU.
+        options: of the model.
+        tokenizer: of the text that it was trained on.
+        updates: that it was trained with.
+        begins: whether its rows begin with <s>.
+        fine_tuned: whether it was fine-tuned on labelled texts.
+        about: for JSON: digest, updates and sizes.
+    """
+
+    encoder: SentenceEncoder
+    options: ResolvedConfig
+    tokenizer: Tokenizer
+    updates: int
+    begins: bool
+    fine_tuned: bool
+    about: dict[str, Any]
+
+    @property
+    def chosen(self) -> list[int] | None:
+        """k of each layer; None for full attention."""
+        uses = get_attention(self.options.attention).USES_PROJECTION
+        return list(self.options.projected_length) if uses else None
+
+
+@contextmanager
+def opened(source: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The checkpoint's file that a user means, and its content."""
+    with as_checkpoint(source) as checkpoint:
+        yield checkpoint, read_checkpoint(checkpoint)
+
+
+def read_model(source: Path, data: Path | None = None) -> Analysed:
+    """Reads a model.
+
+    Args:
+        source: a checkpoint of ours, of fairseq's ``examples/linformer`` or of its RoBERTa, the folder of its run, or a
+            folder of transformers.
+        data: the prepared folder with its vocabulary; by default the one that it was trained on.
+
+    Raises:
+        FileNotFoundError: the checkpoint, or its vocabulary, is not there.
+        UserError: it cannot be read, or its attention is none that has a map.
+    """
+    with opened(source) as (checkpoint, state):
+        options = LinformerRobertaModel.resolve(state["cfg"])
+        check_has_map(options.attention, options)
+        folder = data or data_folder(checkpoint, state["cfg"])
+        tokenizer = load_tokenizer(folder)
+        model = LinformerRobertaModel.of_checkpoint(state, masked_lm_dictionary(folder))
+        digest = digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
+    task, history = state["cfg"].task, state.get("optimizer_history") or [{}]
+    updates = int(history[-1].get("num_updates", 0))
+    uses = get_attention(options.attention).USES_PROJECTION
+    sizes = ("encoder_layers", "encoder_attention_heads", "encoder_embed_dim", "max_positions")
+    names = ("attention", *sizes, *(("projection", "sharing", "projected_length") if uses else ()))
+    about = {"name": "/".join(source.absolute().parts[-2:]), "digest": digest, "updates": updates}
+    return Analysed(
+        model.eval().to("cuda" if torch.cuda.is_available() else "cpu").encoder.sentence_encoder,
+        options,
+        tokenizer,
+        updates,
+        begins=task._name not in FINE_TUNED or task.get("init_token") is not None,
+        fine_tuned=task._name in FINE_TUNED,
+        about=about | {name: getattr(options, name) for name in names},
+    )
+
+
+def read_blocks(text: Path, tokenizer: Tokenizer, length: int, number: int) -> Tensor:
+    """Rows of token ids from all over a text file, cut as pretraining cuts it: <s>, then length - 1 tokens.
+
+    Args:
+        text: plain, .gz or .xz; lines end with </s>, a blank line ends a document.
+        tokenizer: its own.
+        length: n.
+        number: of rows to choose, evenly spaced; all there are where there are fewer.
+
+    Returns:
+        (R, n); one shorter row where the text does not fill a block.
+
+    Raises:
+        OSError: the file cannot be read.
+        UserError: it holds no text, or is not UTF-8.
+    """
+    encoded = [encode_items(tokenizer, chunk.lines)[0] for chunk in read_chunks(find_files([text]))]
+    ids = torch.from_numpy(np.concatenate(encoded).astype(np.int64))
+    width = min(length - 1, len(ids))
+    if width < 1:
+        raise UserError(f"max_positions={length} leaves no room for text after <s>")
+    blocks = ids[: len(ids) // width * width].view(-1, width)
+    chosen = torch.arange(min(number, len(blocks))) * len(blocks) // min(number, len(blocks))
+    return torch.cat([torch.full((len(chosen), 1), tokenizer.dictionary.bos()), blocks[chosen]], dim=1)
+
+
+def read_line(text: Path, tokenizer: Tokenizer, length: int, begins: bool) -> Tensor:
+    """The first line that is not blank, as a fine-tuned model reads it: <s> where rows begin so, tokens, </s>; (n,)."""
+    line = next(line for chunk in read_chunks(find_files([text])) for line in chunk.lines if line)
+    dictionary = tokenizer.dictionary
+    start = [dictionary.bos()] if begins else []
+    ids = tokenizer.encode([line])[0][: length - len(start) - 1].tolist()
+    return torch.tensor([*start, *ids, dictionary.eos()])
+
+
+def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
+    """What each token adds to the text; special symbols by their names.
+
+    Of a character that several tokens make up, the last one has it and the others have nothing.
+    """
+    dictionary = tokenizer.dictionary
+    special = {dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk()}
+    texts: list[str] = []
+    so_far: list[int] = []
+    for token in tokens:
+        if token in special:
+            texts.append(dictionary[token])
+            so_far = []
+            continue
+        before, after = tokenizer.decode([np.array(so_far, dtype=np.int64), np.array([*so_far, token])])
+        so_far.append(token)
+        texts.append(after.rstrip("\ufffd")[len(before.rstrip("\ufffd")) :])
+    return texts

@@ -1,0 +1,138 @@
+"""The folder that analyze.py writes, from checkpoints of every kind."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from fairseq_linformer.analysis.analyze import analyze
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.training.provenance import digest_file
+from tests.helpers.commands import last_line, run
+from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
+from tests.helpers.inputs import sentences
+
+EVERY = {"analysis.json", "spectrum.json", "spectrum.png", "spectrum_heat.png", "spectrum_ranks.png"}
+EVERY |= {"looks.html", "looks.json", "looks.png"}
+LOW_RANK = {"low_rank.json", "low_rank.png"}
+USED = {"projections.json", "projections_use.png"}
+MATRICES = {"projections.png", "projections_rows.png"}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vocabulary")
+    (folder / "text.txt").write_text(sentences(60, seed=5))
+    return write_vocabulary(folder)
+
+
+@pytest.fixture
+def text(vocabulary):
+    return vocabulary / "text.txt"
+
+
+def numbers(folder, name):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options, files",
+    [
+        ({"attention": "softmax"}, LOW_RANK),
+        ({"projected_length": "3,5", "sharing": "none", "linformer_window": "0,4"}, LOW_RANK | USED | MATRICES),
+        ({"projected_length": 5, "projection": "attention-pool"}, LOW_RANK | USED),
+        ({"projected_length": 5, "attention": "revisited-linformer", "sharing": "layerwise"}, USED | MATRICES),
+    ],
+)
+def test_what_is_written_of_each_mechanism(options, files, vocabulary, text, tmp_path):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
+    names = analyze([checkpoint], text, tmp_path / "out", rows=2, tokens=6)
+    assert set(names) == EVERY | files == {path.name for path in (tmp_path / "out").iterdir()}
+    made_of = numbers(tmp_path / "out", "analysis")
+    assert made_of["checkpoint"]["digest"] == digest_file(checkpoint) and made_of["text"] == digest_file(text)
+    assert (made_of["rows"], made_of["n"], made_of["checkpoint"]["updates"]) == (2, 15, 7)
+    assert numbers(tmp_path / "out", "spectrum")["made_of"]["checkpoint"] == made_of["checkpoint"]
+    for name in names:
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG" if name.endswith(".png") else (b"{", b"<"))
+
+
+@pytest.mark.slow
+def test_several_checkpoints_in_the_order_of_updates(vocabulary, text, tmp_path):
+    state = torch.load(write_pretrained(tmp_path / "run", vocabulary, projected_length=5), weights_only=False)
+    files = []
+    for updates in (30, 10, 20):
+        state["optimizer_history"][0]["num_updates"] = updates
+        for name in state["model"]:
+            if name.endswith("key_projection.weight"):
+                state["model"][name] = updates * torch.eye(5, 15)
+        files.append(tmp_path / f"checkpoint_1_{updates}.pt")
+        torch.save(state, files[-1])
+    names = analyze(files, text, tmp_path / "out", data=vocabulary, rows=1, tokens=4)
+    assert {"training.json", "training.png"} < set(names)
+    training = numbers(tmp_path / "out", "training")
+    assert [point["updates"] for point in training["points"]] == [10, 20, 30]
+    assert training["made_of"]["checkpoints"] == [digest_file(files[i]) for i in (1, 2, 0)]
+    own = numbers(tmp_path / "out", "projections")["matrices"][0]
+    assert own["rows"]["norm"] == [30] * 5  # of the last one
+    with pytest.raises(UserError, match="two checkpoints have 30 updates: give those of one run, each once"):
+        analyze([files[0], files[0]], text, tmp_path / "again", data=vocabulary)
+    other = write_pretrained(tmp_path / "other", vocabulary, projected_length=4)
+    message = r"checkpoint_1_10.pt has projected_length=\[5, 5\], .*other/checkpoint_best.pt has \[4, 4\]: several"
+    with pytest.raises(UserError, match=message):
+        analyze([other, files[1]], text, tmp_path / "again", data=vocabulary)
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_checkpoint_looks_at_the_first_line(vocabulary, text, tmp_path):
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label", options={"projected_length": 5})
+    twin = write_fine_tuned(tmp_path / "twin", vocabulary, "single-label", options={"attention": "softmax"})
+    names = analyze([checkpoint], text, tmp_path / "out", beside=twin, rows=1, tokens=15)
+    assert "looks_first_token.png" in names
+    looks = numbers(tmp_path / "out", "looks")
+    line = text.read_text().splitlines()[0]
+    assert looks["tokens"][0] == "<s>" and looks["tokens"][-1] == "</s>" and looks["length"] == len(looks["tokens"])
+    assert line.startswith("".join(looks["tokens"][1:-1]))
+    assert [model["attention"] for model in looks["models"]] == ["linformer", "softmax"]
+    assert numbers(tmp_path / "out", "analysis")["beside"]["digest"] == digest_file(twin)
+
+
+@pytest.mark.slow
+def test_a_folder_of_transformers(vocabulary, text, tmp_path):
+    from fairseq_linformer.hf.exporting import export
+
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="softmax")
+    export(checkpoint, tmp_path / "hf")
+    analyze([tmp_path / "hf"], text, tmp_path / "from_hf", rows=1, tokens=4)
+    analyze([checkpoint], text, tmp_path / "own", rows=1, tokens=4)
+    found = [numbers(tmp_path / name, "spectrum")["cumulative"] for name in ("from_hf", "own")]
+    assert found[0] == found[1]
+
+
+def test_other_mechanisms_are_refused_by_name(vocabulary, text, tmp_path):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="performer", attention_dropout=0.0)
+    with pytest.raises(UserError, match="attention=performer is not allowed: it must be one of softmax, linformer"):
+        analyze([checkpoint], text, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_matplotlib_the_error_names_the_extra(text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"matplotlib is needed .*pip install 'fairseq-linformer\[analysis\]'"):
+        analyze([tmp_path / "no.pt"], text, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_the_command(vocabulary, text, tmp_path):
+    write_pretrained(tmp_path / "run", vocabulary, projected_length=5)
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "analysis.json").touch()  # of an interrupted run
+    command = ["scripts/analyze.py", "run", "--text", text, "--out", "out", "--rows", 1, "--tokens", 5]
+    assert last_line(run(*command, cwd=tmp_path)).startswith("out: analysis.json, looks.html, ")
+    assert not (tmp_path / "out.partial").exists()
+    again = last_line(run(*command, cwd=tmp_path, status=1))
+    assert again.startswith("error: ") and again.endswith("nothing was changed; name another, or remove it")
+    again = last_line(run(*command[:-3], 0, cwd=tmp_path, status=2))
+    assert again.endswith("argument --rows: 0 is not allowed: it must be a whole number at least 1")
