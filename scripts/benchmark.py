@@ -13,8 +13,9 @@ are refused and left as they are: name another OUT.
 
 Suites: overview (a training step against n: ours, fairseq's example, full attention), attention (one layer beside the
 example's), models (whole models of equal width and depth), table3 (the paper's table 3 and figure 2), growth (exponents
-of cost against n), memory (activation checkpointing and offload), long (a training step at n = 65,536, inference at
-262,144), lengths (the real lengths of IMDB's reviews, which --reviews names).
+of cost against n), efficiency (from which n a mechanism beats full attention, at three widths), memory (activation
+checkpointing and offload), long (a training step at n = 65,536, inference at 262,144), lengths (the real lengths of
+IMDB's reviews, which --reviews names).
 """
 
 import argparse
@@ -34,7 +35,10 @@ from fairseq_linformer.errors import UserError
 
 LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens": 1024, "rounds": 3, "limit": 5.0}
-QUICK |= {"lengths": LENGTHS[:3], "suites": [suite for suite in SUITES if suite not in ("long", "lengths")]}
+QUICK |= {
+    "lengths": LENGTHS[:3],
+    "suites": [suite for suite in SUITES if suite not in ("efficiency", "long", "lengths")],
+}
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -35,7 +35,7 @@ def draw_overview(rows: Sequence[Row], path: Path) -> None:
         for model, style in OVERVIEW_STYLES.items():
             if own := [row for row in rows if row["model"] == model and column in row]:
                 axis.plot([row["n"] for row in own], [row[column] / scale for row in own], **{"linewidth": 2, **style})
-        _scale_lengths(axis, lengths)
+        scale_lengths(axis, lengths)
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_minor_locator(NullLocator())
@@ -138,7 +138,7 @@ def save_over_lengths(
 ) -> None:
     """Saves a figure whose panels have curves over n, both axes logarithmic, with one label per panel."""
     for panel, label in zip(panels, labels, strict=True):
-        _scale_lengths(panel, lengths)
+        scale_lengths(panel, lengths)
         panel.set_yscale("log", base=2)
         panel.set(xlabel="n", ylabel=label)
         panel.yaxis.set_major_formatter("{x:g}")
@@ -146,6 +146,7 @@ def save_over_lengths(
     figure.savefig(path, dpi=120)
 
 
-def _scale_lengths(panel: Axes, lengths: Sequence[int]) -> None:
+def scale_lengths(panel: Axes, lengths: Sequence[int]) -> None:
+    """A logarithmic axis of lengths, marked at those measured: 512, 1k, 2k."""
     panel.set_xscale("log", base=2)
     panel.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,12 +146,12 @@ class Benchmark:
         return work, case.tokens / seconds
 
 
-def code_digest() -> str:
-    """A hash of the package's code and of the benchmark's, on which results depend."""
+def code_digest(places: Sequence[Path] = ()) -> str:
+    """A hash of the code in these folders and files; by default of the package's and of the benchmark's."""
     digest = hashlib.sha256()
-    for folder in CODE:
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
+    for place in places or CODE:
+        for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            digest.update(str(file.relative_to(place)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from fairseq.data.data_utils import load_indexed_dataset
 
+from fairseq_linformer.config import architecture_defaults
 from fairseq_linformer.errors import UserError, check
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
@@ -29,6 +30,10 @@ LONGEST = 4096  # n of whole models: the n x n weights that some of them build s
 OVERVIEW = ("linformer", "fairseq-example", "softmax", "fairseq-roberta")
 OVERVIEW_LONGEST = 16384
 PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # k in the paper's table 3
+# What the suite efficiency compares, full attention first; all of them have attention weights, and drop some.
+EFFICIENCY = ("softmax", "linformer", "efficient", "nystrom", "long-short")
+EFFICIENCY_LENGTHS = tuple(2**power for power in range(7, 13))  # 128 to 4,096
+WIDTHS = {name: architecture_defaults(f"linformer_roberta_{name}") for name in ("tiny", "base", "large")}
 REVIEWS = 32  # IMDB's reviews whose lengths are used
 
 
@@ -156,6 +161,22 @@ def growth(plan: Plan) -> Iterator[Group]:
                 yield Group(f"{phase}, n={n}", cases)
 
 
+def efficiency(plan: Plan) -> Iterator[Group]:
+    """One layer with the widths of the presets tiny, base and large: from which n a mechanism beats full attention.
+
+    n is 128 to 4,096, one E = F, k = 128 (64 at n = 128); the other mechanisms have their defaults. ``--layers``,
+    ``--embed-dim`` and ``--heads`` do not count here.
+    """
+    for width, preset in WIDTHS.items():
+        dim, heads = int(preset["encoder_embed_dim"]), int(preset["encoder_attention_heads"])
+        one = replace(plan, sizes=replace(plan.sizes, layers=1, embed_dim=dim, heads=heads))
+        for phase in ("inference", "training step"):
+            for n in EFFICIENCY_LENGTHS:
+                if n <= plan.lengths[-1]:
+                    cases = (one.case(model, n, min(128, n // 2), phase, "key-value") for model in EFFICIENCY)
+                    yield Group(f"{width}, {phase}, n={n}", tuple(replace(case, note=width) for case in cases))
+
+
 def memory(plan: Plan) -> Iterator[Group]:
     """Activation checkpointing, and on a GPU also offload to the host's memory. Forward + backward."""
     n, k = max(plan.settings(LONGEST).items())
@@ -204,5 +225,5 @@ def lengths(plan: Plan) -> Iterator[Group]:
 
 
 SUITES: dict[str, Callable[[Plan], Iterator[Group]]] = {
-    suite.__name__: suite for suite in (overview, attention, models, table3, growth, memory, long, lengths)
+    suite.__name__: suite for suite in (overview, attention, models, table3, growth, efficiency, memory, long, lengths)
 }

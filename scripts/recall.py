@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Trains variants of one small model on masked associative recall: what they bring back, and what they cost.
+
+    python scripts/recall.py --out runs/recall
+    python scripts/recall.py --only softmax control mean-pool-k16 --lengths 64 128 --out runs/recall
+    python scripts/recall.py --variant softmax model.attention=softmax --variant k8 model.projected_length=8
+
+A row of n tokens holds D pairs of a key and a value, queries, which are a key and <mask>, and noise, in any order.
+Which value belongs to which key is drawn anew for every row (the multi-query associative recall of Arora et al. 2023,
+arXiv 2312.04927, made bidirectional). The model has two layers of d=128, two heads and a local convolution of width 3,
+in which a value can see its key; a variant is a name and what it changes in the model. Each is trained with every
+learning rate and the first seed, and with the best of them and the other seeds. All are tested on the same rows.
+
+OUT/nN gets results.json, results.md and recall.png: the share of the values that each brings back, by D, and its mean
+against the median time of an update, measured in turns. A repeated command trains only what is not complete.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from benchmarking.options import parse_once_each, refuse_repeated
+from benchmarking.recall import TEST_SEED, Task
+from benchmarking.recall_comparison import VARIANTS, RecallComparison, compare_recall
+
+from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.cli.program import program
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a ``RecallComparison``, with lengths, pairs and threads."""
+    parser = make_parser(__doc__)
+    add, count = parser.add_argument, number(int, least=1)
+    add("--out", metavar="DIR", type=Path, default=Path("runs/recall"), help="default: runs/recall")
+    what = parser.add_mutually_exclusive_group()
+    only = f"those of {', '.join(VARIANTS)} that are compared (default: all)"
+    what.add_argument("--only", metavar="NAME", nargs="+", choices=sorted(VARIANTS), default=[*VARIANTS], help=only)
+    variant = "a name, then overrides of the model: others than these"
+    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant)
+    add("--lengths", metavar="N", nargs="+", type=number(int, least=16, most=65_536), default=[64], help="n (64)")
+    add("--pairs", metavar="D", nargs="+", type=count, default=[2, 4, 8], help="pairs of a row (2 4 8)")
+    rates = "tried for each with the first seed (default 0.001 0.002 0.004)"
+    rate = number(float, above=0)
+    add("--learning-rates", metavar="LR", nargs="+", type=rate, default=[0.001, 0.002, 0.004], help=rates)
+    add(
+        "--seeds",
+        metavar="N",
+        nargs="+",
+        type=number(int, least=0, most=TEST_SEED - 1),
+        default=[1, 2, 3],
+        help="(1 2 3)",
+    )
+    add("--updates", metavar="N", type=count, default=1000, help="of every run, of 1,024 tokens (1000)")
+    add("--rounds", metavar="N", type=count, default=15, help="times that an update is measured (15)")
+    add("--threads", metavar="N", type=count, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
+    arguments = parse_once_each(parser, words, "--only", "--lengths", "--pairs")
+    own = arguments.variant or []
+    refuse_repeated(parser, "--variant", [name for name, *_ in own])
+    named = {name: VARIANTS[name] for name in arguments.only}
+    arguments.variants = {name: overrides for name, *overrides in own} or named
+    return arguments
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    with program():
+        torch.set_num_threads(arguments.threads)
+        for n in arguments.lengths:
+            comparison = RecallComparison(
+                Task(n, tuple(sorted(arguments.pairs))),
+                arguments.out / f"n{n}",
+                arguments.variants,
+                arguments.learning_rates,
+                arguments.seeds,
+                arguments.updates,
+                arguments.rounds,
+            )
+            print(f"\nn = {n}\n\n{compare_recall(comparison)}\nfiles: {comparison.out}")
