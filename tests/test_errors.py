@@ -212,7 +212,7 @@ def test_a_recipe_that_is_given_as_the_name_is_explained():
         check_config_name(ROOT / "configs/finetune", "sst_2")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hydras_own_help_stays(tmp_path):
     assert "Compose your configuration" in run(*HYDRA, "tiny_512", "--help", cwd=tmp_path)
 

@@ -167,7 +167,7 @@ def test_compiled_layers_give_the_same_and_keep_their_names(backend, monkeypatch
     )
     assert plain.state_dict().keys() == compiled.state_dict().keys()
     with torch._dynamo.config.patch(error_on_recompile=False, fail_on_recompile_limit_hit=True):
-        for length in (40, 23, 57, 11):
+        for length in (40, 23, 57):
             for masked in (tokens(3, length) < 30, None):
                 batch = tokens(3, length)
                 batch[0, 9:] = 1 if masked is not None else batch[0, 9:]

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_the_documentation_of_this_python(tmp_path):
     """Of a fifth of it, validated on a tenth: reading all takes longer than everything after."""
     (tmp_path / "less.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'scripts')!r})\n{OF_LESS_TEXT}")
@@ -33,7 +33,7 @@ def test_on_the_documentation_of_this_python(tmp_path):
     assert (tmp_path / "q/losses.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_on_own_text(tmp_path):
     (tmp_path / "own.txt").write_text(sentences(3000, seed=3))
     command = ("scripts/quickstart.py", "--corpus", "own.txt", "--vocab-size", 30, "--updates", 2)

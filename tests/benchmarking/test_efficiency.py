@@ -72,7 +72,7 @@ def test_the_plot_has_a_panel_for_each_width_and_cost_and_a_curve_for_each_phase
     assert set(efficiency.STYLES) == {*suites.EFFICIENCY} - {"softmax"}, "each has a style of its own"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_suite_measures_every_width_and_phase(tmp_path):
     benchmark = Benchmark(plan(tokens=256, lengths=(256,)), MACHINE, 1, 30.0, tmp_path)
     benchmark.run(["efficiency"])

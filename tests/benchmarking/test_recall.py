@@ -94,7 +94,7 @@ def test_weights_and_batches_belong_to_the_seed_and_the_test_is_the_same_for_all
     assert one.optimizer.param_groups[0]["lr"] == 0, "after the last update"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_full_attention_learns_to_copy_the_only_value_and_one_mean_of_two_does_not(monkeypatch):
     """With D = 1 it is enough to see which value the row holds; with D = 2 one mean cannot say whose it is."""
 
