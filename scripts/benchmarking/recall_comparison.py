@@ -1,6 +1,7 @@
 """Variants of one small model on masked associative recall: what they bring back, and cost (scripts/recall.py)."""
 
 import hashlib
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -250,12 +251,12 @@ def draw_recall(recalled: Sequence[Recalled], path: Path) -> None:
     points = {own.name: (1000 * own.cost["seconds"], 100 * own.mean) for own in ordered}
     best = frontier(points)
     costs.plot(*zip(*(points[name] for name in best), strict=True), color="#D55E00", linewidth=1.5, zorder=1)
-    for name, (x, y) in points.items():
-        marker, color = ("o", "#D55E00") if name in best else ("s", "#0072B2")
-        costs.plot(x, y, marker=marker, color=color)
-        costs.annotate(name, (x, y), xytext=(5, 3), textcoords="offset points", fontsize="x-small")
+    for (name, (x, y)), marker in zip(points.items(), itertools.cycle("o^sDvP*X<>ph"), strict=False):
+        color = "#D55E00" if name in best else "#0072B2"
+        costs.plot(x, y, marker=marker, color=color, linestyle="", markersize=8, alpha=0.8, label=name)
+    costs.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
     costs.set(xlabel="ms per update (median)", ylabel="mean of all D, %")
-    costs.set(title="frontier (circles): nothing cheaper brings back as much", ylim=(0, 108))
+    costs.set(title="on the line: nothing cheaper brings back as much", ylim=(0, 108))
     costs.set_xlim(0, 1.25 * max(x for x, _ in points.values()))
     costs.grid(color="0.9")
     figure.savefig(path, dpi=110)
