@@ -1,7 +1,6 @@
 """What is analysed: checkpoints of every kind that this package reads, and text as rows of their tokens."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,13 +55,6 @@ class Analysed:
         return list(self.options.projected_length) if uses else None
 
 
-@contextmanager
-def opened(source: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The checkpoint's file that a user means, and its content."""
-    with as_checkpoint(source) as checkpoint:
-        yield checkpoint, read_checkpoint(checkpoint)
-
-
 def read_model(source: Path, data: Path | None = None) -> Analysed:
     """Reads a model.
 
@@ -75,7 +67,8 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         FileNotFoundError: the checkpoint, or its vocabulary, is not there.
         UserError: it cannot be read, or its attention is none that has a map.
     """
-    with opened(source) as (checkpoint, state):
+    with as_checkpoint(source) as checkpoint:
+        state = read_checkpoint(checkpoint)
         options = LinformerRobertaModel.resolve(state["cfg"])
         check_has_map(options.attention, options)
         folder = data or data_folder(checkpoint, state["cfg"])
