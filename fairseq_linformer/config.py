@@ -81,7 +81,7 @@ class LinformerRobertaConfig(FairseqDataclass):
         None, "how E and F start (default: segment-mean; johnson-lindenstrauss for projection=random)"
     )
     projection_multiplier: Optional[float] = option(
-        None, "c of E = c W, where W is trained: Adam moves E by c times the learning rate (default: 1)"
+        None, "c of E = c W, where W is trained: Adam moves E by c times the learning rate (default: d / 4n, at most 1)"
     )
     projected_length: PerLayer = option(
         None,

@@ -37,7 +37,7 @@ from tests.helpers.models import SIZES, Task, small, tokens
         ({"max_positions": 96}, {}, "has max_positions=96, this model has max_positions=64"),
         ({"local_conv": 3}, {"local_conv": 5}, "has local_conv=3, this model has local_conv=5"),
         (
-            {},
+            {"projection_multiplier": 1.0},
             {"projection_multiplier": 0.5},
             "has projection_multiplier=1.0, this model has projection_multiplier=0.5: pass model.projection_mult",
         ),

@@ -106,8 +106,8 @@ class LinearProjection(Projection):
 
     The multiplier c is a constant. Adam's steps have the size of the learning rate whatever the gradient, so W moves by
     it and the matrix by c times as much. A row of the matrix sums over n positions: without a small c its steps are too
-    large where n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n). c is kept in
-    checkpoints; those of before, and of fairseq's example, have c = 1.
+    large where n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n, beside those of a
+    matrix of fan-in d). c is kept in checkpoints; those of before, and of fairseq's example, have c = 1.
 
     Args:
         max_positions: n, the longest sequence.
@@ -159,9 +159,14 @@ class LinearProjection(Projection):
     @classmethod
     def build(cls, config: AttentionConfig, layer: int) -> Projection:
         heads = config.encoder_attention_heads if config.sharing == "none" else None
-        multiplier = config.projection_multiplier or 1.0
+        multiplier = config.projection_multiplier or cls.default_multiplier(config)
         sizes = (config.max_positions, config.projected_length[layer], heads)
         return cls(*sizes, config.projection_init, multiplier, config.adaptive_length)
+
+    @classmethod
+    def default_multiplier(cls, config: AttentionConfig) -> float:
+        """c = min(1, d / (4 n)): fan-in d beside fan-in n, and a quarter of it (measured in docs/quality.md)."""
+        return min(1.0, config.encoder_embed_dim / (4 * config.max_positions))
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """(B, n, d) -> (B, k, d), or (B, h, k, d) with one matrix per head; (B, h, n, d_h) -> (B, h, k, d_h)."""
@@ -191,6 +196,10 @@ class RandomProjection(LinearProjection):
 
     INITIALISATIONS = ("johnson-lindenstrauss", "normal")
     TRAINABLE = False
+
+    @classmethod
+    def default_multiplier(cls, config: AttentionConfig) -> float:
+        return 1.0  # nothing moves it
 
 
 class WindowProjection(Projection):

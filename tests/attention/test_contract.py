@@ -219,10 +219,10 @@ def test_learned_matrices_start_as_asked():
         assert abs(weight.std() / deviation - 1) < 0.02
 
 
-@pytest.mark.parametrize("multiplier", [1.0, 0.25])
-def test_the_multiplier_scales_adams_steps_alone(multiplier):
+@pytest.mark.parametrize(("multiplier", "c"), [(1.0, 1.0), (0.25, 0.25), (None, D / (4 * N))])
+def test_the_multiplier_scales_adams_steps_alone(multiplier, c):
     """The matrix starts as without it, and its first step is c times the learning rate, whatever the gradient."""
-    layer, plain = (build("linformer", sharing="layerwise", multiplier=c)[0] for c in (multiplier, None))
+    layer, plain = (build("linformer", sharing="layerwise", multiplier=each)[0] for each in (multiplier, 1.0))
     x = torch.randn(2, N, D)
     torch.testing.assert_close(layer(x), plain(x))
     weight = layer.key_projection.weight
@@ -231,7 +231,13 @@ def test_the_multiplier_scales_adams_steps_alone(multiplier):
     layer(x).square().sum().backward()
     optimizer.step()
     moved = layer.key_projection.multiplier * (weight.detach() - before)
-    torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.01 * multiplier), rtol=0.01, atol=0)
+    torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.01 * c), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize(("projection", "n", "c"), [("linear", 3, 1.0), ("linear", 4 * D, 1 / 16), ("random", N, 1.0)])
+def test_the_multiplier_that_is_left_open(projection, n, c):
+    """d / 4n and at most 1; a matrix that is not trained has none."""
+    assert build("linformer", projection=projection, n=n, k=3, multiplier=None)[0].key_projection.multiplier == c
 
 
 @pytest.mark.parametrize("projection", PROJECTIONS)

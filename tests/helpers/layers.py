@@ -22,7 +22,7 @@ def configured(
     n=N,
     d=D,
     initialisation=None,
-    multiplier=None,
+    multiplier=1.0,
     adaptive=False,
     **own,
 ):
