@@ -108,14 +108,19 @@ class Errors:
     errors: dict[Key, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     kept: dict[tuple[str, str, float], list[Kept]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, attention: Attention, x: Tensor) -> None:
-        """Adds a row of text x, (1, n, d), that the attention reads."""
-        n = x.size(1)
+    def add(self, attention: Attention, x: Tensor) -> list[Tensor]:
+        """Adds a row of text x, (1, n, d), that the attention reads.
+
+        Returns:
+            The singular values of each head's P, (n,), the largest first.
+        """
+        n, spectra = x.size(1), []
         own = own_matrices(attention, x)
         means = {k: adaptive_pooling(torch.tensor(n), k, n, x.dtype).to(x.device) for k in ranks_to_try(n)}
         for number, head in enumerate(heads_of(attention, x)):
             exact = head.weights @ head.all_values
             left, sizes, right = torch.linalg.svd(head.weights)
+            spectra.append(sizes)
             for k, segments in means.items():
                 best = (left[:, :k] * sizes[:k]) @ (right[:k] @ head.all_values)
                 self._add(("projected", "truncated SVD", k), best, exact)
@@ -127,6 +132,7 @@ class Errors:
             if own is not None:
                 self._add_matrices(OWN, own[0][number], own[1][number], head, exact)
             self._add_bounds(head, exact, x)
+        return spectra
 
     def draw(self, k: int, like: Tensor) -> Tensor:
         """R (k, n), Gaussian of variance 1 / k."""

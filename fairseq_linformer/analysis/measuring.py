@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..attention import Attention
 from ..attention.linformer import ProjectedAttention
+from ..attention.softmax import SoftmaxAttention
 from ..conversion.fitting import attention_of
 from ..encoder import SentenceEncoder
 from .low_rank import OWN, Errors, describe_low_rank
@@ -55,10 +56,11 @@ def measure(encoder: SentenceEncoder, rows: Tensor, chosen: Sequence[int] | None
     used: list[list[Tensor]] = [[] for _ in attentions]
     for row in rows:
         for layer, (attention, x) in enumerate(zip(attentions, inputs_of(encoder, row), strict=True)):
-            for head, own in enumerate(head_maps(attention, x)):
-                curves[layer, head] += cumulative(own).cpu() / len(rows)
-            if compares:
-                errors[layer].add(attention, x)
+            spectra = errors[layer].add(attention, x) if compares else []
+            if not isinstance(attention, SoftmaxAttention):  # its own map is another than that of softmax
+                spectra = [torch.linalg.svdvals(own.float()) for own in head_maps(attention, x)]
+            for head, values in enumerate(spectra):
+                curves[layer, head] += cumulative(values).cpu() / len(rows)
             if isinstance(attention, ProjectedAttention):
                 weights = projected_weights(attention, x).rows
                 used[layer].append(weights.size(2) * weights.double().mean((0, 1)).cpu())

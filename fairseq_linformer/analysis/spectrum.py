@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 SHARES = (0.9, 0.99)  # of the sum of singular values, which the effective rank reaches
@@ -12,13 +11,12 @@ PAPERS_INDEX = 128  # of the value in the paper's heat map (figure 1, right), at
 EPSILONS = (0.1, 0.3, 0.5, 2 / 3)  # theorem 1 asks least at 2 / 3
 
 
-def cumulative(matrix: Tensor) -> Tensor:
-    """Normalised cumulative singular values, as in the paper's figure 1: (n, n) -> (n,), rising to 1.
+def cumulative(values: Tensor) -> Tensor:
+    """Normalised cumulative singular values, as in the paper's figure 1: (n,), largest first -> (n,), rising to 1.
 
     They are sums of singular values, not of their squares.
     """
-    values = torch.linalg.svdvals(matrix.float()).double()
-    return values.cumsum(0) / values.sum()
+    return values.double().cumsum(0) / values.double().sum()
 
 
 def effective_rank(curve: Tensor, share: float) -> int:

@@ -60,7 +60,8 @@ def test_what_is_written_of_each_mechanism(options, files, vocabulary, text, tmp
 
 @pytest.mark.slow
 def test_several_checkpoints_in_the_order_of_updates(vocabulary, text, tmp_path):
-    state = torch.load(write_pretrained(tmp_path / "run", vocabulary, projected_length=5), weights_only=False)
+    file = write_pretrained(tmp_path / "run", vocabulary, projected_length=5, projection_multiplier=1.0)
+    state = torch.load(file, weights_only=False)
     files = []
     for updates in (30, 10, 20):
         state["optimizer_history"][0]["num_updates"] = updates
