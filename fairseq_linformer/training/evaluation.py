@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
-from fairseq.data import data_utils
+from fairseq.data import Dictionary, data_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.masked_lm import MaskedLMTask
 
@@ -47,8 +47,21 @@ def unigram_perplexity(task: MaskedLMTask, train: str = "train", valid: str = "v
 
 def _token_counts(task: MaskedLMTask, split: str) -> np.ndarray:
     """How often each id of the dictionary occurs in a split, (V,)."""
-    prefix = f"{task.cfg.data}/{split}"
-    dataset = data_utils.load_indexed_dataset(prefix, task.source_dictionary, dataset_impl="mmap")
-    # The .bin file is the ids of all items, one after another.
-    ids = np.memmap(f"{prefix}.bin", dtype=dataset._index.dtype, mode="r")
+    ids = token_stream(f"{task.cfg.data}/{split}", task.source_dictionary)
     return np.bincount(ids, minlength=len(task.source_dictionary))
+
+
+def token_stream(prefix: str, dictionary: Dictionary) -> np.ndarray:
+    """The ids of all items of a dataset, one after another, (tokens,), read as they are asked for.
+
+    Args:
+        prefix: the dataset's path without .bin.
+        dictionary: of the dataset.
+
+    Raises:
+        FileNotFoundError: there is no such dataset.
+    """
+    dataset = data_utils.load_indexed_dataset(prefix, dictionary, dataset_impl="mmap")
+    if dataset is None:
+        raise FileNotFoundError(f"there is no dataset {prefix}")
+    return np.memmap(f"{prefix}.bin", dtype=dataset._index.dtype, mode="r")  # which holds nothing else

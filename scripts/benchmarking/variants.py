@@ -105,19 +105,28 @@ class Comparison:
 
     def training(self, name: str, rate: float, seed: int) -> Callable[[], list[dict[str, Any]]]:
         """What trains a variant, unless its run is complete, and returns what fairseq logged."""
-        overrides = [f"common.seed={seed}", *RECIPE, f"optimization.lr=[{rate}]", *self.variants[name]]
+        overrides = self.overrides(name, rate, seed)
         return partial(
-            pretrain, self.data.absolute(), self._folder(name, rate, seed), self.updates, EMBED_DIM, overrides
+            pretrain, self.data.absolute(), self.folder(name, rate, seed), self.updates, EMBED_DIM, overrides
         )
 
-    def _folder(self, name: str, rate: float, seed: int) -> Path:
+    def overrides(self, name: str, rate: float, seed: int) -> list[str]:
+        """What a run changes in the configuration, sizes aside."""
+        return [f"common.seed={seed}", *RECIPE, f"optimization.lr=[{rate}]", *self.variants[name]]
+
+    def folder(self, name: str, rate: float, seed: int) -> Path:
+        """Of a run, as an absolute path."""
         return self.out.absolute() / name / f"lr{rate:g}" / f"seed{seed}"
+
+    def measure(self, run: Path) -> float:
+        """The perplexity of the complete run in a folder."""
+        return perplexity(self.data.absolute(), run)
 
     def _perplexities(self, runs: Sequence[tuple[str, float, int]]) -> dict[tuple[str, float, int], float]:
         for result in side_by_side([self.training(*run) for run in runs], self.jobs):
             if isinstance(result, Exception):
                 raise result
-        return {run: perplexity(self.data.absolute(), self._folder(*run)) for run in runs}
+        return {run: self.measure(self.folder(*run)) for run in runs}
 
 
 def perplexity(data: Path, run: Path) -> float:

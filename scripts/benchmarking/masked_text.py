@@ -1,0 +1,159 @@
+"""Losses at the same masked tokens of a text, however long the rows are that it is cut into.
+
+Rows are cut as fairseq's ``masked_lm`` cuts them: n - 1 tokens of the text after <s>, whatever documents they are of.
+The masks belong to positions of the text, so that models of different n, or one model with rows of different lengths,
+have the same tokens to predict.
+
+Dimensions: T tokens of the text, N of them masked, B rows, n tokens of a row with <s>.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.models.roberta import RobertaHubInterface
+from torch import Tensor
+
+from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.training.evaluation import token_stream
+
+SHARE = 0.25  # of the tokens are masked, each by <mask>
+TOKENS = 2**19  # of the text at most
+BATCH_TOKENS = 4096  # at least one row
+BINS = 16  # per row, of equal width
+NEAR = (16, 64)  # further limits of bins so far from both ends of a row: near them a model lacks context on one side
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses at masked tokens in nats, by position in the row.
+
+    Attributes:
+        starts: the first position of each bin that holds any, ascending; <s> is at 0.
+        sums: of the losses of each.
+        counts: of its masked tokens.
+    """
+
+    starts: tuple[int, ...]
+    sums: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def perplexity(self) -> float:
+        """At all masked tokens."""
+        return math.exp(sum(self.sums) / sum(self.counts))
+
+    @property
+    def perplexities(self) -> list[float]:
+        """Of each bin; NaN where it holds no masked token."""
+        return [
+            math.exp(loss / count) if count else math.nan for loss, count in zip(self.sums, self.counts, strict=True)
+        ]
+
+    def as_figures(self) -> dict[str, float]:
+        """By name, for a file of results."""
+        each = zip(self.starts, self.sums, self.counts, strict=True)
+        return {
+            name: x for start, *own in each for name, x in zip((f"loss {start}", f"count {start}"), own, strict=True)
+        }
+
+    @classmethod
+    def of_figures(cls, figures: Mapping[str, float]) -> "Losses":
+        """The inverse of ``as_figures``."""
+        starts = [int(name.removeprefix("loss ")) for name in figures if name.startswith("loss ")]
+        sums, counts = ([figures[f"{name} {start}"] for start in starts] for name in ("loss", "count"))
+        return cls(tuple(starts), tuple(sums), tuple(map(int, counts)))
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """A text, and which of its tokens are masked.
+
+    Attributes:
+        tokens: (T,) int64.
+        masked: (T,) bool.
+    """
+
+    tokens: Tensor
+    masked: Tensor
+
+    @classmethod
+    def of_stream(cls, stream: np.ndarray) -> "MaskedText":
+        """The first ids of a stream, at most ``TOKENS``; a position's mask is the same whenever it is drawn."""
+        tokens = torch.from_numpy(stream[:TOKENS].astype(np.int64))
+        return cls(tokens, torch.rand(TOKENS, generator=torch.Generator().manual_seed(1))[: len(tokens)] < SHARE)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of tokens and masks."""
+        return hashlib.sha256(self.tokens.numpy().tobytes() + self.masked.numpy().tobytes()).hexdigest()
+
+    def rows(self, length: int) -> Iterator[Tensor]:
+        """The text in rows of `length`, as places in it, (B, n - 1); a shorter row, alone, where the text ends."""
+        width = length - 1
+        whole = len(self.tokens) // width * width
+        yield from torch.arange(whole).view(-1, width).split(max(1, BATCH_TOKENS // length))
+        if whole < len(self.tokens):
+            yield torch.arange(whole, len(self.tokens)).unsqueeze(0)
+
+    @torch.no_grad()
+    def token_losses(self, roberta: RobertaHubInterface, length: int) -> Tensor:
+        """The loss in nats at each masked token, (N,), in the order of the text.
+
+        Args:
+            roberta: a model for rows of `length` at least; in evaluation mode afterwards.
+            length: n of the rows that it is given.
+        """
+        roberta.eval()
+        shown = self.tokens.masked_fill(self.masked, roberta.task.mask_idx)
+        start = roberta.task.source_dictionary.bos()
+        losses = []
+        for places in self.rows(length):
+            wanted = self.masked[places]
+            if wanted.any():
+                inputs = F.pad(shown[places], (1, 0), value=start)
+                logits = roberta.model(inputs, masked_tokens=F.pad(wanted, (1, 0)), padded=False)[0]
+                losses.append(F.cross_entropy(logits.float(), self.tokens[places][wanted], reduction="none"))
+        return torch.cat(losses)
+
+    def losses(self, roberta: RobertaHubInterface, length: int) -> Losses:
+        """The same as sums by position in the row."""
+        positions = self.masked.nonzero().flatten().numpy() % (length - 1) + 1
+        starts = bin_starts(length)
+        bins = np.searchsorted(starts, positions, side="right") - 1
+        losses = self.token_losses(roberta, length).double().numpy()
+        sums, counts = np.bincount(bins, losses), np.bincount(bins)
+        held = counts.nonzero()[0].tolist()
+        return Losses(*(tuple(column[i] for i in held) for column in (starts, sums.tolist(), counts.tolist())))
+
+
+def read_split(corpus: Path, split: str, least: int) -> np.ndarray:
+    """The ids of a split, one after another.
+
+    Args:
+        corpus: a prepared corpus without shards, or one of its shards.
+        split: train or valid.
+        least: the tokens that it must have.
+
+    Raises:
+        OSError: the corpus does not have the split.
+        UserError: it is shorter.
+    """
+    stream = token_stream(str(corpus / split), load_dictionary(corpus / DICTIONARY_FILE))
+    if len(stream) < least:
+        raise UserError(f"{corpus}: {split} has {len(stream):,} tokens, fewer than the longest block, {least:,}")
+    return stream
+
+
+def bin_starts(length: int) -> list[int]:
+    """The first positions of the bins of a row: ``BINS`` of equal width, the outer ones divided as ``NEAR`` says."""
+    width = length // BINS
+    near = [end for distance in NEAR if distance < width for end in (distance, length - distance)]
+    return sorted([*range(0, length, width), *near])
