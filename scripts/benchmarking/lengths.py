@@ -17,8 +17,8 @@ from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.training.provenance import compose_configuration, digest_file
+from fairseq_linformer.system.files import check_data_path, write_whole
+from fairseq_linformer.training.provenance import digest_file
 
 from .lengths_report import Pretrained, draw_lengths, lengths_tables
 from .masked_text import BINS, Losses, MaskedText, read_split
@@ -63,7 +63,8 @@ class AtLength(Comparison):
             run = (name, self.learning_rates[0], self.seeds[0])
             folder, overrides = self.folder(*run), self.overrides(*run)
             training = planned(self.data.absolute(), folder, self.updates, EMBED_DIM, overrides)
-            model = compose_configuration(training.config, training.settings)["model"]
+            options = training.provenance.configuration.items()
+            model = {option.removeprefix("model."): x for option, x in options if option.startswith("model.")}
             resolve_config(Namespace(**model), self.length)
             training.check()
 
@@ -136,6 +137,7 @@ class LengthComparison:
     rounds: int
 
     def __post_init__(self) -> None:
+        check_data_path(self.data.absolute())
         allowed = f"a multiple of {BINS} that divides the longest of --lengths, {self.tokens}"
         for n in self.lengths:
             check("--lengths", n, n % BINS == 0 and self.tokens % n == 0, allowed)

@@ -12,7 +12,7 @@ CONFIG = "pretrain/tiny_512"
 def pretrain(data: Path, folder: Path, updates: int, embed_dim: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
     """Trains in `folder`, or resumes there; a complete run is not repeated.
 
-    Args: as ``planned`` has them.
+    The arguments are those of ``planned``.
 
     Returns:
         The rows that fairseq logged, as ``Training.run`` returns them.

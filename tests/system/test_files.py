@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import quickstart
+from benchmarking.lengths import LengthComparison
 from benchmarking.mechanisms import compare_mechanisms
 from benchmarking.multipliers import compare_multipliers
 from benchmarking.variants import Comparison
@@ -102,6 +103,7 @@ COMPARED = {"learning_rates": [0.1], "seeds": [1], "updates": 1, "jobs": 1}
         (prepare_imdb, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
         (Comparison, {"data": SPLIT, "out": NONE, "variants": {}, **COMPARED}),
         (compare_mechanisms, {"data": SPLIT, "out": NONE, "attentions": [], "rounds": 1, **COMPARED}),
+        (LengthComparison, {"data": SPLIT, "out": NONE, "lengths": [512], "variants": {}, "rounds": 1, **COMPARED}),
         (compare_multipliers, {"data": SPLIT, "out": NONE, "lengths": [512], "multipliers": [1.0], **COMPARED}),
         (
             quickstart.quickstart,
