@@ -136,7 +136,7 @@ def draw_lengths(pretrained: Sequence[Pretrained], path: Path) -> None:
     above, middle, below = figure.subfigures(3, 1, squeeze=False)[:, 0]
     _draw_over_lengths(above, pretrained, names)
     for part, draw in ((middle, _draw_positions), (below, _draw_times)):
-        panels = part.subplots(1, len(names), squeeze=False, sharey=True)[0]
+        panels = part.subplots(1, len(names), squeeze=False, sharex=True, sharey=True)[0]
         for panel, name in zip(panels, names, strict=True):
             for own, style in _styled([own for own in pretrained if own.name == name]):
                 draw(panel, own, style)
@@ -196,6 +196,9 @@ def _draw_times(panel: Axes, own: Pretrained, style: Mapping[str, Any]) -> None:
     means = [statistics.mean(values) for values in zip(*(curve.values() for curve in curves), strict=True)]
     panel.plot(minutes, means, marker=".", **style)
     panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter("{x:g}")
     panel.set_xlabel("minutes (updates x median)")
 
 
