@@ -33,7 +33,7 @@ LENGTHS = [512, 1024, 2048, 4096]
 VARIANTS: dict[str, list[str]] = {
     "softmax": ["model.attention=softmax"],
     "control": ["model.projection=mean-pool", "model.projected_length=1"],
-    "linformer": ["model.projected_length=128", "model.projection_multiplier=0.015625"],
+    "linformer": ["model.projected_length=128"],
     "best": ["model.projection=split-pool", "model.projected_length=128", "model.linformer_window=64"],
 }
 OWN = "model.max_positions"  # what is set here, and by no variant
