@@ -21,8 +21,9 @@ from pathlib import Path
 
 import torch
 from benchmarking.options import parse_once_each, refuse_repeated
-from benchmarking.recall import TEST_SEED, Task
+from benchmarking.recall import Task
 from benchmarking.recall_comparison import VARIANTS, RecallComparison, compare_recall
+from benchmarking.small_model import TEST_SEED
 
 from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program

@@ -18,27 +18,19 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from torch import Tensor, nn
+from torch import Tensor
 
-from fairseq_linformer.attention import Attention
 from fairseq_linformer.config import ResolvedConfig
-from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.layer import LocalConvolution
-from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.errors import check
+
+from .small_model import TEST_SEED, SmallTrainer, build_model, configure_model
 
 MODEL = ["_name=linformer_roberta_tiny", "encoder_layers=2", "encoder_embed_dim=128", "encoder_ffn_embed_dim=128"]
 MODEL += ["encoder_attention_heads=2", "encoder_normalize_before=true", "local_conv=3", "sharing=layerwise"]
 MODEL += ["dropout=0", "attention_dropout=0"]
 TOKENS = 1024  # of each update, at least one row
-WARM_UP = 50  # updates
 TESTED = 1024  # queries, at least, for each number of pairs
-TEST_SEED = 2**32 - 1  # above all seeds of trainings; PyTorch takes a seed modulo 2^32
 FIRST = 4  # number of the first key in the dictionary, after fairseq's own symbols
-# The first weights of the local convolution and of the positions, as multiples of those that the encoder draws.
-CONVOLUTION, POSITIONS = 3.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -103,86 +95,35 @@ class Task:
 
 
 def configure(overrides: Sequence[str], length: int) -> ResolvedConfig:
-    """The model's configuration from Hydra-style overrides of ``MODEL``: ``model.attention=softmax``.
-
-    Raises:
-        UserError: an override is of something else than the model, is unknown, or cannot work.
-    """
-    for override in overrides:
-        name, mark, value = override.partition("=")
-        check(name, value, bool(mark) and name.startswith("model."), "model.OPTION=VALUE")
-    own = [override.removeprefix("model.") for override in overrides]
-    try:
-        options = OmegaConf.from_dotlist([*MODEL, *own])
-    except OmegaConfBaseException as error:
-        raise UserError(f"{' '.join(overrides)}: {str(error).splitlines()[0]}") from error
-    return resolve_config(options, length)
+    """The model's configuration from Hydra-style overrides of ``MODEL``, as ``configure_model`` takes them."""
+    return configure_model(MODEL, overrides, length)
 
 
-@torch.no_grad()
-def build_model(task: Task, config: ResolvedConfig, seed: int) -> LinformerRobertaModel:
-    """The model with weights drawn from a seed, larger than RoBERTa's.
-
-    RoBERTa's standard deviation of 0.02 is d^-0.5 at d = 2,500. With it, with the encoder's own convolution and with
-    positions as large as tokens, full attention took longer to tell which values a row holds than a run takes here.
-    """
-    dictionary = Dictionary()
-    for number in range(FIRST, task.mask):
-        dictionary.add_symbol(f"symbol{number}")
-    dictionary.add_symbol("<mask>")
-    torch.manual_seed(seed)
-    model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
-    model.encoder.sentence_encoder.embed_positions.weight.mul_(POSITIONS)
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5)
-        elif isinstance(module, LocalConvolution):
-            module.conv.weight.mul_(CONVOLUTION)
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.finish_initialisation()  # what starts from other weights
-    return model
-
-
-class Trainer:
+class Trainer(SmallTrainer):
     """A model, its optimizer, and the batches of one seed.
 
     Args:
         task: what is drawn.
         config: of the model.
-        rate: the learning rate after ``WARM_UP`` updates; it then falls linearly to zero.
+        rate: the learning rate after the warm-up; it then falls linearly to zero.
         seed: of weights and batches.
         updates: of the whole training.
     """
 
     def __init__(self, task: Task, config: ResolvedConfig, rate: float, seed: int, updates: int):
-        self.task, self.updates = task, updates
-        self.model = build_model(task, config, seed)
-        self.generator = torch.Generator().manual_seed(seed)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, betas=(0.9, 0.98))
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._factor)
+        self.task = task
+        dictionary = Dictionary()
+        for number in range(FIRST, task.mask):
+            dictionary.add_symbol(f"symbol{number}")
+        dictionary.add_symbol("<mask>")
+        super().__init__(build_model(config, dictionary, seed), rate, seed, updates)
 
-    def _factor(self, update: int) -> float:
-        left = (self.updates - update) / max(1, self.updates - WARM_UP)
-        return max(0.0, min((update + 1) / WARM_UP, left))
-
-    def train(self) -> None:
-        """All updates."""
-        self.model.train()
-        for _ in range(self.updates):
-            self.step()
-
-    def step(self) -> None:
-        """One update on a new batch."""
+    def loss(self) -> Tensor:
         number = int(torch.randint(len(self.task.pairs), (), generator=self.generator))
         rows = max(1, TOKENS // self.task.length)
         tokens, masked, answers = self.task.draw(rows, self.task.pairs[number], self.generator)
         logits = self.model(tokens, masked_tokens=masked, padded=False)[0]
-        F.cross_entropy(logits, answers).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.schedule.step()
+        return F.cross_entropy(logits, answers)
 
     @torch.no_grad()
     def recall(self) -> dict[int, float]:

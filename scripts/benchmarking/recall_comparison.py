@@ -1,6 +1,5 @@
 """Variants of one small model on masked associative recall: what they bring back, and cost (scripts/recall.py)."""
 
-import hashlib
 import itertools
 import json
 import statistics
@@ -8,21 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 import fairseq_linformer
 from fairseq_linformer.config import ResolvedConfig, architecture_options
 from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.system.state import read_state
 
-from . import recall
-from .measuring import Machine, in_turns, spread
+from . import recall, small_model
+from .measuring import Machine
 from .recall import Task, Trainer, configure
 from .runner import code_digest
+from .trials import Result, Trials, mean_score, once, timed_once
 from .variants import with_deviation
 
 # What is compared unless the user says otherwise. The windows, blocks and hashes are small because rows are short.
@@ -48,12 +46,7 @@ VARIANTS: dict[str, list[str]] = {
     "sparse": ["model.attention=sparse"],
     "reformer-8": ["model.attention=reformer", "model.reformer_chunk_length=8"],
 }
-CODE = (Path(fairseq_linformer.__file__).parent, Path(recall.__file__))  # on which a run depends
-
-
-class _Kept(TypedDict):
-    made_of: dict[str, Any]
-    result: dict[str, float]
+CODE = (Path(fairseq_linformer.__file__).parent, Path(recall.__file__), Path(small_model.__file__))  # of a run
 
 
 @dataclass(frozen=True)
@@ -121,49 +114,28 @@ class RecallComparison:
 
     def run(self) -> list[Recalled]:
         """Trains and measures what is not complete; prints a line for each run."""
-        configs, runs = self.configs, len(self.learning_rates) + len(self.seeds) - 1
-        with tqdm(total=len(configs) * runs, unit="run", disable=None, desc=f"n={self.task.length}") as bar:
-            trained = {name: self._tune(name, bar) for name in configs}
-        costs = self._costs()
-        return [Recalled(name, *own, costs[name]) for name, own in trained.items()]
+        names = list(self.configs)
+        trials = Trials(names, self.learning_rates, self.seeds, self._train, mean_score, _in_words)
+        trained = trials.run(f"n={self.task.length}")
+        costs = timed_once(self.out, self._origin(names), names, self._steps, self.rounds)
+        return [
+            Recalled(name, runs.tried, runs.learning_rate, _by_pairs(runs.results), costs[name])
+            for name, runs in trained.items()
+        ]
 
-    def _tune(self, name: str, bar: "tqdm[Any]") -> tuple[dict[float, float], float, dict[int, dict[int, float]]]:
-        """Mean shares by learning rate, the best of the rates, and with it the shares by seed and D."""
-        first, *others = self.seeds
-        tried = {rate: self._train(name, rate, first, bar) for rate in self.learning_rates}
-        means = {rate: statistics.mean(shares.values()) for rate, shares in tried.items()}
-        best = max(means, key=lambda rate: means[rate])
-        return means, best, {first: tried[best], **{seed: self._train(name, best, seed, bar) for seed in others}}
-
-    def _train(self, name: str, rate: float, seed: int, bar: "tqdm[Any]") -> dict[int, float]:
+    def _train(self, name: str, rate: float, seed: int) -> Result:
         """The shares of one run by D."""
 
-        def result() -> dict[str, float]:
+        def result() -> Result:
             trainer = Trainer(self.task, self.configs[name], rate, seed, self.updates)
             trainer.train()
             return {str(pairs): share for pairs, share in trainer.recall().items()}
 
         made_of = {**self._origin([name]), "learning_rate": rate, "seed": seed, "updates": self.updates}
-        kept = _once(self.out / name / f"lr{rate:g}", f"seed{seed}", made_of, result)
-        shares = {int(pairs): share for pairs, share in kept.items()}
-        bar.write(
-            f"{name}, lr {rate:g}, seed {seed}: {', '.join(f'{_percent(x)} of D={D}' for D, x in shares.items())}"
-        )
-        bar.update()
-        return shares
+        return once(self.out / name / f"lr{rate:g}", f"seed{seed}", made_of, result)
 
-    def _costs(self) -> dict[str, dict[str, float]]:
-        """Seconds of an update by variant, measured in turns, unless that was done on this machine."""
-
-        def result() -> dict[str, float]:
-            steps = {name: Trainer(self.task, own, 1e-4, 1, 10**6).step for name, own in self.configs.items()}
-            in_turns(steps, rounds=2)  # to warm up
-            seconds = in_turns(steps, self.rounds)
-            return {f"{name} {what}": x for name, own in seconds.items() for what, x in spread(own).items()}
-
-        about = {**Machine("cpu", "float32").describe(), "rounds": self.rounds}
-        kept = _once(self.out, "cost", {**self._origin(list(self.configs)), **about}, result)
-        return {name: {what: kept[f"{name} {what}"] for what in ("seconds", "low", "high")} for name in self.configs}
+    def _steps(self) -> dict[str, Callable[[], None]]:
+        return {name: Trainer(self.task, own, 1e-4, 1, 10**6).step for name, own in self.configs.items()}
 
     def _origin(self, names: Sequence[str]) -> dict[str, Any]:
         """What runs of these variants depend on, training aside."""
@@ -171,16 +143,13 @@ class RecallComparison:
         return {"code": code_digest(CODE), "torch": torch.__version__, "task": asdict(self.task), "models": models}
 
 
-def _once(folder: Path, name: str, made_of: dict[str, Any], result: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """A result, from the file that is named after what it is made of; if there is none, it is computed and kept."""
-    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
-    file = folder / f"{name}-{digest}.json"
-    if file.is_file():
-        return read_state(file, _Kept)["result"]
-    kept = _Kept(made_of=made_of, result=result())
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(kept, indent=1) + "\n")
-    return kept["result"]
+def _by_pairs(results: Mapping[int, Result]) -> dict[int, dict[int, float]]:
+    """The shares by seed and D."""
+    return {seed: {int(pairs): share for pairs, share in own.items()} for seed, own in results.items()}
+
+
+def _in_words(shares: Result) -> str:
+    return ", ".join(f"{100 * share:.0f} % of D={pairs}" for pairs, share in shares.items())
 
 
 def compare_recall(comparison: RecallComparison) -> str:
@@ -215,10 +184,6 @@ def as_table(recalled: Sequence[Recalled], updates: int) -> str:
     for own in recalled:
         lines.append(f"| {own.name} | {' | '.join(f'{100 * own.tried[rate]:.1f}' for rate in rates)} |")
     return "\n".join(lines)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:

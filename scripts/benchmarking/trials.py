@@ -1,13 +1,17 @@
-"""What comparisons of small models share: results that are kept, and the time of an update.
+"""What comparisons of small models share: runs that are kept, tuned learning rates, and the time of an update.
 
 A result lies in a file that is named after a digest of all that it depends on; it is computed once.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
+
+from tqdm import tqdm
 
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.system.state import read_state
@@ -20,6 +24,67 @@ Result = dict[str, float]  # figures by name
 class _Kept(TypedDict):
     made_of: dict[str, Any]
     result: Result
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a variant.
+
+    Attributes:
+        tried: the figure that chooses, by learning rate, with the first seed.
+        learning_rate: the one of the highest.
+        results: with it, by seed.
+    """
+
+    tried: dict[float, float]
+    learning_rate: float
+    results: dict[int, Result]
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Which runs there are, and what says how good one is.
+
+    Args:
+        names: of the variants.
+        learning_rates: tried with the first seed, for each variant; the other seeds have the best.
+        seeds: one or more.
+        train: a run of a name, a learning rate and a seed.
+        score: the figure of a result that chooses the learning rate, higher is better.
+        describe: a result in words.
+    """
+
+    names: Iterable[str]
+    learning_rates: Sequence[float]
+    seeds: Sequence[int]
+    train: Callable[[str, float, int], Result]
+    score: Callable[[Result], float]
+    describe: Callable[[Result], str]
+
+    def run(self, title: str) -> dict[str, Runs]:
+        """All runs, by variant; prints a line for each."""
+        names = list(self.names)
+        total = len(names) * (len(self.learning_rates) + len(self.seeds) - 1)
+        with tqdm(total=total, unit="run", disable=None, desc=title) as bar:
+            return {name: self._tune(name, bar) for name in names}
+
+    def _tune(self, name: str, bar: "tqdm[Any]") -> Runs:
+        first, *others = self.seeds
+        tried = {rate: self._train(name, rate, first, bar) for rate in self.learning_rates}
+        scores = {rate: self.score(result) for rate, result in tried.items()}
+        best = max(scores, key=lambda rate: scores[rate])
+        return Runs(scores, best, {first: tried[best], **{seed: self._train(name, best, seed, bar) for seed in others}})
+
+    def _train(self, name: str, rate: float, seed: int, bar: "tqdm[Any]") -> Result:
+        result = self.train(name, rate, seed)
+        bar.write(f"{name}, lr {rate:g}, seed {seed}: {self.describe(result)}")
+        bar.update()
+        return result
+
+
+def mean_score(result: Result) -> float:
+    """The mean of all figures."""
+    return statistics.mean(result.values())
 
 
 def once(folder: Path, name: str, made_of: dict[str, Any], result: Callable[[], Result]) -> Result:

@@ -1,0 +1,105 @@
+"""Small models of the package that a comparison trains from scratch in minutes: their weights and their training."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from fairseq.data import Dictionary
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor, nn
+
+from fairseq_linformer.attention import Attention
+from fairseq_linformer.config import ResolvedConfig
+from fairseq_linformer.errors import UserError, check
+from fairseq_linformer.layer import LocalConvolution
+from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
+from fairseq_linformer.resolve import resolve_config
+
+TEST_SEED = 2**32 - 1  # above all seeds of trainings; PyTorch takes a seed modulo 2^32
+WARM_UP = 50  # updates
+HEAD = "label"  # the name of a classification head
+# The first weights of the local convolution and of the positions, as multiples of those that the encoder draws.
+CONVOLUTION, POSITIONS = 3.0, 0.2
+
+
+def configure_model(base: Sequence[str], overrides: Sequence[str], length: int) -> ResolvedConfig:
+    """The model's configuration from Hydra-style overrides of `base`: ``model.attention=softmax``.
+
+    Raises:
+        UserError: an override is of something else than the model, is unknown, or cannot work.
+    """
+    for override in overrides:
+        name, mark, value = override.partition("=")
+        check(name, value, bool(mark) and name.startswith("model."), "model.OPTION=VALUE")
+    own = [override.removeprefix("model.") for override in overrides]
+    try:
+        options = OmegaConf.from_dotlist([*base, *own])
+    except OmegaConfBaseException as error:
+        raise UserError(f"{' '.join(overrides)}: {str(error).splitlines()[0]}") from error
+    return resolve_config(options, length)
+
+
+@torch.no_grad()
+def build_model(
+    config: ResolvedConfig, dictionary: Dictionary, seed: int, classes: int | None = None
+) -> LinformerRobertaModel:
+    """The model with weights drawn from a seed, larger than RoBERTa's, and with a head ``HEAD`` for that many classes.
+
+    RoBERTa's standard deviation of 0.02 is d^-0.5 at d = 2,500. With it, with the encoder's own convolution and with
+    positions as large as tokens, full attention took longer to tell which values a row of scripts/recall.py holds than
+    a run takes there.
+    """
+    torch.manual_seed(seed)
+    model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
+    if classes is not None:
+        model.register_classification_head(HEAD, num_classes=classes)
+    model.encoder.sentence_encoder.embed_positions.weight.mul_(POSITIONS)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5)
+        elif isinstance(module, LocalConvolution):
+            module.conv.weight.mul_(CONVOLUTION)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.finish_initialisation()  # what starts from other weights
+    return model
+
+
+class SmallTrainer(ABC):
+    """A model, its optimizer, and what draws the batches of one seed.
+
+    Args:
+        model: with its first weights.
+        rate: the learning rate after ``WARM_UP`` updates; it then falls linearly to zero.
+        seed: of batches.
+        updates: of the whole training.
+    """
+
+    def __init__(self, model: LinformerRobertaModel, rate: float, seed: int, updates: int):
+        self.model, self.updates = model, updates
+        self.generator = torch.Generator().manual_seed(seed)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, betas=(0.9, 0.98))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._factor)
+
+    def _factor(self, update: int) -> float:
+        left = (self.updates - update) / max(1, self.updates - WARM_UP)
+        return max(0.0, min((update + 1) / WARM_UP, left))
+
+    @abstractmethod
+    def loss(self) -> Tensor:
+        """Of a new batch."""
+
+    def train(self) -> None:
+        """All updates."""
+        self.model.train()
+        for _ in range(self.updates):
+            self.step()
+
+    def step(self) -> None:
+        """One update on a new batch."""
+        self.loss().backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.schedule.step()
