@@ -10,7 +10,7 @@ sets are looked at once. The same folder gives the same figures.
 import itertools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,19 +65,34 @@ def baseline(folder: Path) -> dict[str, dict[str, float]]:
         ends = itertools.accumulate(len(words) for words in train.labels)
         kept = max(1, sum(end <= MOST_WORDS for end in ends))
         train = _Split(train.texts[:kept], train.labels[:kept])
-    features = _Features(task, train.texts)
-    matrices = {split: features.of(rows.texts) for split, rows in splits.items() if split != "train"}
-    matrix = features.of(train.texts)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of a strength that is then not the best
-        warnings.filterwarnings("ignore", "Label .* is present in all training examples|Label not .* is present")
-        strength = _best_strength(task, matrix, train.labels)
-        predict = {split: _predict(task, strength, matrix, train.labels, matrices[split]) for split in matrices}
+    asked = {split: rows.texts for split, rows in splits.items() if split != "train"}
+    predict = learn_and_predict(task, train.texts, train.labels, asked)
     return {
         split: score(task, rows.labels, _in_rows(task, predict[split], rows.labels))
         for split, rows in splits.items()
         if split != "train"
     }
+
+
+def learn_and_predict(
+    task: Task, texts: Sequence[Sequence[str]], labels: Sequence, asked: Mapping[str, Sequence[Sequence[str]]]
+) -> dict[str, list]:
+    """What the baseline says of texts, by split: a label per text; of token labels one per word, in one list.
+
+    Args:
+        task: its kind and its classes.
+        texts: to learn from, one or two per row; of token labels, the words of each row.
+        labels: of each, as ``score`` takes them.
+        asked: the texts of each split.
+    """
+    features = _Features(task, texts)
+    matrices = {split: features.of(rows) for split, rows in asked.items()}
+    matrix = features.of(texts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of a strength that is then not the best
+        warnings.filterwarnings("ignore", "Label .* is present in all training examples|Label not .* is present")
+        strength = _best_strength(task, matrix, labels)
+        return {split: _predict(task, strength, matrix, labels, matrices[split]) for split in matrices}
 
 
 def _read_split(folder: Path, split: str, task: Task, tokenizer: Tokenizer) -> _Split:

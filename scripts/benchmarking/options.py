@@ -29,7 +29,7 @@ def parse_once_each(parser: argparse.ArgumentParser, words: Sequence[str] | None
     """The arguments, of which seeds, learning rates and the options named after them hold each value once."""
     arguments = parser.parse_args(words)
     for option in ("--seeds", "--learning-rates", *more):
-        refuse_repeated(parser, option, getattr(arguments, option.lstrip("-").replace("-", "_")))
+        refuse_repeated(parser, option, getattr(arguments, option.lstrip("-").replace("-", "_")) or [])
     return arguments
 
 

@@ -1,0 +1,61 @@
+"""The tasks of scripts/long_documents.py: what makes their rows, what they need, and how a model trains on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairseq_linformer.errors import UserError, check
+
+from . import book_tasks, lra, review_tasks
+from .listops import listops
+from .rows_of_text import Request, TaskData
+
+
+@dataclass(frozen=True)
+class LongTask:
+    """One task.
+
+    Attributes:
+        make: its rows.
+        needs: what of ``Request`` it reads.
+        updates: of a run, unless the user says otherwise.
+        tokens: of an update, likewise.
+        learning_rates: that are tried, likewise.
+        local_conv: width of the model's local convolution.
+        column: the Long Range Arena's name of it, where it is one of its tasks.
+    """
+
+    make: Callable[[Request], TaskData]
+    needs: tuple[str, ...] = ()
+    updates: int = 1_000
+    tokens: int = 4_096
+    learning_rates: tuple[float, ...] = (0.0005, 0.001, 0.002)
+    local_conv: int = 3
+    column: str | None = None
+
+
+TASKS = {
+    "books": LongTask(book_tasks.books, ("texts", "tokenizer")),
+    "needles": LongTask(book_tasks.needles, ("texts", "tokenizer")),
+    "imdb": LongTask(review_tasks.imdb, ("source", "tokenizer")),
+    "imdb-bytes": LongTask(review_tasks.imdb_bytes, ("source",), column="Text"),
+    "listops": LongTask(listops, column="ListOps"),
+    "lra-listops": LongTask(lra.lra_listops, ("source",), column="ListOps"),
+    "lra-retrieval": LongTask(lra.lra_retrieval, ("source",), column="Retrieval"),
+    "lra-pathfinder": LongTask(lra.lra_pathfinder, ("source",), column="Pathfinder"),
+}
+
+
+def make_rows(name: str, request: Request) -> TaskData:
+    """The rows of a task.
+
+    Raises:
+        OSError: what it reads is not there.
+        UserError: the task is unknown, lacks something that it needs or has no use for, or cannot have this n.
+    """
+    check("task", name, name in TASKS, f"one of {', '.join(TASKS)}")
+    task = TASKS[name]
+    for option in ("texts", "tokenizer", "source"):
+        given = getattr(request, option) is not None
+        if given != (option in task.needs):
+            raise UserError(f"--task {name} {'has no use for' if given else 'needs'} --{option}")
+    return task.make(request)
