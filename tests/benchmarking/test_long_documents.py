@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from benchmarking import long_comparison
-from benchmarking.long_comparison import LongComparison, as_table, configure, default_variants
+from benchmarking.long_comparison import LongComparison, as_table, compare_long, configure, default_variants
 from benchmarking.long_documents import Trainer
 from benchmarking.rows_of_text import PAD, Labelled, TaskData, as_rows, symbols_dictionary
-from long_documents import parse_arguments
+from long_documents import comparisons, parse_arguments
 
 from fairseq_linformer.attention import ATTENTIONS
-from tests.helpers.commands import last_line, run
+from tests.helpers.commands import run
 
 LENGTH = 24
 TINY = ["model.encoder_embed_dim=16", "model.encoder_ffn_embed_dim=16"]
@@ -126,23 +126,23 @@ def test_a_run_belongs_to_all_that_made_it(stub, tmp_path, monkeypatch):
     stub += [None] * 3  # none is interrupted
     comparison(tmp_path).run()
     changed = replace(DATA, test=make_part(40, 4))
+    none = default_variants(LENGTH)["none"]
     for change, expected in (
         ({"updates": 6}, 6),
         ({"tokens": 48}, 6),
-        ({"data": changed, "seeds": [1]}, 4),
-        ({"variants": {"softmax": ["model.attention=softmax", "model.local_conv=5"], "none": []}}, 3),
+        ({"learning_rates": [0.1, 0.2, 0.3]}, 2),
+        ({"variants": {"softmax": ["model.attention=softmax", "model.local_conv=5"], "none": none}}, 3),
     ):
         del stub[3:]
-        if "variants" in change:
-            change["variants"]["none"] = default_variants(LENGTH)["none"]
-        comparison(tmp_path, **change).run() if "data" not in change else comparison(tmp_path, **change)._train(
-            "none", 0.1, 1
-        )
-        assert len(stub) == 3 + (1 if "data" in change else expected), change
+        comparison(tmp_path, **change).run()
+        assert len(stub) == 3 + expected, change
+    del stub[3:]
+    comparison(tmp_path, data=changed)._train("none", 0.1, 1)
+    assert len(stub) == 3 + 1, "other rows"
     monkeypatch.setattr(long_comparison, "code_digest", lambda code: "of other code")
     del stub[3:]
     comparison(tmp_path).run()
-    assert len(stub) == 3 + 6
+    assert len(stub) == 3 + 6, "other code"
 
 
 def results(variants, **changes):
@@ -179,27 +179,47 @@ def test_the_table_has_every_variant_the_baseline_and_what_was_published():
     assert "LRA" not in own and "Published" not in own and own.splitlines()[1] == "|---|---|---|---|"
 
 
+def words_of_command(folder, *more):
+    tiny = ["--learning-rates", "0.001", "--seeds", "1", "--updates", "2", "--tokens", "64", "--rows", "40"]
+    words = ["--task", "listops", "--out", str(folder), "--rounds", "1", "--test-rows", "8", *tiny]
+    return [*words, "--variant", "softmax", "model.attention=softmax", *TINY, "--variant", "k4", *more]
+
+
 @pytest.mark.slow
-def test_the_command_trains_times_draws_and_trains_nothing_again(tmp_path):
-    tiny = ["--learning-rates", 0.001, "--seeds", 1, "--updates", 2, "--tokens", 64, "--rows", 40, "--test-rows", 8]
-    words = ["scripts/long_documents.py", "--task", "listops", "--out", "o", "--rounds", 1, *tiny]
-    words += ["--variant", "softmax", "model.attention=softmax", *TINY, "--variant", "k4", "model.projected_length=4"]
-    printed = run(*words, "--lengths", 32, 48, cwd=tmp_path)
+def test_the_command_trains_times_and_draws_and_trains_nothing_again(tmp_path, monkeypatch):
+    words = [*words_of_command(tmp_path, "model.projected_length=4"), "--lengths", "32", "48"]
+    printed = run("scripts/long_documents.py", *words, cwd=tmp_path)
     assert printed.count("k4, lr 0.001, seed 1:") == 2
-    made = {file: file.stat().st_mtime_ns for file in (tmp_path / "o/listops").rglob("*-*.json")}
-    assert len(made) == 2 * 4, "two runs, the times and the baseline of each length"
+    folder = tmp_path / "listops"
+    assert len(list(folder.rglob("*-*.json"))) == 2 * 4, "two runs, the times and the baseline of each length"
     for n in (32, 48):
-        found = json.loads((tmp_path / f"o/listops/n{n}/results.json").read_text())
+        found = json.loads((folder / f"n{n}/results.json").read_text())
         assert [own["name"] for own in found["variants"]] == ["softmax", "k4"] and found["length"] == n
         assert found["rows"] == {"train": 40, "valid": 8, "test": 8} and 0 <= found["baseline"] <= 1
-        assert (tmp_path / f"o/listops/n{n}/results.md").read_text().strip() in printed
-    assert (tmp_path / "o/listops/lengths.png").stat().st_size > 10_000
-    run(*words, "--lengths", 32, 48, cwd=tmp_path)
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "o/listops").rglob("*-*.json")} == made
-    refused = run(*words, "--lengths", 32, 9999, cwd=tmp_path, status=1)
-    assert last_line(refused).startswith("error: lengths=9999 is not allowed")
-    broken = run(*words[:-1], "model.projected_length=99", "--lengths", 32, cwd=tmp_path, status=1)
-    assert "projected_length" in last_line(broken)
+        assert (folder / f"n{n}/results.md").read_text().strip() in printed
+    assert (folder / "lengths.png").stat().st_size > 10_000
+    monkeypatch.setattr(long_comparison, "Trainer", None)
+    monkeypatch.setattr(long_comparison.baseline, "learn_and_predict", None)
+    torch_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the command's, whose times belong to it
+    for again in comparisons(parse_arguments(words)):
+        assert compare_long(again) in printed
+    torch.set_num_threads(torch_threads)
+
+
+@pytest.mark.parametrize(
+    ("more", "lengths", "said"),
+    [
+        (["model.projected_length=4"], ["32", "9999"], "lengths=9999 is not allowed"),
+        (["model.projected_length=99"], ["32"], "projected_length=.*99"),
+        (["optimization.lr=1"], ["32"], "optimization.lr=1 is not allowed"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_work(tmp_path, more, lengths, said):
+    arguments = parse_arguments([*words_of_command(tmp_path / "o", *more), "--lengths", *lengths])
+    with pytest.raises(ValueError, match=said):
+        comparisons(arguments)
+    assert not (tmp_path / "o").exists()
 
 
 def test_what_is_typed_twice_or_together_is_refused(capsys):
