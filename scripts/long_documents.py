@@ -40,6 +40,14 @@ DEFAULT = [name for name in NAMES if name != "nystrom"]
 OFFICIAL_ROWS = 200_000  # more than any official train has
 
 
+def by_task(what: str) -> str:
+    """The defaults of an option: of all tasks, and of those that have others."""
+    values = {name: str(getattr(task, what)).strip("()").replace(",", "") for name, task in TASKS.items()}
+    usual = max(values.values(), key=list(values.values()).count)
+    others = ", ".join(f"{name}: {value}" for name, value in values.items() if value != usual)
+    return f"default {usual}; {others}"
+
+
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a ``LongComparison``, with lengths, sources and threads."""
     parser = make_parser(__doc__)
@@ -56,11 +64,12 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant)
     add("--lengths", metavar="N", nargs="+", type=number(int, least=16, most=65_536), default=[512], help="n (512)")
     rate = number(float, above=0)
-    add("--learning-rates", metavar="LR", nargs="+", type=rate, help="tried for each with the first seed")
+    rates = f"tried for each with the first seed ({by_task('learning_rates')})"
+    add("--learning-rates", metavar="LR", nargs="+", type=rate, help=rates)
     seed = number(int, least=0, most=TEST_SEED - 1)
     add("--seeds", metavar="N", nargs="+", type=seed, default=[1, 2, 3], help="(1 2 3)")
-    add("--updates", metavar="N", type=count, help="of every run")
-    add("--tokens", metavar="N", type=count, help="of an update, with padding; at least one row")
+    add("--updates", metavar="N", type=count, help=f"of every run ({by_task('updates')})")
+    add("--tokens", metavar="N", type=count, help=f"of an update, at least one row ({by_task('tokens')})")
     add("--rows", metavar="N", type=count, help="to train on, at most (default: each is seen once; imdb: all)")
     add("--test-rows", metavar="N", type=count, default=512, help="of the test, and for the learning rate (512)")
     add("--rounds", metavar="N", type=count, default=15, help="times that an update is measured (15)")

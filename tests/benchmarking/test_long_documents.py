@@ -34,7 +34,7 @@ DATA = TaskData(make_part(64, 1), make_part(8, 2), make_part(40, 3), symbols_dic
 
 
 def trained(overrides, seed=1, updates=3, rate=0.001):
-    trainer = Trainer(DATA, configure([*overrides, *TINY], LENGTH, 3), rate, seed, updates, tokens=96)
+    trainer = Trainer(DATA, configure([*overrides, *TINY], LENGTH), rate, seed, updates, tokens=96)
     trainer.train()
     return trainer
 
@@ -72,7 +72,7 @@ def test_full_attention_finds_the_symbol_that_says_the_label():
 
 @pytest.mark.parametrize("length", [16, 64, 512, 8192])
 def test_the_variants_fit_every_length(length):
-    configs = {name: configure(own, length, 3) for name, own in default_variants(length).items()}
+    configs = {name: configure(own, length) for name, own in default_variants(length).items()}
     assert configs["control"].projected_length == [1, 1]
     assert {config.attention for config in configs.values()} <= set(ATTENTIONS)
 
