@@ -46,6 +46,8 @@ def draw_lengths(done: Sequence[Mapping[str, Any]], path: Path) -> None:
         scale_lengths(panel, lengths)
         panel.grid(color="0.9")
     accuracies.set(xlabel="n", ylabel="test rows found, %", ylim=(0, 105), title=done[0]["task"])
+    tokens = " and ".join(sorted({f"{results['tokens']:,}" for results in done}))
     times.set(xlabel="n", ylabel="ms per update (median, quartiles)", ylim=(0, None))
+    times.set_title(f"an update has {tokens} tokens, at least one row")
     figure.legend(*accuracies.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     figure.savefig(path, dpi=120)
