@@ -215,7 +215,12 @@ def as_table(results: Results) -> str:
     column = TASKS[results["task"]].column
     theirs = published(column) if column else {}
     about = f"{results['task']}, n = {results['length']}: % of {results['rows']['test']} test rows"
-    head = [f"{about} after {results['updates']} updates", "lr", f"{len(first['accuracies'])} seeds", "ms per update"]
+    head = [
+        f"{about} after {results['updates']} updates",
+        "lr",
+        f"seeds {', '.join(first['accuracies'])}",
+        "ms per update",
+    ]
     lines = [_row([*head, f"LRA, {column}"] if column else head)]
     lines.append("|---" * (len(head) + bool(column)) + "|")
     for own in results["variants"]:
