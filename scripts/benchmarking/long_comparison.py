@@ -72,7 +72,7 @@ def default_variants(length: int) -> dict[str, list[str]]:
         "softmax": ["model.attention=softmax"],
         "none": ["model.attention=none"],
         "control": ["model.projection=mean-pool", "model.projected_length=1"],
-        "linformer": [f"model.projected_length={k}", "model.projection_multiplier=0.015625"],
+        "linformer": [f"model.projected_length={k}"],
         "best": ["model.projection=split-pool", f"model.projected_length={k}", f"model.linformer_window={window}"],
         "longformer": ["model.attention=longformer", f"model.longformer_window={2 * (window // 2)}"],
         "performer": ["model.attention=performer"],
