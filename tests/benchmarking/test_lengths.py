@@ -165,7 +165,7 @@ def naive_perplexity(roberta, text, length):
     return math.exp(torch.cat(losses).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_command_trains_measures_and_draws_once(corpus, tmp_path):
     words = ["scripts/compare_lengths.py", "--data", corpus, "--out", "out", "--variant", "means", *MEANS]
     words += ["--lengths", 64, 32, "--learning-rates", 0.01, "--seeds", 1, "--updates", 4, "--rounds", 1]

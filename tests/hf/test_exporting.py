@@ -149,7 +149,9 @@ def test_a_new_model_starts_as_fairseqs(layers):
     model = hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**sizes, projected_length=8))
     attention = model.linformer_roberta.layers[-1].self_attn
     means = torch.eye(8).repeat_interleave(8, dim=1) / 8
-    assert 0 < (attention.key_projection.weight - means).abs().max() < 0.02
+    projection = attention.key_projection
+    assert projection.multiplier == 12 / (4 * 64), "d / 4n"
+    assert 0 < (projection.multiplier * projection.weight - means).abs().max() < 0.02
     assert 0.015 < attention.q_proj.weight.std() < 0.025
     assert attention.q_proj.bias.eq(0).all()
     config = hf.LinformerRobertaConfig(**sizes, attention="longformer", longformer_window=4, longformer_global_tokens=1)
