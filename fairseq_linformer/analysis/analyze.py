@@ -14,7 +14,7 @@ from ..training.provenance import digest_file
 from .looks import check_twins, look, write_page
 from .matrices import distinct_matrices
 from .measuring import Measured, attentions_of, in_short, measure
-from .reading import Analysed, read_blocks, read_line, read_model
+from .reading import Analysed, first_line, predict_line, read_blocks, read_line, read_model
 
 MARK = "analysis.json"  # of a folder: what it is about
 
@@ -67,7 +67,9 @@ def analyze(
 
             draw_training(points, folder / "training.png")
         row = _row_to_look_at(text, model, twin, blocks)
-        _write_looks(folder, [model] if twin is None else [model, twin], row, tokens, made_of)
+        shown = [model] if twin is None else [model, twin]
+        said = [predict_line(one, data, first_line(text)) for one in shown]
+        _write_looks(folder, shown, said, row, tokens, made_of)
         mark.write(json.dumps(made_of | {"beside": twin and twin.about}, indent=1) + "\n")
         return sorted(path.name for path in folder.iterdir())
 
@@ -126,22 +128,31 @@ def _row_to_look_at(text: Path, model: Analysed, twin: Analysed | None, blocks: 
     """The first line for a fine-tuned model, else the first block; no longer than both models read."""
     longest = min(one.options.max_positions for one in (model, twin or model))
     if model.fine_tuned:
-        return read_line(text, model.tokenizer, longest, model.begins)
+        return read_line(first_line(text), model.tokenizer, longest, model.begins)
     return blocks[0, :longest]
 
 
 def _write_looks(
-    folder: Path, models: Sequence[Analysed], row: Tensor, tokens: int, made_of: Mapping[str, Any]
+    folder: Path,
+    models: Sequence[Analysed],
+    said: Sequence[str | None],
+    row: Tensor,
+    tokens: int,
+    made_of: Mapping[str, Any],
 ) -> None:
+    """Where the models look, as numbers, page and pictures; `said` is what each predicts."""
     from .drawing import draw_first_token, draw_looks
 
     found = look(models, row, tokens)
+    for shown, prediction in zip(found["models"], said, strict=True):
+        shown["predicted"] = prediction
     _write(folder / "looks.json", {"made_of": made_of, **found}, indent=None)
     names = " beside ".join(one.about["name"] for one in models)
     note = (
         f"The first {len(found['tokens'])} of {found['length']} tokens; n = {models[0].options.max_positions}, "
         f"{models[0].updates:,} updates."
     )
+    note += "".join(f" {one['name']} predicts: {one['predicted']}." for one in found["models"] if one["predicted"])
     write_page(found, f"Where it looks: {names}", note, folder / "looks.html")
     draw_looks(found, folder / "looks.png")
     if models[0].fine_tuned:

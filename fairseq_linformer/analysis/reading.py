@@ -14,10 +14,12 @@ from ..checkpoint import data_folder, read_checkpoint
 from ..config import ResolvedConfig
 from ..conversion.convert import as_checkpoint, is_of_transformers
 from ..data.prepare.encoding import encode_items
+from ..data.prepare.labelled import Example
 from ..data.prepare.reading import find_files, read_chunks
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..encoder import SentenceEncoder
 from ..errors import UserError
+from ..finetune.prediction import Predictor
 from ..model import LinformerRobertaModel
 from ..training.provenance import digest_file, digest_folder
 from ..untrained import masked_lm_dictionary
@@ -31,6 +33,7 @@ class Analysed:
     """A model to look at, with what it is made of.
 
     Attributes:
+        source: what it was read from.
         encoder: in evaluation mode, on the first GPU or the CPU.
         options: of the model.
         tokenizer: of the text that it was trained on.
@@ -40,6 +43,7 @@ class Analysed:
         about: for JSON: digest, updates and sizes.
     """
 
+    source: Path
     encoder: SentenceEncoder
     options: ResolvedConfig
     tokenizer: Tokenizer
@@ -82,6 +86,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
     names = ("attention", *sizes, *(("projection", "sharing", "projected_length") if uses else ()))
     about = {"name": "/".join(source.absolute().parts[-2:]), "digest": digest, "updates": updates}
     return Analysed(
+        source,
         model.eval().to("cuda" if torch.cuda.is_available() else "cpu").encoder.sentence_encoder,
         options,
         tokenizer,
@@ -118,9 +123,35 @@ def read_blocks(text: Path, tokenizer: Tokenizer, length: int, number: int) -> T
     return torch.cat([torch.full((len(chosen), 1), tokenizer.dictionary.bos()), blocks[chosen]], dim=1)
 
 
-def read_line(text: Path, tokenizer: Tokenizer, length: int, begins: bool) -> Tensor:
-    """The first line that is not blank, as a fine-tuned model reads it: <s> where rows begin so, tokens, </s>; (n,)."""
-    line = next(line for chunk in read_chunks(find_files([text])) for line in chunk.lines if line)
+def first_line(text: Path) -> str:
+    """The first line of a file that is not blank."""
+    return next(line for chunk in read_chunks(find_files([text])) for line in chunk.lines if line)
+
+
+def predict_line(model: Analysed, data: Path | None, line: str) -> str | None:
+    """What a fine-tuned model says of a line, with its probability: "positive (93 %)".
+
+    None where there is nothing to say of a line: of a model that was not fine-tuned, reads pairs, or labels words.
+
+    Args:
+        model: as ``read_model`` gives it.
+        data: that it was read with.
+        line: of text.
+    """
+    if not model.fine_tuned:
+        return None
+    with as_checkpoint(model.source) as checkpoint:
+        predictor = Predictor(checkpoint, data)
+        if predictor.pairs or predictor.record.kind == "token-label":
+            return None
+        (said,) = predictor.texts([Example(line, None)])
+    if isinstance(said.label, tuple):
+        return ", ".join(said.label) or "no label"
+    return f"{said.label} ({said.probabilities[said.label]:.0%})" if said.probabilities else said.label
+
+
+def read_line(line: str, tokenizer: Tokenizer, length: int, begins: bool) -> Tensor:
+    """A line as a fine-tuned model reads it: <s> where rows begin so, tokens, </s>; (n,)."""
     dictionary = tokenizer.dictionary
     start = [dictionary.bos()] if begins else []
     ids = tokenizer.encode([line])[0][: length - len(start) - 1].tolist()

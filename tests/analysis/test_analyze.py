@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from fairseq_linformer.analysis.analyze import analyze
+from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.training.provenance import digest_file
 from tests.helpers.commands import last_line, run
 from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
@@ -97,6 +99,10 @@ def test_a_fine_tuned_checkpoint_looks_at_the_first_line(vocabulary, text, tmp_p
     assert looks["tokens"][0] == "<s>" and looks["tokens"][-1] == "</s>" and looks["length"] == len(looks["tokens"])
     assert line.startswith("".join(looks["tokens"][1:-1]))
     assert [model["attention"] for model in looks["models"]] == ["linformer", "softmax"]
+    for own, source in zip(looks["models"], (checkpoint, twin), strict=True):
+        (said,) = Predictor(source).texts([Example(line, None)])
+        assert own["predicted"] == f"{said.label} ({said.probabilities[said.label]:.0%})"
+        assert f"{own['name']} predicts: {own['predicted']}." in (tmp_path / "out" / "looks.html").read_text()
     assert numbers(tmp_path / "out", "analysis")["beside"]["digest"] == digest_file(twin)
 
 

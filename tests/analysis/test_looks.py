@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from fairseq_linformer.analysis.looks import check_twins, look, write_page
 from fairseq_linformer.analysis.maps import head_maps
 from fairseq_linformer.analysis.measuring import attentions_of, inputs_of
-from fairseq_linformer.analysis.reading import Analysed, read_blocks, read_line, token_texts
+from fairseq_linformer.analysis.reading import Analysed, first_line, read_blocks, read_line, token_texts
 from fairseq_linformer.data.tokenizer import GPT2Tokenizer, load_tokenizer
 from fairseq_linformer.errors import UserError
 from tests.helpers.exports import write_vocabulary
@@ -24,7 +25,7 @@ HOSTILE = ["</script><script>alert(1)</script>", "<!--", "&lt;&amp;", "\u2028", 
 def analysed(attention, name, **options):
     model = small(attention=attention, max_positions=64, **options).eval()
     encoder = model.encoder.sentence_encoder
-    return Analysed(encoder, model.args, Numbers(), 7, True, False, {"name": name})
+    return Analysed(Path(name), encoder, model.args, Numbers(), 7, True, False, {"name": name})
 
 
 def page_data(page):
@@ -117,6 +118,7 @@ def test_blocks_are_those_of_pretraining(text):
 
 def test_a_line_is_read_as_in_fine_tuning(text):
     (text.parent / "line.txt").write_text("\n\n7 8 9\n1\n")
-    assert read_line(text.parent / "line.txt", Numbers(), 10, begins=True).tolist() == [0, 11, 12, 13, 2]
-    assert read_line(text.parent / "line.txt", Numbers(), 4, begins=True).tolist() == [0, 11, 12, 2]
-    assert read_line(text.parent / "line.txt", Numbers(), 3, begins=False).tolist() == [11, 12, 2]
+    line = first_line(text.parent / "line.txt")
+    assert read_line(line, Numbers(), 10, begins=True).tolist() == [0, 11, 12, 13, 2]
+    assert read_line(line, Numbers(), 4, begins=True).tolist() == [0, 11, 12, 2]
+    assert read_line(line, Numbers(), 3, begins=False).tolist() == [11, 12, 2]
