@@ -67,9 +67,7 @@ def analyze(
 
             draw_training(points, folder / "training.png")
         row = _row_to_look_at(text, model, twin, blocks)
-        shown = [model] if twin is None else [model, twin]
-        said = [predict_line(one, data, first_line(text)) for one in shown]
-        _write_looks(folder, shown, said, row, tokens, made_of)
+        _write_looks(folder, [model] if twin is None else [model, twin], text, row, tokens, made_of)
         mark.write(json.dumps(made_of | {"beside": twin and twin.about}, indent=1) + "\n")
         return sorted(path.name for path in folder.iterdir())
 
@@ -135,17 +133,17 @@ def _row_to_look_at(text: Path, model: Analysed, twin: Analysed | None, blocks: 
 def _write_looks(
     folder: Path,
     models: Sequence[Analysed],
-    said: Sequence[str | None],
+    text: Path,
     row: Tensor,
     tokens: int,
     made_of: Mapping[str, Any],
 ) -> None:
-    """Where the models look, as numbers, page and pictures; `said` is what each predicts."""
+    """Where the models look in a row of the text, as numbers, page and pictures."""
     from .drawing import draw_first_token, draw_looks
 
     found = look(models, row, tokens)
-    for shown, prediction in zip(found["models"], said, strict=True):
-        shown["predicted"] = prediction
+    for shown, model in zip(found["models"], models, strict=True):
+        shown["predicted"] = predict_line(model, text)
     _write(folder / "looks.json", {"made_of": made_of, **found}, indent=None)
     names = " beside ".join(one.about["name"] for one in models)
     note = (

@@ -34,6 +34,7 @@ class Analysed:
 
     Attributes:
         source: what it was read from.
+        data: the folder with its vocabulary that was given for it, if any.
         encoder: in evaluation mode, on the first GPU or the CPU.
         options: of the model.
         tokenizer: of the text that it was trained on.
@@ -44,6 +45,7 @@ class Analysed:
     """
 
     source: Path
+    data: Path | None
     encoder: SentenceEncoder
     options: ResolvedConfig
     tokenizer: Tokenizer
@@ -87,6 +89,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
     about = {"name": "/".join(source.absolute().parts[-2:]), "digest": digest, "updates": updates}
     return Analysed(
         source,
+        data,
         model.eval().to("cuda" if torch.cuda.is_available() else "cpu").encoder.sentence_encoder,
         options,
         tokenizer,
@@ -128,23 +131,18 @@ def first_line(text: Path) -> str:
     return next(line for chunk in read_chunks(find_files([text])) for line in chunk.lines if line)
 
 
-def predict_line(model: Analysed, data: Path | None, line: str) -> str | None:
-    """What a fine-tuned model says of a line, with its probability: "positive (93 %)".
+def predict_line(model: Analysed, text: Path) -> str | None:
+    """What a fine-tuned model says of the first line of a file, with its probability: "positive (93 %)".
 
-    None where there is nothing to say of a line: of a model that was not fine-tuned, reads pairs, or labels words.
-
-    Args:
-        model: as ``read_model`` gives it.
-        data: that it was read with.
-        line: of text.
+    None where there is nothing to say: of a model that was not fine-tuned, reads pairs, or labels words.
     """
     if not model.fine_tuned:
         return None
     with as_checkpoint(model.source) as checkpoint:
-        predictor = Predictor(checkpoint, data)
+        predictor = Predictor(checkpoint, model.data)
         if predictor.pairs or predictor.record.kind == "token-label":
             return None
-        (said,) = predictor.texts([Example(line, None)])
+        (said,) = predictor.texts([Example(first_line(text), None)])
     if isinstance(said.label, tuple):
         return ", ".join(said.label) or "no label"
     return f"{said.label} ({said.probabilities[said.label]:.0%})" if said.probabilities else said.label

@@ -25,7 +25,7 @@ HOSTILE = ["</script><script>alert(1)</script>", "<!--", "&lt;&amp;", "\u2028", 
 def analysed(attention, name, **options):
     model = small(attention=attention, max_positions=64, **options).eval()
     encoder = model.encoder.sentence_encoder
-    return Analysed(Path(name), encoder, model.args, Numbers(), 7, True, False, {"name": name})
+    return Analysed(Path(name), None, encoder, model.args, Numbers(), 7, True, False, {"name": name})
 
 
 def page_data(page):
