@@ -20,7 +20,7 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarking.lengths import LENGTHS, VARIANTS, LengthComparison, compare_lengths
-from benchmarking.options import comparison_parser, parse_once_each, refuse_repeated
+from benchmarking.options import add_variants, comparison_parser, own_variants, parse_once_each
 
 from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.cli.program import program
@@ -30,20 +30,14 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a ``LengthComparison``."""
     rates = (0.0025, 0.005, 0.01)
     parser = comparison_parser(__doc__, out="runs/lengths", updates=1500, learning_rates=rates)
-    what = parser.add_mutually_exclusive_group()
-    only = f"those of {', '.join(VARIANTS)} that are compared (default: all)"
-    what.add_argument("--only", metavar="NAME", nargs="+", choices=sorted(VARIANTS), default=[*VARIANTS], help=only)
-    variant = "a name, then overrides of the model: others than these"
-    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant)
+    add_variants(parser, [*VARIANTS])
     length, lengths = number(int, least=16, most=65_536), f"default: {' '.join(map(str, LENGTHS))}"
     parser.add_argument("--lengths", metavar="N", nargs="+", type=length, default=LENGTHS, help=lengths)
     rounds = "times that an update is measured (15)"
     parser.add_argument("--rounds", metavar="N", type=number(int, least=1), default=15, help=rounds)
     arguments = parse_once_each(parser, words, "--only", "--lengths")
-    own = arguments.variant or []
-    refuse_repeated(parser, "--variant", [name for name, *_ in own])
-    named = {name: VARIANTS[name] for name in arguments.only}
-    arguments.variants = {name: overrides for name, *overrides in own} or named
+    named = {name: VARIANTS[name] for name in arguments.only or VARIANTS}
+    arguments.variants = own_variants(parser, arguments) or named
     del arguments.only, arguments.variant
     return arguments
 

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from benchmarking.long_comparison import LongComparison, compare_long, configure, default_variants
 from benchmarking.long_tasks import TASKS, make_rows
-from benchmarking.options import parse_once_each, refuse_repeated
+from benchmarking.options import add_variants, own_variants, parse_once_each
 from benchmarking.rows_of_text import Request
 from benchmarking.small_model import TEST_SEED
 
@@ -57,11 +57,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--tokenizer", metavar="DIR|FILE", type=Path, help="of books, needles and imdb: a prepared corpus or a .model")
     add("--source", metavar="DIR|ARCHIVE", type=Path, help="of imdb and imdb-bytes: aclImdb; of lra-…: lra_release")
     add("--out", metavar="DIR", type=Path, default=Path("runs/long"), help="default: runs/long")
-    what = parser.add_mutually_exclusive_group()
-    only = f"those of {', '.join(NAMES)} that are compared (default: all but nystrom)"
-    what.add_argument("--only", metavar="NAME", nargs="+", choices=sorted(NAMES), help=only)
-    variant = "a name, then overrides of the model: others than these"
-    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant)
+    add_variants(parser, NAMES, "all but nystrom")
     add("--lengths", metavar="N", nargs="+", type=number(int, least=16, most=65_536), default=[512], help="n (512)")
     rate = number(float, above=0)
     rates = f"tried for each with the first seed ({by_task('learning_rates')})"
@@ -80,9 +76,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", metavar="N", type=count, default=15, help="times that an update is measured (15)")
     add("--threads", metavar="N", type=count, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     arguments = parse_once_each(parser, words, "--lengths", "--only")
-    own = arguments.variant or []
-    refuse_repeated(parser, "--variant", [name for name, *_ in own])
-    arguments.variant = {name: overrides for name, *overrides in own}
+    arguments.variant = own_variants(parser, arguments)
     return arguments
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from benchmarking.options import parse_once_each, refuse_repeated
+from benchmarking.options import add_variants, own_variants, parse_once_each
 from benchmarking.recall import Task
 from benchmarking.recall_comparison import VARIANTS, RecallComparison, compare_recall
 from benchmarking.small_model import TEST_SEED
@@ -34,11 +34,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add, count = parser.add_argument, number(int, least=1)
     add("--out", metavar="DIR", type=Path, default=Path("runs/recall"), help="default: runs/recall")
-    what = parser.add_mutually_exclusive_group()
-    only = f"those of {', '.join(VARIANTS)} that are compared (default: all)"
-    what.add_argument("--only", metavar="NAME", nargs="+", choices=sorted(VARIANTS), default=[*VARIANTS], help=only)
-    variant = "a name, then overrides of the model: others than these"
-    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant)
+    add_variants(parser, [*VARIANTS])
     add("--lengths", metavar="N", nargs="+", type=number(int, least=16, most=65_536), default=[64], help="n (64)")
     add("--pairs", metavar="D", nargs="+", type=count, default=[2, 4, 8], help="pairs of a row (2 4 8)")
     rates = "tried for each with the first seed (default 0.001 0.002 0.004)"
@@ -56,10 +52,8 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", metavar="N", type=count, default=15, help="times that an update is measured (15)")
     add("--threads", metavar="N", type=count, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     arguments = parse_once_each(parser, words, "--only", "--lengths", "--pairs")
-    own = arguments.variant or []
-    refuse_repeated(parser, "--variant", [name for name, *_ in own])
-    named = {name: VARIANTS[name] for name in arguments.only}
-    arguments.variants = {name: overrides for name, *overrides in own} or named
+    named = {name: VARIANTS[name] for name in arguments.only or VARIANTS}
+    arguments.variants = own_variants(parser, arguments) or named
     return arguments
 
 

@@ -15,13 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from .masked_text import Losses
-from .plots import scale_lengths
+from .plots import LINES, scale_lengths, style_of
 from .variants import Tuned, with_deviation
-
-# Okabe and Ito's palette, which the colour-blind can tell apart; markers differ for print without colour.
-COLORS = ("#009E73", "#555555", "#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "^osDvP*X"
-DASHES = ("-", "--", "-.", ":")
 
 
 @dataclass(frozen=True)
@@ -155,13 +150,12 @@ def _draw_over_lengths(part: Any, pretrained: Sequence[Pretrained], names: Seque
     }
     panels = part.subplots(1, 2, sharey=True)
     for panel, (title, measure) in zip(panels, measures.items(), strict=True):
-        for name, color, marker in zip(names, itertools.cycle(COLORS), itertools.cycle(MARKERS), strict=False):
+        for number, name in enumerate(names):
             known = {own.length: values for own in pretrained if own.name == name and (values := measure(own))}
             means = [statistics.mean(values) for values in known.values()]
             down = [mean - min(values) for mean, values in zip(means, known.values(), strict=True)]
             up = [max(values) - mean for mean, values in zip(means, known.values(), strict=True)]
-            style: dict[str, Any] = {"color": color, "marker": marker, "capsize": 3, "label": name}
-            panel.errorbar([*known], means, yerr=[down, up], **style)
+            panel.errorbar([*known], means, yerr=[down, up], capsize=3, label=name, **style_of(number))
         scale_lengths(panel, sorted({own.length for own in pretrained}))
         panel.set_xlabel("sequence length n")
         _finish(panel, title)
@@ -172,7 +166,7 @@ def _draw_over_lengths(part: Any, pretrained: Sequence[Pretrained], names: Seque
 def _styled(own: Sequence[Pretrained]) -> list[tuple[Pretrained, dict[str, Any]]]:
     """The lengths of a variant, from dark and full to light and dotted."""
     shades = colormaps["cividis"](np.linspace(0, 0.85, len(own)))
-    lines = zip(own, shades, itertools.cycle(DASHES), strict=False)
+    lines = zip(own, shades, itertools.cycle(LINES), strict=False)
     return [(one, {"color": color, "linestyle": dash, "label": f"n = {one.length:,}"}) for one, color, dash in lines]
 
 

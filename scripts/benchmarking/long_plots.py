@@ -7,12 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from .plots import scale_lengths
+from .plots import scale_lengths, style_of
 
-# Okabe and Ito's palette, which the colour-blind can tell apart; markers and lines differ for print without colour.
-COLORS = ("#009E73", "#000000", "#999999", "#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = "^x.osDv*P<>ph"
-LINES = ("-", "--", "-.", ":")
 BESIDE = {"baseline": ("TF-IDF + linear SVM", "--"), "majority": ("most frequent label", ":")}
 
 
@@ -29,7 +25,7 @@ def draw_lengths(done: Sequence[Mapping[str, Any]], path: Path) -> None:
     for number, name in enumerate(names):
         found = [(r["length"], own) for r in done for own in r["variants"] if own["name"] == name]
         lengths = [n for n, _ in found]
-        style = {"color": COLORS[number % 8], "marker": MARKERS[number % 13], "linestyle": LINES[number % 4]}
+        style = style_of(number)
         shares = [[100 * share for share in own["accuracies"].values()] for _, own in found]
         spread = [statistics.stdev(own) if len(own) > 1 else 0.0 for own in shares]
         accuracies.errorbar(lengths, [statistics.mean(own) for own in shares], spread, capsize=3, label=name, **style)

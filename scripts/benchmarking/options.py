@@ -25,6 +25,28 @@ def comparison_parser(
     return parser
 
 
+def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], default: str = "all") -> None:
+    """Adds --only and --variant, of which a user gives one or none: what is compared.
+
+    Args:
+        parser: of a comparison.
+        names: of the variants that there are.
+        default: in words, those of them that are compared where the user gives neither.
+    """
+    what = parser.add_mutually_exclusive_group()
+    only = f"those of {', '.join(names)} that are compared (default: {default})"
+    what.add_argument("--only", metavar="NAME", nargs="+", choices=sorted(names), help=only)
+    variant = "a name, then overrides of the model: others than these"
+    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant)
+
+
+def own_variants(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """The variants that a user gives by --variant, overrides by name; none where there are none."""
+    own = arguments.variant or []
+    refuse_repeated(parser, "--variant", [name for name, *_ in own])
+    return {name: overrides for name, *overrides in own}
+
+
 def parse_once_each(parser: argparse.ArgumentParser, words: Sequence[str] | None, *more: str) -> argparse.Namespace:
     """The arguments, of which seeds, learning rates and the options named after them hold each value once."""
     arguments = parser.parse_args(words)

@@ -22,6 +22,20 @@ OVERVIEW_STYLES: dict[str, dict[str, Any]] = {
     "fairseq-roberta": {"label": "full attention (fairseq)", "color": "#D55E00", "marker": "D", "linestyle": ":"},
 }
 
+# Of variants that have no style of their own.
+COLORS = ("#009E73", "#000000", "#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+MARKERS = "^xosDv*P.<>ph"
+LINES = ("-", "--", "-.", ":")
+
+
+def style_of(number: int) -> dict[str, Any]:
+    """How the curve of a variant is drawn, by its number."""
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINES[number % len(LINES)],
+    }
+
 
 def draw_overview(rows: Sequence[Row], path: Path) -> None:
     """Time, where it is measured, and memory of a training step on one row against n, readable at 800 pixels."""
