@@ -32,6 +32,7 @@ class Architecture(AttentionConfig, Protocol):
 
     attention: str
     local_conv: int
+    value_residual: bool
     encoder_ffn_embed_dim: int
     activation_fn: str
     gated_ffn: bool
@@ -78,6 +79,8 @@ def validate(config: Architecture) -> None:
     _validate_attention(config)
     if get_attention(config.attention).USES_PROJECTION:
         _validate_projection(config)
+    layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
+    check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
     width = config.local_conv
     check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):

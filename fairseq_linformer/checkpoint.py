@@ -203,6 +203,7 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
         "encoder_embed_dim": tokens[1],
         "encoder_ffn_embed_dim": shapes.get(f"{first}fc2.weight", (0,))[-1],
         "gated_ffn": f"{first}fc1.weight" in state and f"{first}fc1.bias" not in state,
+        "value_residual": any(name.endswith(".value_mix") for name in state),
         "max_positions": positions[0] - 2,  # fairseq numbers positions from 2, the padding index plus 1
         "local_conv": shapes.get(f"{first}local_conv.conv.weight", (0,))[-1],
         "encoder_normalize_before": f"{encoder}layer_norm.weight" in state,

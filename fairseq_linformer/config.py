@@ -95,6 +95,9 @@ class LinformerRobertaConfig(FairseqDataclass):
         None, "which of E and F are one and the same (default: headwise; key-value for pooling)"
     )
     freeze_projection: bool = option(False, "do not train E and F")
+    value_residual: bool = option(
+        False, "mix the first layer's values into those of every other layer, with two learned weights per layer"
+    )
     local_conv: int = option(
         0,
         "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none, as in the paper",

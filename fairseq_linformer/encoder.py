@@ -5,6 +5,7 @@ fairseq's layout (n, B, d). Parameters have the names of fairseq's ``Transformer
 """
 
 from contextlib import nullcontext
+from typing import cast
 
 import torch
 from fairseq.data import Dictionary
@@ -14,30 +15,45 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Attention, get_attention
+from .attention import Attention
 from .attention.dropout import Dropout
 from .config import ResolvedConfig
 from .errors import UserError
-from .layer import EncoderLayer, Positions, may_be_padded, misplaced_padding, pick
+from .layer import EncoderLayer, FirstLayer, Positions, build_attentions, may_be_padded, misplaced_padding, pick
 
 
 class RecomputedLayer(EncoderLayer):
     """A layer that keeps its input alone, and computes the rest again in the backward pass, with the same random draws.
 
-    With ``offload_activations`` the input is kept in the memory of the CPU. The checkpointing is PyTorch's, not
-    fairseq's: that one runs a backward pass within the backward pass, which DistributedDataParallel refuses where
-    layers share parameters or some parameters have no part in the loss, and it computes again without autocast.
+    With ``offload_activations`` the input is kept in the memory of the CPU. What value residuals take of the first
+    layer is kept once, where it is. The checkpointing is PyTorch's, not fairseq's: that one runs a backward pass within
+    the backward pass, which DistributedDataParallel refuses where layers share parameters or some parameters have no
+    part in the loss, and it computes again without autocast.
     """
 
     def __init__(self, config: ResolvedConfig, attention: Attention):
         super().__init__(config, attention)
         self.offload = config.offload_activations
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None, wanted: Positions | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        wanted: Positions | None = None,
+        first_values: Tensor | None = None,
+    ) -> Tensor:
         if not torch.is_grad_enabled():
-            return super().forward(x, padding_mask, wanted)
+            return super().forward(x, padding_mask, wanted, first_values)
         with save_on_cpu(pin_memory=True) if self.offload else nullcontext():
-            return checkpoint(super().forward, x, padding_mask, wanted, use_reentrant=False)
+            return checkpoint(super().forward, x, padding_mask, wanted, first_values=first_values, use_reentrant=False)
+
+
+def build_layers(config: ResolvedConfig) -> list[EncoderLayer]:
+    """All layers, from the first to the last."""
+    first, *others = build_attentions(config)
+    kind = RecomputedLayer if config.checkpoint_activations else EncoderLayer
+    kind_of_first = FirstLayer if config.value_residual and kind is EncoderLayer else kind
+    return [kind_of_first(config, first), *(kind(config, attention) for attention in others)]
 
 
 class SentenceEncoder(FairseqEncoder):
@@ -59,9 +75,8 @@ class SentenceEncoder(FairseqEncoder):
         )
         self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
         self.dropout = Dropout(config.dropout)
-        attentions = get_attention(config.attention).build_layers(config)
-        kind = RecomputedLayer if config.checkpoint_activations else EncoderLayer
-        layers = [kind(config, attention) for attention in attentions]
+        self.value_residual = config.value_residual
+        layers = build_layers(config)
         if config.compile_layers:
             for layer in layers:
                 layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
@@ -104,9 +119,11 @@ class SentenceEncoder(FairseqEncoder):
             padded = may_be_padded(padding_mask)
         mask = padding_mask if padded else None  # without one there is less to do
         states = [x] if return_all_hiddens else []  # held only on demand: in inference nothing else keeps them alive
+        first = cast(EncoderLayer, self.layers[0])  # also where LayerDrop skips it
+        first_values = first.own_values(x) if self.value_residual else None
         layers = list(self.layers)  # LayerDrop: a choice of them, each time another
         for layer in layers:
-            x = layer(x, mask, wanted if layer is layers[-1] else None)
+            x = layer(x, mask, wanted if layer is layers[-1] else None, first_values)
             if return_all_hiddens:
                 states.append(x)
         if not layers:

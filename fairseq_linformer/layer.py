@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .architecture import Architecture
-from .attention import Attention
+from .attention import Attention, get_attention
 from .attention.dropout import Dropout
 
 # N of B x n positions: a boolean (B, n), True at these; their numbers (N,), row by row; or (slice(None), i), N = B.
@@ -47,6 +47,15 @@ def misplaced_padding(padding_mask: Tensor) -> int | None:
     """The first row of (B, n) that has padding before a token, or no token; None where padding stands on the right."""
     misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
     return int(misplaced.nonzero()[0]) if bool(misplaced.any()) else None
+
+
+def build_attentions(config: Architecture) -> list[Attention]:
+    """The attention of every layer; with ``value_residual`` all but the first mix the first one's values in."""
+    attentions = get_attention(config.attention).build_layers(config)
+    if config.value_residual:
+        for attention in attentions[1:]:
+            attention.add_value_residual()
+    return attentions
 
 
 class LocalConvolution(nn.Module):
@@ -88,21 +97,32 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.activation_dropout = Dropout(config.activation_dropout)
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None, wanted: Positions | None = None) -> Tensor:
+    def own_values(self, x: Tensor) -> Tensor:
+        """The values of this layer for its input x, (B, n, d): of the first layer, what value residuals take."""
+        return self.self_attn.v_proj(self.self_attn_layer_norm(x) if self.normalize_before else x)
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        wanted: Positions | None = None,
+        first_values: Tensor | None = None,
+    ) -> Tensor:
         """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d); of ``wanted`` positions, to (N, d).
 
         Where only some are wanted the others are spared the feed-forward network, most of a layer's work.
         """
         if self.normalize_before:
-            x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask))
+            x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask, first_values))
             x = pick(x, wanted)
             return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
-        x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask)))
+        x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask, first_values)))
         x = pick(x, wanted)
         return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
 
-    def _mix_positions(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        mixed = self.self_attn(x, padding_mask)
+    def _mix_positions(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
+        first = () if self.self_attn.value_mix is None else (first_values,)
+        mixed = self.self_attn(x, padding_mask, *first)
         return mixed if self.local_conv is None else mixed + self.local_conv(x, padding_mask)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
@@ -113,3 +133,20 @@ class EncoderLayer(nn.Module):
         else:
             hidden = self.activation_fn(hidden)
         return self.fc2(self.activation_dropout(hidden))
+
+
+class FirstLayer(EncoderLayer):
+    """The first layer of a model with value residuals, which has none itself.
+
+    It has a ``forward`` of its own, because PyTorch compiles the code of one function eight times at most: in training
+    and evaluation, padded or not, the last layer apart from the others. This layer would be a third kind.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        wanted: Positions | None = None,
+        first_values: Tensor | None = None,
+    ) -> Tensor:
+        return super().forward(x, padding_mask, wanted)

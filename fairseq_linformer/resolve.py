@@ -64,6 +64,8 @@ def _layers(options: dict[str, Any]) -> dict[str, Any]:
     """The number of layers, after pruning, and the lists of the options that may differ per layer."""
     layers, pruning, lists = options["encoder_layers"], options["encoder_layers_to_keep"], per_layer_lists(options)
     kept = _kept_layers(pruning, layers) if pruning else range(layers)
+    allowed = "a list that has layer 0, because value_residual=true needs its values"
+    check("encoder_layers_to_keep", pruning, not pruning or 0 in kept or not options["value_residual"], allowed)
     lists = {name: [whole[layer] for layer in kept] for name, whole in lists.items()}
     return {**lists, "encoder_layers": len(kept), "encoder_layers_to_keep": None}
 

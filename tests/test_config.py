@@ -45,6 +45,21 @@ def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
         resolve_config(OmegaConf.create({option: value}), 512)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"encoder_layers": 1}, "^value_residual=True is not allowed: it must be false with encoder_layers=1"),
+        (
+            {"encoder_layers_to_keep": "1,2"},
+            "^encoder_layers_to_keep=1,2 is not allowed: it must be a list that has layer 0",
+        ),
+    ],
+)
+def test_a_value_residual_without_a_first_layer_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        resolve_config(OmegaConf.create({"value_residual": True, **options}), 512)
+
+
 @pytest.mark.parametrize("mechanism", ATTENTIONS.values(), ids=lambda mechanism: mechanism.name)
 def test_no_integer_of_a_mechanism_is_without_bound(mechanism):
     """10^12 hashes, and each other number, by name: nothing is built, or drawn, before."""
@@ -93,6 +108,7 @@ def test_compiled_layers_are_not_computed_again():
         ("encoder_layers_to_keep", "0,50", "^encoder_layers_to_keep=0,50 is not allowed"),
         ("encoder_layers_to_keep", "1,1", "^encoder_layers_to_keep=1,1 is not allowed: .*each once"),
         ("projectedlength", 128, "projectedlength"),
+        ("value_residual", "layers", "^value_residual: .*layers"),
     ],
 )
 def test_unknown_options_and_choices_are_refused_by_name(option, value, said):

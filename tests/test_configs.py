@@ -54,6 +54,18 @@ def test_the_modern_preset_changes_the_recipe_of_each(name):
     assert config.gated_ffn and config.dropout == config.attention_dropout == 0
 
 
+@pytest.mark.parametrize("name", PRETRAIN)
+def test_the_near_and_far_preset_is_a_model_of_each_length(name):
+    """Alone and beside the other one; k stays that of the recipe."""
+    paper = composed("pretrain", name, "task.data=DATA")
+    for presets in ("near_and_far", "[modern,near_and_far]"):
+        cfg = composed("pretrain", name, "task.data=DATA", f"+preset={presets}")
+        config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
+        assert config.projection == "split-pool" and config.value_residual and config.gated_ffn == ("modern" in presets)
+        assert set(config.linformer_window) == {128}
+        assert config.projected_length == resolve_config(paper.model, paper.task.tokens_per_sample).projected_length
+
+
 def test_what_continues_reads_the_model_from_the_checkpoint():
     words = ["task.data=DATA", "checkpoint.finetune_from_model=CHECKPOINT"]
     cfg = composed("pretrain", "continue", *words)

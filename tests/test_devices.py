@@ -19,6 +19,7 @@ VARIANTS += [{"sharing": sharing} for sharing in SHARINGS]
 VARIANTS += [{"projection": projection} for projection in PROJECTIONS]
 VARIANTS += [{"projection": "split-pool", "linformer_window": 4}, {"adaptive_length": True}]
 VARIANTS += [{"local_conv": 3, "encoder_normalize_before": True}, {"gated_ffn": True}, RECOMPUTED]
+VARIANTS += [{"value_residual": True, **own} for own in (RECOMPUTED, {"projection": "split-pool"})]
 VARIANTS += [{"encoder_layerdrop": 0.5}, {"attention": "softmax", "attention_dropout": 0.1}]
 
 

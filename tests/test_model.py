@@ -31,6 +31,7 @@ MODELS += [
     for small in kind.Options.SMALL[:1]
 ]
 MODELS += [{"gated_ffn": True}]
+MODELS += [{"value_residual": True, "encoder_normalize_before": True}]
 MODELS += [{"linformer_window": 8}, {"linformer_window": 8, "projection": "split-pool", "adaptive_length": True}]
 
 # Each way through the code, once: compiling takes seconds. MODELS[3] has the random projection.
@@ -42,7 +43,7 @@ COMPILED += [
     for adaptive in (False, True)
     if not adaptive or name in ("linear", "conv")  # pooling cuts its windows as the convolution does
 ]
-COMPILED += MODELS[-1:]  # with a window
+COMPILED += [{**MODELS[-1], "value_residual": True}]  # with a window
 CHECKPOINTED = {"checkpoint_activations": True}
 
 
@@ -157,13 +158,21 @@ def test_a_compiled_step_has_the_same_gradients():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
-def test_compiled_layers_give_the_same_and_keep_their_names(backend, monkeypatch):
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        ("eager", {}),
+        pytest.param("inductor", {}, marks=pytest.mark.exhaustive),
+        pytest.param("eager", {"encoder_layers": 3, "value_residual": True}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_compiled_layers_give_the_same_and_keep_their_names(backend, options, monkeypatch):
     """In training and evaluation, padded or not, at all lengths, within the number of graphs that PyTorch allows."""
     monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend=backend))
     torch._dynamo.reset()
     plain, compiled = (
-        small(dropout=0.0, attention_dropout=0.0, compile_layers=compile_layers) for compile_layers in (False, True)
+        small(**options, dropout=0.0, attention_dropout=0.0, compile_layers=compile_layers)
+        for compile_layers in (False, True)
     )
     assert plain.state_dict().keys() == compiled.state_dict().keys()
     with torch._dynamo.config.patch(error_on_recompile=False, fail_on_recompile_limit_hit=True):
@@ -253,6 +262,26 @@ def test_the_gated_network_is_geglu_without_biases():
     u, v = layer.fc1.weight[:32], layer.fc1.weight[32:]
     expected = (torch.nn.functional.gelu(x @ u.T) * (x @ v.T)) @ layer.fc2.weight.T
     torch.testing.assert_close(layer._feed_forward(x), expected)
+
+
+@pytest.mark.parametrize("normalize_before", [False, True])
+def test_a_value_residual_takes_the_first_layers_values(normalize_before):
+    """With weights 0 and 1 a later layer's own map of values has no part, and the first one's is its own."""
+    model = small(value_residual=True, encoder_normalize_before=normalize_before, encoder_layers=3).eval()
+    first, *others = (layer.self_attn for layer in model.encoder.sentence_encoder.layers)
+    assert first.value_mix is None and all(other.value_mix.tolist() == [0.5, 0.5] for other in others)
+    states = model(tokens(2, 9), return_all_hiddens=True)[1]["inner_states"]
+    x = states[0].transpose(0, 1)
+    values = first.v_proj(model.encoder.sentence_encoder.layers[0].self_attn_layer_norm(x) if normalize_before else x)
+    layer = model.encoder.sentence_encoder.layers[2]
+    torch.testing.assert_close(layer(states[2].transpose(0, 1), None, None, values), states[3].transpose(0, 1))
+    for other in others:
+        other.value_mix.data = torch.tensor([0.0, 1.0])
+    before = model(tokens(2, 9))[0]
+    others[1].v_proj.weight.data.normal_()
+    torch.testing.assert_close(model(tokens(2, 9))[0], before)
+    first.v_proj.weight.data.normal_()
+    assert not torch.allclose(model(tokens(2, 9))[0], before)
 
 
 class WithoutInitialisation(LinformerRobertaModel):

@@ -3,7 +3,7 @@
 Softmax attention has the map in its weights. A Linformer has n x m weights W on rows that F makes of n positions: W F
 is its map, and with a window the weights of what is near are added. The mechanisms' own functions give the weights:
 what they make of the identity in place of the values. A head's output is its map times the values without their bias,
-plus that bias.
+plus that bias; with a value residual the same map mixes the layer's values and the first layer's.
 
 Dimensions: n sequence length, m projected rows, f near positions, h heads, d_h = d / h.
 """

@@ -76,7 +76,7 @@ def inputs_of(encoder: SentenceEncoder, row: Tensor) -> list[Tensor]:
     """What the attention of each layer reads for one row of token ids (n,): (1, n, d) each."""
     with torch.no_grad(), attention_of(encoder) as calls:
         encoder(row.unsqueeze(0).to(encoder.embed_tokens.weight.device))
-    return [x for x, _ in calls]
+    return [given[0] for given, _ in calls]
 
 
 def _describe_rows(attentions: list[Attention], used: list[list[Tensor]]) -> dict[str, Any]:

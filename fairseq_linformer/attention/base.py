@@ -121,8 +121,10 @@ class Attention(nn.Module, ABC):
 
     Contract, held by one test suite over the whole registry:
 
-    * ``forward(x, padding_mask)`` takes x (B, n, d) and a boolean mask (B, n), True where a position is padding, or
-      None; it returns (B, n, d). Padding stands on the right.
+    * ``forward(x, padding_mask, first_values)`` takes x (B, n, d) and a boolean mask (B, n), True where a position is
+      padding, or None; it returns (B, n, d). Padding stands on the right.
+    * Once ``add_value_residual`` was called it takes ``first_values`` (B, n, d), the first layer's, and where it uses
+      its values V it uses u V + w V_1: ``values`` gives them.
     * The output at real positions does not depend on padded ones, on their number or on the other rows of the batch.
       The output at padded positions is finite and otherwise free.
     * n is any length from 1 to ``max_positions``; the encoder refuses longer ones.
@@ -139,6 +141,7 @@ class Attention(nn.Module, ABC):
     k_proj: nn.Linear
     v_proj: nn.Linear
     q_proj: nn.Linear
+    value_mix: nn.Parameter | None
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float, **before_out_proj: nn.Module):
         """Adds the linear maps, and `before_out_proj`, modules of the mechanism that stand before the last map.
@@ -157,6 +160,7 @@ class Attention(nn.Module, ABC):
         for name, module in before_out_proj.items():
             self.add_module(name, module)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.register_parameter("value_mix", None)
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list["Attention"]:
@@ -213,13 +217,38 @@ class Attention(nn.Module, ABC):
             name: of this module there.
         """
 
+    def add_value_residual(self) -> None:
+        """From now on ``forward`` mixes the first layer's values into its own; ``values`` says how."""
+        self.value_mix = nn.Parameter(torch.empty(2))
+        self.reset_value_mix()
+
+    def reset_value_mix(self) -> None:
+        """Sets both weights of a value residual to their start."""
+        if self.value_mix is not None:
+            nn.init.constant_(self.value_mix, 0.5)  # not fill_: transformers sees to it that this spares loaded weights
+
     @abstractmethod
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         """Maps (B, n, d) to (B, n, d); see the class for the contract."""
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def values(self, x: Tensor, first_values: Tensor | None) -> Tensor:
+        """V = X W_v + b, (B, n, d) -> (B, n, d); with a value residual u V + w V_1, ``value_mix`` being (u, w).
+
+        V_1 (B, n, d) are the values of the first layer (ResFormer with learned weights, Zhou et al. 2024, arXiv
+        2410.17897). Both weights start at 1/2. It costs B n d, and in projected attention F V_1.
+        """
+        return self.with_first_values(self.v_proj(x), first_values)
+
+    def with_first_values(self, values: Tensor, first_values: Tensor | None) -> Tensor:
+        """Values of any shape and the first layer's of the same one, mixed; without a value residual the former."""
+        if self.value_mix is None or first_values is None:
+            return values
+        own, first = self.value_mix
+        return own * values + first * first_values
+
+    def project(self, x: Tensor, first_values: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values: (B, n, d) -> three times (B, n, d)."""
-        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        return self.q_proj(x), self.k_proj(x), self.values(x, first_values)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, n, d) -> (B, h, n, d_h)."""

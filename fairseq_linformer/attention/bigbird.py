@@ -84,11 +84,11 @@ class BigBirdAttention(Attention):
     def arguments(cls, config: AttentionConfig, options: BigBirdOptions, layer: int) -> dict[str, Any]:
         return {**super().arguments(config, options, layer), "max_positions": config.max_positions}
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
         size = block_size(self.block, x.size(1))
         real = into_blocks(real, size)  # (B, N, b)
-        queries, keys, values = (into_blocks(rows, size) for rows in self.project(x))
+        queries, keys, values = (into_blocks(rows, size) for rows in self.project(x, first_values))
         # Padding stands on the right: the blocks that hold something real are the first ones, at least block 0.
         last = (real.any(2).sum(1).clamp(min=1) - 1)[:, None, None, None]  # (B, 1, 1, 1)
 

@@ -23,8 +23,8 @@ from .dropout import dropout
 class EfficientAttention(Attention):
     """A context of d_h vectors, each a weighted sum of the values, is read by every query."""
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        queries, keys, values = map(self.split_heads, self.project(x))
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
+        queries, keys, values = map(self.split_heads, self.project(x, first_values))
         if padding_mask is not None:
             hidden = padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
             keys = keys.masked_fill(hidden, torch.finfo(keys.dtype).min)

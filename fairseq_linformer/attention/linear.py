@@ -37,10 +37,10 @@ class KernelAttention(Attention):
     def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
         """phi of keys, (B, h, n, d_h) -> (B, h, n, m); those of padded keys, where padding (B, 1, n, 1), are free."""
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         padding = None if padding_mask is None else padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
         wide = torch.promote_types(x.dtype, torch.float32)
-        queries, keys, values = (self.split_heads(part).to(wide) for part in self.project(x))
+        queries, keys, values = (self.split_heads(part).to(wide) for part in self.project(x, first_values))
         with torch.autocast(x.device.type, enabled=False):
             heads = self._attend(self.query_features(queries), self.key_features(keys, padding), values, padding)
         return self.join_heads(heads.to(x.dtype))

@@ -78,8 +78,10 @@ class ProjectedAttention(Attention):
             if f"{name}.{projection}.weight" in state and isinstance(self.key_projection, LinearProjection):
                 state.setdefault(f"{name}.{projection}.multiplier", torch.tensor(1.0))
 
-    def keys_and_values(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Projects keys and values.
+    def keys_and_values(
+        self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Projects keys and values; with a value residual F also projects those of the first layer.
 
         Returns:
             E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that queries attend to, or None for all.
@@ -94,6 +96,10 @@ class ProjectedAttention(Attention):
             if self.value_projection is not self.key_projection:
                 rows = self.value_projection(real, padding_mask)
             values = self._embed(rows, self.v_proj)
+        if self.value_mix is not None and first_values is not None:
+            first = self.split_heads(self.zero_padding(first_values, padding_mask))
+            projected = self.value_projection.project_values(first, real, padding_mask)
+            values = self.with_first_values(values, projected)
         return keys, values, self.key_projection.attended_rows(padding_mask)
 
     def embedding_first(self, length: int) -> bool:
@@ -156,7 +162,7 @@ class LinformerAttention(ProjectedAttention):
 
     With a window the k rows and what is near stand under one softmax: queries are cut into segments of w, and see their
     own segment and w / 2 positions on either side as they are, as in Long-Short (Zhu et al. 2021, arXiv 2107.02192,
-    section 3.3). That adds B (2 n d^2 + 4 n w d).
+    section 3.3). That adds B (2 n d^2 + 4 n w d). A value residual adds F V_1: B n k d for a matrix, B n d for pooling.
 
     Args:
         embed_dim, num_heads, dropout, key_projection, value_projection: as in ``ProjectedAttention``.
@@ -175,10 +181,11 @@ class LinformerAttention(ProjectedAttention):
         super().__init__(embed_dim, num_heads, dropout, key_projection, value_projection)
         self.window = window
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        keys, values, rows = self.keys_and_values(x, padding_mask)
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
+        keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
         if self.window:
-            values = self._far_and_near(values, with_margins(self.v_proj(x), block_size(self.window, x.size(1))))
+            near = with_margins(self.values(x, first_values), block_size(self.window, x.size(1)))
+            values = self._far_and_near(values, near)
         return self.join_heads(self.mix(x, keys, values, rows, padding_mask))
 
     def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, padding_mask: Tensor | None) -> Tensor:

@@ -60,6 +60,9 @@ class LongShortOptions(Options):
         check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
 
 
+TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B, 1, d) each
+
+
 @register_attention("long-short", LongShortOptions)
 class LongShortAttention(Attention):
     """Attention to the segments nearby and to r summaries of the sequence, which weigh its positions by content.
@@ -93,12 +96,15 @@ class LongShortAttention(Attention):
         if self.conv is not None:
             nn.init.zeros_(self.conv.weight)
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
-        token = x[:, :1] if self.class_token else None
-        if token is not None:  # a position of padding at the end, so that something is left of a text of one token
+        token = None
+        if self.class_token:  # its query, key and value
+            token = self.project(x[:, :1], None if first_values is None else first_values[:, :1])
+            # A position of padding at the end, so that something is left of a text of one token.
             x, real = F.pad(x[:, 1:], (0, 0, 0, 1)), F.pad(real[:, 1:], (0, 1))
-        keys, values = (self.local_norm(project(x)) for project in (self.k_proj, self.v_proj))
+            first_values = None if first_values is None else F.pad(first_values[:, 1:], (0, 0, 0, 1))
+        keys, values = self.local_norm(self.k_proj(x)), self.local_norm(self.values(x, first_values))
         heads = self._attend(x, keys, values, real, token)  # (B, h, n, d_h)
         out = heads
         if self.conv is not None:
@@ -107,20 +113,20 @@ class LongShortAttention(Attention):
             out = torch.cat([self._attend_from(token, heads, real), out[:, :, :-1]], dim=2)
         return self.join_heads(out)
 
-    def _attend(self, x: Tensor, keys: Tensor, values: Tensor, real: Tensor, token: Tensor | None) -> Tensor:
-        """What each segment sees of the sequence: x, keys and values (B, n, d), token (B, 1, d), to (B, h, n, d_h)."""
+    def _attend(self, x: Tensor, keys: Tensor, values: Tensor, real: Tensor, token: TokenMaps | None) -> Tensor:
+        """What each segment sees of the sequence: x, keys and values (B, n, d) to (B, h, n, d_h)."""
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
-        first_key, first_value = (None if token is None else project(token) for project in (self.k_proj, self.v_proj))
-        keys = self.far_and_near(keys, projection, window, first_key)
-        values = self.far_and_near(values, projection, window, first_value)
+        _, token_key, token_value = token or (None, None, None)
+        keys = self.far_and_near(keys, projection, window, token_key)
+        values = self.far_and_near(values, projection, window, token_value)
         far = self.rank + int(self.class_token)
         attn_mask = F.pad(with_margins(real, window), (far, 0), value=True)  # (B, s, m)
         return self.attend_in_blocks(self.q_proj(x), keys, values, attn_mask, window)
 
-    def _attend_from(self, token: Tensor, heads: Tensor, real: Tensor) -> Tensor:
-        """The class token over itself and the others' heads: (B, 1, d), (B, h, n, d_h), (B, n) to (B, h, 1, d_h)."""
-        query, key, value = map(self.split_heads, self.project(token))
+    def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
+        """The class token over itself and the others' heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
+        query, key, value = map(self.split_heads, token)
         attn_mask = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
         return attend(query, torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2), attn_mask)
 

@@ -78,32 +78,34 @@ class LongformerAttention(Attention):
             copies = {copy: state.get(f"{name}.{original}") for copy, original in self.GLOBAL.items()}
             state.update({f"{name}.{copy}": value.clone() for copy, value in copies.items() if value is not None})
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
-        local = self._attend_locally(x, real)
+        local = self._attend_locally(x, real, first_values)
         if self.global_tokens == 0:
             return local
-        first = self._attend_globally(x, real)
+        first = self._attend_globally(x, real, first_values)
         return torch.cat([first, local[:, first.size(1) :]], dim=1)
 
     def _first(self, rows: Tensor) -> Tensor:
         """The global positions, of those that there are: (B, n, ...) -> (B, g, ...)."""
         return leading(rows, torch.sym_min(self.global_tokens, rows.size(1)), dim=1)
 
-    def _attend_globally(self, x: Tensor, real: Tensor) -> Tensor:
+    def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """The rows of the global positions: (B, n, d) -> (B, g, d)."""
         queries = self.split_heads(self.q_proj_global(self._first(x)))
-        keys, values = (self.split_heads(project(x)) for project in (self.k_proj_global, self.v_proj_global))
+        values = self.with_first_values(self.v_proj_global(x), first_values)
+        keys, values = self.split_heads(self.k_proj_global(x)), self.split_heads(values)
         return self.softmax_attention(queries, keys, values, real[:, None, None, :])
 
-    def _attend_locally(self, x: Tensor, real: Tensor) -> Tensor:
+    def _attend_locally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """Every position's row over the global positions and its window: (B, n, d) -> (B, n, d).
 
         The blocks of queries, each with the keys it may see, are the rows of a larger batch of B N.
         """
         size = block_size(self.reach, x.size(1))
         blocks = into_blocks(self.q_proj(x), size)  # (B, N, b, d)
-        keys, values = (self._keys(project(x), size) for project in (self.k_proj, self.v_proj))  # (B, N, g + 3 b, d)
+        own = (self.k_proj(x), self.values(x, first_values))
+        keys, values = (self._keys(rows, size) for rows in own)  # (B, N, g + 3 b, d)
         queries, keys, values = (self.split_heads(rows.flatten(0, 1)) for rows in (blocks, keys, values))
         attn_mask = self._attn_mask(real, size).flatten(0, 1).unsqueeze(1)  # (B N, 1, b, g + 3 b)
         out = self.softmax_attention(queries, keys, values, attn_mask)  # (B N, b, d)

@@ -20,5 +20,5 @@ class NoAttention(Attention):
     HAS_WEIGHTS = False
     INPUT_MAPS = ("v_proj",)
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        return self.out_proj(self.v_proj(x))
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
+        return self.out_proj(self.values(x, first_values))

@@ -65,9 +65,9 @@ class NystromAttention(Attention):
         self.iterations = iterations
         self.conv = convolution_per_head(num_heads, conv_width) if conv_width else None
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         n = x.size(1)
-        queries, keys, values = map(self.split_heads, self.project(self.zero_padding(x, padding_mask)))
+        queries, keys, values = map(self.split_heads, self.project(self.zero_padding(x, padding_mask), first_values))
 
         positions = x.new_full((1,), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)  # (B,)
         # Fewer rows for a short batch save work and change nothing; a compiled graph would be tied to some lengths.

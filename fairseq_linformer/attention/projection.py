@@ -94,6 +94,10 @@ class Projection(nn.Module, ABC):
         """(B, n, d), zero at padded positions, and their mask (B, n) to (B, m, d)."""
 
     @abstractmethod
+    def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Values (B, h, n, d_h), zero at padded positions, by the map that ``forward`` is for x: (B, h, m, d_h)."""
+
+    @abstractmethod
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
         """(B, m), True for the rows that queries attend to; None for all of them."""
 
@@ -184,6 +188,9 @@ class LinearProjection(Projection):
             return leading(self.weight, length, dim=-1)
         return stretch_columns(self.weight, text_lengths(length, padding_mask, self.weight.device), length)
 
+    def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return self(values, padding_mask)
+
     def attended_rows(self, padding_mask: Tensor | None) -> None:
         return None
 
@@ -234,6 +241,10 @@ class WindowProjection(Projection):
     @abstractmethod
     def pool(self, windows: Tensor, real: Tensor) -> Tensor:
         """(B, m, w, d), zero where nothing is real, and (B or 1, m, w), True at real positions, to a row per window."""
+
+    def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        rows = self(values.transpose(1, 2).flatten(2), padding_mask)  # (B, m, d), each channel by itself
+        return rows.unflatten(-1, values.shape[1::2]).transpose(1, 2)
 
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
         if padding_mask is None:
@@ -316,7 +327,25 @@ class MaxPooling(WindowProjection):
         return largest.masked_fill(~real[:, :, :1], 0.0)  # the first of a window is real, or none
 
 
-class AttentionPooling(WindowProjection):
+class PoolingPerHead(WindowProjection):
+    """A weighted mean of each window for every head, with weights of its own."""
+
+    @abstractmethod
+    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
+        """What each head's row takes of each position of its window, as for ``pool``: (B or 1, m, h, w)."""
+
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        """A row for every head: (B, h, m, d)."""
+        return (self.weights(windows, real) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
+
+    def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-2)  # (B or 1, m, h, 1, w)
+        windows = self.windows(values.transpose(1, 2).flatten(2), padding_mask)[0]  # (B, m, w, d)
+        heads = windows.unflatten(-1, values.shape[1::2]).transpose(2, 3)  # (B, m, h, w, d_h)
+        return (weights @ heads).squeeze(-2).transpose(1, 2)
+
+
+class AttentionPooling(PoolingPerHead):
     """A weighted mean of a window's real positions for each head; a learned score of the content gives the weights.
 
         weights_i = softmax over the window (X u_i),   row_i = sum over the window of weights_i X
@@ -340,17 +369,12 @@ class AttentionPooling(WindowProjection):
         sizes = {"num_heads": config.encoder_attention_heads, "embed_dim": config.encoder_embed_dim}
         return {**super().arguments(config, layer), **sizes}
 
-    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
-        """A row for every head: (B, h, m, d)."""
-        return (self.weights(windows, real) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
-
     def weights(self, windows: Tensor, real: Tensor) -> Tensor:
-        """What each head's row takes of each position of its window, as for ``pool``: (B, m, h, w)."""
         scores = F.linear(windows, self.weight)  # (B, m, w, h)
         return scores.masked_fill(~real.unsqueeze(-1), torch.finfo(scores.dtype).min).softmax(2).transpose(2, 3)
 
 
-class SplitPooling(WindowProjection):
+class SplitPooling(PoolingPerHead):
     """The mean of a part of the window: the heads divide every window's real positions among themselves.
 
     Head i of h has those from floor(i r / h) to ceil((i + 1) r / h), of r. So the heads of a layer see h k different
@@ -370,10 +394,8 @@ class SplitPooling(WindowProjection):
     def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
         return {**super().arguments(config, layer), "num_heads": config.encoder_attention_heads}
 
-    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
-        """A row for every head: (B, h, m, d)."""
-        weights = adaptive_pooling(real.sum(2), self.num_heads, real.size(2), windows.dtype)  # (B or 1, m, h, w)
-        return (weights @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
+    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
+        return adaptive_pooling(real.sum(2), self.num_heads, real.size(2), windows.dtype)
 
 
 PROJECTIONS: dict[str, type[Projection]] = {

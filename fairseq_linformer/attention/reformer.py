@@ -91,14 +91,15 @@ class ReformerAttention(Attention):
         """Keys come from the queries' projection."""
         return self.q_proj
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         n, m = x.size(1), self.chunk_length
         chunks = (n + m - 1) // m
         real = self.zero_padding(x, padding_mask)
         lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
         # Projected first: a matrix product of another layout would round otherwise, and hashing would tell.
-        projected = (into_blocks(project(real), m).flatten(1, 2) for project in (self.q_proj, self.v_proj))  # (B, N, d)
-        queries, values = (self.split_heads(rows) for rows in projected)  # (B, h, N, d_h)
+        projected = (self.q_proj(real), self.values(real, first_values))
+        whole = (into_blocks(rows, m).flatten(1, 2) for rows in projected)  # (B, N, d)
+        queries, values = (self.split_heads(rows) for rows in whole)  # (B, h, N, d_h)
 
         order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each place
         place = order.argsort(-1)  # (B, h, r, N), the place of each position

@@ -29,8 +29,8 @@ class RevisitedLinformerAttention(ProjectedAttention):
     Attention dropout applies to the weights of the projected rows, (d_h, m) per head.
     """
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        keys, values, rows = self.keys_and_values(x, padding_mask)
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
+        keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
         return self.join_heads(self.mix(x, keys, values, rows))
 
     def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from .base import Attention, register_attention
 class SoftmaxAttention(Attention):
     """Every position attends to every other: softmax(Q K^T / sqrt(d_h)) V."""
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         attn_mask = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
-        queries, keys, values = map(self.split_heads, self.project(x))
+        queries, keys, values = map(self.split_heads, self.project(x, first_values))
         return self.softmax_attention(queries, keys, values, attn_mask)

@@ -102,10 +102,10 @@ class SparseAttention(Attention):
         stride = options.stride_for(config.max_positions)
         return {**super().arguments(config, options, layer), "stride": stride}
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
         size = block_size(self.stride, x.size(1))
-        queries, keys, values = (into_blocks(rows, size) for rows in self.project(x))
+        queries, keys, values = (into_blocks(rows, size) for rows in self.project(x, first_values))
         parts = (self._strided if self.strided else self._fixed)(keys, values, into_blocks(real, size))
         out = self._attend(self._heads(queries), parts)  # (B, R, h, l, d_h)
         return self.out_proj(out_of_blocks(out.transpose(2, 3).flatten(3), x.size(1)))

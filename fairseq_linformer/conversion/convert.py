@@ -33,7 +33,7 @@ CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv
 OF_KIND = ("projection_init", "projection_multiplier", "sharing", "freeze_projection")  # of one kind of projection
 RECORD_FILE = "conversion.json"  # beside the checkpoint
 SEED = 1  # of what starts at random: the same command gives the same weights
-LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj")  # of every attention that has them
+OF_EVERY_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj", "value_mix")  # that has them
 
 
 class Converted(NamedTuple):
@@ -168,7 +168,7 @@ def _parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -> dict[
     def means_the_same(name: str) -> bool:
         _, inside, own = name.partition(".self_attn.")
         kind = own.partition(".")[0]
-        if not inside or kind in LINEAR_MAPS:
+        if not inside or kind in OF_EVERY_ATTENTION:
             return True
         return not (other_projection if kind.endswith("_projection") else other_attention)
 

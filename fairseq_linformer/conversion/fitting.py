@@ -6,7 +6,7 @@ Dimensions: B batch, n sequence length, d embedding.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.data import Dictionary, PrependTokenDataset, TokenBlockDataset, data_utils
@@ -86,16 +86,17 @@ def _errors(teacher: SentenceEncoder, student: SentenceEncoder, tokens: Tensor) 
     with torch.no_grad(), attention_of(teacher) as calls:
         teacher(tokens)
     pairs = zip(student.layers, calls, strict=True)
-    return torch.stack([(layer.self_attn(x) - out).square().mean() / out.square().mean() for layer, (x, out) in pairs])
+    differences = [(layer.self_attn(*given) - out, out) for layer, (given, out) in pairs]
+    return torch.stack([difference.square().mean() / out.square().mean() for difference, out in differences])
 
 
 @contextmanager
-def attention_of(encoder: SentenceEncoder) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """What the attention of each layer reads and gives, (B, n, d) both, while the body runs the encoder."""
-    calls: list[tuple[Tensor, Tensor]] = []
+def attention_of(encoder: SentenceEncoder) -> Iterator[list[tuple[tuple[Any, ...], Tensor]]]:
+    """The arguments of each layer's attention and what it gives, (B, n, d), while the body runs the encoder."""
+    calls: list[tuple[tuple[Any, ...], Tensor]] = []
 
-    def record(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        calls.append((given[0], out))
+    def record(_: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        calls.append((given, out))
 
     attentions = [module for module in encoder.modules() if isinstance(module, Attention)]
     hooks = [attention.register_forward_hook(record) for attention in attentions]

@@ -14,7 +14,8 @@ class LinformerRobertaConfig(PretrainedConfig):
     Args:
         vocab_size: number of token ids.
         attention, projection, projection_init, projection_multiplier, projected_length, adaptive_length, sharing,
-            freeze_projection, local_conv: the attention; None for the default, which depends on the others.
+            freeze_projection, value_residual, local_conv: the attention; None for the default, which depends on the
+            others.
         max_positions: n, the longest sequence in tokens.
         encoder_layers, encoder_embed_dim, encoder_ffn_embed_dim, encoder_attention_heads: the sizes.
         activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
@@ -49,6 +50,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         adaptive_length: bool = False,
         sharing: str | None = None,
         freeze_projection: bool = False,
+        value_residual: bool = False,
         local_conv: int = 0,
         max_positions: int = 512,
         encoder_layers: int = 12,

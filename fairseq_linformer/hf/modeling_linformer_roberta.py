@@ -19,10 +19,18 @@ from transformers.modeling_outputs import (
 )
 
 from ..architecture import Architecture, per_layer_lists, projection_defaults, validate
-from ..attention import Attention, get_attention
+from ..attention import Attention
 from ..attention.dropout import Dropout
 from ..attention.projection import Projection
-from ..layer import ACTIVATIONS, EncoderLayer, LocalConvolution, Positions, may_be_padded, misplaced_padding
+from ..layer import (
+    ACTIVATIONS,
+    EncoderLayer,
+    LocalConvolution,
+    Positions,
+    build_attentions,
+    may_be_padded,
+    misplaced_padding,
+)
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
 FIRST: Positions = (slice(None), 0)  # <s>
@@ -91,6 +99,8 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
             module.reset_parameters()
         elif isinstance(module, LocalConvolution):
             module.conv.reset_parameters()
+        elif isinstance(module, Attention):
+            module.reset_value_mix()
 
 
 class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
@@ -104,7 +114,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
         self.embed_positions = nn.Embedding(config.max_positions + pad + 1, size, padding_idx=pad)
         self.layernorm_embedding = nn.LayerNorm(size) if config.layernorm_embedding else None
         self.dropout = Dropout(config.dropout)
-        attentions = get_attention(config.attention).build_layers(architecture)
+        attentions = build_attentions(architecture)
         self.layers = nn.ModuleList(EncoderLayer(architecture, attention) for attention in attentions)
         register_once(self.layers)
         self.layer_norm = nn.LayerNorm(size) if config.encoder_normalize_before else None
@@ -163,12 +173,13 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
         if padding_mask is not None and not may_be_padded(padding_mask):
             padding_mask = None
         states = [x]
+        first_values = cast(EncoderLayer, self.layers[0]).own_values(x) if self.config.value_residual else None
         for layer in self.layers:
             only = wanted if layer is self.layers[-1] and not everything else None
             if self.gradient_checkpointing and self.training:
-                x = self._gradient_checkpointing_func(layer.__call__, x, padding_mask, only)
+                x = self._gradient_checkpointing_func(layer.__call__, x, padding_mask, only, first_values)
             else:
-                x = layer(x, padding_mask, only)
+                x = layer(x, padding_mask, only, first_values)
             if everything:
                 states.append(x)
         if self.layer_norm is not None:

@@ -98,6 +98,39 @@ def test_no_gradient_from_padding(name, options):
     assert x.grad[0, 6:].abs().max() == 0
 
 
+def with_value_residual(name, options):
+    attention = build(name, **options)[1]
+    attention.add_value_residual()
+    torch.nn.init.normal_(attention.value_mix)
+    return attention
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_a_value_residual_of_a_linear_map_is_another_value_map(name, options):
+    """u V + w V_1 with V_1 = X W_1^T are the values of u W_v + w W_1."""
+    if options.get("projection") in ("conv", "max-pool"):
+        pytest.skip("treats each channel in its own way: F V_1 is not F X times a matrix")
+    attention, other = (model.double() for model in (with_value_residual(name, options), build(name, **options)[1]))
+    own, first = attention.value_mix.detach()
+    matrix = torch.randn(D, D, dtype=torch.float64)
+    for value in (getattr(other, part) for part in ("v_proj", "v_proj_global") if hasattr(other, part)):
+        value.weight.data.mul_(own).add_(first * matrix)
+        value.bias.data.mul_(own)
+    mask = torch.arange(N) >= torch.tensor([[8], [N]])
+    x = torch.randn(2, N, D, dtype=torch.float64).masked_fill(mask.unsqueeze(-1), 0.0)
+    torch.testing.assert_close(attention(x, mask, x @ matrix.T), other(x, mask), atol=1e-9, rtol=0)
+    torch.testing.assert_close(attention(x[1:], None, x[1:] @ matrix.T), other(x[1:]), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_padding_is_invisible_to_a_value_residual(name, options):
+    attention = with_value_residual(name, options)
+    x, first = torch.randn(2, 2, N, D)
+    mask = torch.arange(N) >= torch.tensor([[N], [8]])
+    beside = attention(x, mask, first.masked_fill(mask.unsqueeze(-1), 1e4))[1:, :8]
+    torch.testing.assert_close(beside, attention(x[1:, :8], None, first[1:, :8]), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 def test_dropout_reaches_attention_weights_in_training_alone(name, options):
     if not ATTENTIONS[name].HAS_WEIGHTS:

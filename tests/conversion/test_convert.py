@@ -95,6 +95,16 @@ def test_another_attention_starts_from_the_linear_maps(source, tmp_path):
     assert torch.equal(attention.k_proj_global.weight, attention.k_proj.weight)
 
 
+def test_the_weights_of_value_residuals_are_taken_over(vocabulary, tmp_path):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="softmax", value_residual=True)
+    state = torch.load(checkpoint, weights_only=False)
+    name = "encoder.sentence_encoder.layers.1.self_attn.value_mix"
+    state["model"][name] = torch.tensor([0.1, 0.9])
+    torch.save(state, checkpoint)
+    model, started, _ = convert(checkpoint, tmp_path / "out", LINFORMER)
+    assert torch.equal(model.state_dict()[name], state["model"][name]) and started.new == started.left_out == []
+
+
 def test_options_that_say_what_weights_mean_stay():
     source = small(attention="softmax", encoder_normalize_before=True, local_conv=3, activation_fn="relu").args
     options = converted_options(source, {"attention": "linformer", "linformer_window": 4})

@@ -54,6 +54,8 @@ PROJECTIONS = [
 LAYERS = [
     {"local_conv": 3, "encoder_normalize_before": True},
     {"gated_ffn": True, "activation_fn": "gelu_accurate"},
+    {"attention": "softmax", "value_residual": True},
+    {"projection": "split-pool", "linformer_window": 4, "value_residual": True, "encoder_normalize_before": True},
     {"untie_weights_roberta": True, "layernorm_embedding": False, "sharing": "layerwise"},
     {"attention": "softmax", "untie_weights_roberta": True},
     {"attention": "softmax", "activation_fn": "relu"},

@@ -19,7 +19,7 @@ N = 16
 SIZES = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 24, "encoder_attention_heads": 3, "projected_length": 4}
 HEADS = {
     hf.LinformerRobertaForMaskedLM: {"encoder_layers": 2, "sharing": "layerwise", "local_conv": 3},
-    hf.LinformerRobertaForSequenceClassification: {"linformer_window": 4, "encoder_normalize_before": True},
+    hf.LinformerRobertaForSequenceClassification: {"linformer_window": 4, "value_residual": True},
     hf.LinformerRobertaForTokenClassification: {"projection": "max-pool", "adaptive_length": True, "gated_ffn": True},
 }
 OTHERWISE = {
