@@ -119,8 +119,8 @@ class SentenceEncoder(FairseqEncoder):
             padded = may_be_padded(padding_mask)
         mask = padding_mask if padded else None  # without one there is less to do
         states = [x] if return_all_hiddens else []  # held only on demand: in inference nothing else keeps them alive
-        first = cast(EncoderLayer, self.layers[0])  # also where LayerDrop skips it
-        first_values = first.own_values(x) if self.value_residual else None
+        # Also where LayerDrop skips the first layer.
+        first_values = cast(EncoderLayer, self.layers[0]).own_values(x) if self.value_residual else None
         layers = list(self.layers)  # LayerDrop: a choice of them, each time another
         for layer in layers:
             x = layer(x, mask, wanted if layer is layers[-1] else None, first_values)

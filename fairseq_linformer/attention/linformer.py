@@ -96,7 +96,7 @@ class ProjectedAttention(Attention):
             if self.value_projection is not self.key_projection:
                 rows = self.value_projection(real, padding_mask)
             values = self._embed(rows, self.v_proj)
-        if self.value_mix is not None and first_values is not None:
+        if first_values is not None:
             first = self.split_heads(self.zero_padding(first_values, padding_mask))
             projected = self.value_projection.project_values(first, real, padding_mask)
             values = self.with_first_values(values, projected)
