@@ -2,7 +2,7 @@
 """Pretrains variants of one small model on blocks of several lengths n, at equal tokens, and compares their losses.
 
     python scripts/compare_lengths.py --data data-bin/python --out runs/lengths
-    python scripts/compare_lengths.py --data data-bin/books --only softmax best --lengths 512 4096 --seeds 1
+    python scripts/compare_lengths.py --data data-bin/books --only softmax near_and_far --lengths 512 4096 --seeds 1
     python scripts/compare_lengths.py --data data-bin/books --variant softmax model.attention=softmax \\
         --variant window model.linformer_window=64 model.projection=mean-pool model.projected_length=1
 

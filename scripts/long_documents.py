@@ -36,7 +36,7 @@ from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
 
 NAMES = list(default_variants(512))
-DEFAULT = [name for name in NAMES if name != "nystrom"]
+DEFAULT = [name for name in NAMES if name not in ("none", "nystrom")]
 MOST_ROWS = 25_000  # all of the official train of IMDB; the Long Range Arena has up to 160,000
 
 
@@ -57,7 +57,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--tokenizer", metavar="DIR|FILE", type=Path, help="of books, needles and imdb: a prepared corpus or a .model")
     add("--source", metavar="DIR|ARCHIVE", type=Path, help="of imdb and imdb-bytes: aclImdb; of lra-…: lra_release")
     add("--out", metavar="DIR", type=Path, default=Path("runs/long"), help="default: runs/long")
-    add_variants(parser, NAMES, "all but nystrom")
+    add_variants(parser, NAMES, "all but none and nystrom")
     add("--lengths", metavar="N", nargs="+", type=number(int, least=16, most=65_536), default=[512], help="n (512)")
     rate = number(float, above=0)
     rates = f"tried for each with the first seed ({by_task('learning_rates')})"

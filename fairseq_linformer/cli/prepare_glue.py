@@ -20,7 +20,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..data.prepare.glue import DOWNLOADS, glue_folder, read_glue
+from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled import write_labelled
 from ..data.tasks import SUMMARY_FILE, TASKS
 from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
@@ -38,7 +38,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
         metavar="A,B,…",
         type=comma_list(str),
         default=list(DOWNLOADS),
-        help=f"default: {','.join(DOWNLOADS)}",
+        help=f"default: {','.join(DOWNLOADS)}; small letters will do",
     )
     from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
     add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
@@ -53,6 +53,7 @@ def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
 
 
 def prepare_glue(source: str, tasks: Sequence[str], tokenizer: Path, out: Path) -> None:
+    tasks = [known_task(task) for task in tasks]
     check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(tokenizer)
     with glue_folder(source, tasks) as folder:

@@ -26,15 +26,16 @@ from .measuring import Machine
 from .pretraining import planned
 from .runner import code_digest
 from .trials import once, timed_once
-from .variants import CHECKPOINT, EMBED_DIM, Comparison, Tuned
+from .variants import CHECKPOINT, EMBED_DIM, Comparison, Tuned, preset
 
 LENGTHS = [512, 1024, 2048, 4096]
 # What is compared unless the user says otherwise.
 VARIANTS: dict[str, list[str]] = {
     "softmax": ["model.attention=softmax"],
+    "softmax-residual": ["model.attention=softmax", "model.value_residual=true"],
     "control": ["model.projection=mean-pool", "model.projected_length=1"],
     "linformer": ["model.projected_length=128"],
-    "best": ["model.projection=split-pool", "model.projected_length=128", "model.linformer_window=64"],
+    "near_and_far": [*preset("near_and_far"), "model.projected_length=128"],
 }
 OWN = "model.max_positions"  # what is set here, and by no variant
 POINTS = 4  # numbers of updates, equally far apart, at which perplexity is measured

@@ -26,7 +26,7 @@ from .rows_of_text import TaskData
 from .runner import code_digest
 from .small_model import configure_model
 from .trials import Result, Trials, once, timed_once
-from .variants import with_deviation
+from .variants import preset, with_deviation
 
 MODEL = ["_name=linformer_roberta_tiny", "encoder_layers=2", "encoder_embed_dim=64", "encoder_ffn_embed_dim=64"]
 MODEL += ["encoder_attention_heads=2", "encoder_normalize_before=true", "local_conv=3", "sharing=layerwise"]
@@ -67,15 +67,16 @@ class Results(TypedDict):
 def default_variants(length: int) -> dict[str, list[str]]:
     """What is compared unless the user says otherwise, as overrides of the model."""
     k = min(128, max(1, length // 4))
-    window = min(64, length)
+    window = min(128, length)
     return {
         "softmax": ["model.attention=softmax"],
-        "none": ["model.attention=none"],
+        "softmax-residual": ["model.attention=softmax", "model.value_residual=true"],
         "control": ["model.projection=mean-pool", "model.projected_length=1"],
         "linformer": [f"model.projected_length={k}"],
-        "best": ["model.projection=split-pool", f"model.projected_length={k}", f"model.linformer_window={window}"],
+        "near_and_far": [*preset("near_and_far"), f"model.projected_length={k}", f"model.linformer_window={window}"],
         "longformer": ["model.attention=longformer", f"model.longformer_window={2 * (window // 2)}"],
         "performer": ["model.attention=performer"],
+        "none": ["model.attention=none"],
         "nystrom": ["model.attention=nystrom"],
     }
 

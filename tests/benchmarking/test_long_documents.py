@@ -74,6 +74,8 @@ def test_full_attention_finds_the_symbol_that_says_the_label():
 def test_the_variants_fit_every_length(length):
     configs = {name: configure(own, length) for name, own in default_variants(length).items()}
     assert configs["control"].projected_length == [1, 1]
+    preset = configs["near_and_far"]
+    assert preset.value_residual and preset.projection == "split-pool" and max(preset.linformer_window) <= length
     assert {config.attention for config in configs.values()} <= set(ATTENTIONS)
 
 

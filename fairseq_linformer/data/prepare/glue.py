@@ -12,12 +12,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from ...errors import UserError
-from ..tasks import TASKS, Source, SourceFile, Task
+from ..tasks import TASKS, Source, SourceFile, Task, letters_of
 from .labelled import Example
 from .sources import Rows, SourceSplit, as_folder, download, is_address, unpack
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
 ROW_BYTES = 1_000_000  # far above the longest official row; a file without line ends would fill the memory
+
+
+def known_task(name: str) -> str:
+    """The task of ``SOURCES`` that is meant, in any spelling: SST-2 by sst_2.
+
+    Raises:
+        UserError: there is none.
+    """
+    alike = [task for task in SOURCES if letters_of(task) == letters_of(name)]
+    if not alike:
+        raise UserError(f"task {name!r} is unknown, known are: {', '.join(SOURCES)}")
+    return alike[0]
 
 
 def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
@@ -27,15 +39,14 @@ def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
 
     Args:
         source: a folder that holds a folder with the task's name, or holds a folder that does.
-        task: its name in ``SOURCES``.
+        task: its name in ``SOURCES``, in any spelling.
 
     Raises:
         FileNotFoundError: a file is missing.
         UserError: the task is unknown. Later, as the rows are read: a row does not fit the task; the message names the
             file and the line.
     """
-    if task not in SOURCES:
-        raise UserError(f"task {task!r} is unknown, known are: {', '.join(SOURCES)}")
+    task = known_task(task)
     folder = next((place / task for place in (source, *sorted(source.glob("*/"))) if (place / task).is_dir()), None)
     if folder is None:
         raise FileNotFoundError(f"{source} holds no folder {task}")
@@ -123,11 +134,8 @@ def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
 
     Raises:
         OSError: as ``as_folder`` and ``download``.
-        UserError: a task is unknown, or as ``as_folder`` and ``download``.
+        UserError: as ``as_folder`` and ``download``.
     """
-    unknown = [task for task in tasks if task not in SOURCES]
-    if unknown:
-        raise UserError(f"task {unknown[0]!r} is unknown, known are: {', '.join(SOURCES)}")
     if not is_address(source):
         with as_folder(Path(source), _is_task_file) as folder:
             yield folder

@@ -212,6 +212,16 @@ def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -
             prepare_glue.main(arguments)
 
 
+def test_small_letters_will_do(tmp_path: Path, corpus: Path) -> None:
+    for task in ("SST-2", "STS-B"):
+        write_official(tmp_path / "glue", task)
+    words = ["--source", str(tmp_path / "glue"), "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
+    prepare_glue.main([*words, "--tasks", "sst2,sts_b"])
+    assert sorted(folder.name for folder in (tmp_path / "out").iterdir()) == ["SST-2", "STS-B"]
+    with pytest.raises(SystemExit, match=r"^error: task 'sst' is unknown, known are: CoLA, SST-2"):
+        prepare_glue.main([*words, "--tasks", "cola,sst"])
+
+
 @pytest.mark.real_data
 def test_the_official_files(real_data: Path) -> None:
     for task in ("CoLA", "SST-2", "MRPC", "RTE", "STS-B"):
