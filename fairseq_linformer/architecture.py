@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .attention import ATTENTIONS, AttentionConfig, get_attention, spread_over_layers
-from .attention.projection import PROJECTIONS, LinearProjection, WindowProjection
+from .attention.linformer import PROJECTIONS
+from .attention.pooling import WindowProjection
+from .attention.projection import LinearProjection
 from .errors import check
 
 # The options that may differ per layer, each with what numbers between FIRST and LAST are rounded to a multiple of.

@@ -10,8 +10,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from .architecture import PER_LAYER, Architecture, check_probability, validate
 from .attention import ATTENTIONS, PerLayer, get_attention, option
-from .attention.linformer import SHARINGS
-from .attention.projection import PROJECTIONS, LinearProjection
+from .attention.linformer import PROJECTIONS, SHARINGS
+from .attention.projection import LinearProjection
 from .errors import check
 from .layer import ACTIVATIONS
 

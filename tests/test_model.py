@@ -11,8 +11,7 @@ from fairseq.models.roberta import RobertaModel
 from torch._dynamo.testing import CompileCounter
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.linformer import SHARINGS
-from fairseq_linformer.attention.projection import PROJECTIONS
+from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.model import LinformerRobertaModel
 from tests.helpers.models import DEVICE, OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from ..attention import Attention, AttentionConfig
 from ..attention.blocks import block_size, with_margins
 from ..attention.linformer import LinformerAttention, ProjectedAttention
-from ..attention.projection import AttentionPooling, ConvProjection, MaxPooling, Projection
+from ..attention.pooling import AttentionPooling, ConvProjection, MaxPooling
+from ..attention.projection import Projection
 from ..attention.revisited_linformer import RevisitedLinformerAttention
 from ..attention.softmax import SoftmaxAttention
 from ..errors import check

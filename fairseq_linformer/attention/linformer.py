@@ -5,7 +5,8 @@
 Dimensions: B batch, n sequence length, k projected length, m = k rows, d embedding, h heads, d_h = d / h.
 
 Keys and values are projected along the sequence before the bias is added, K = W_k (E X) + b_k, as the authors' code
-does (fairseq ``examples/linformer``): E (W_k X + b_k) differs by the bias alone. ``projection.py`` has E and F.
+does (fairseq ``examples/linformer``): E (W_k X + b_k) differs by the bias alone. ``projection.py`` and ``pooling.py``
+have E and F.
 """
 
 from dataclasses import dataclass
@@ -18,9 +19,19 @@ from torch import Tensor, nn
 from ..errors import check
 from .base import Attention, AttentionConfig, Options, option, register_attention
 from .blocks import block_size, with_margins
-from .projection import PROJECTIONS, LinearProjection, Projection
+from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling
+from .projection import LinearProjection, Projection, RandomProjection
 
 SHARINGS = ("none", "headwise", "key-value", "layerwise")
+PROJECTIONS: dict[str, type[Projection]] = {
+    "linear": LinearProjection,
+    "random": RandomProjection,
+    "conv": ConvProjection,
+    "mean-pool": MeanPooling,
+    "max-pool": MaxPooling,
+    "attention-pool": AttentionPooling,
+    "split-pool": SplitPooling,
+}
 
 
 class ProjectedAttention(Attention):

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention, register_attention
-from fairseq_linformer.attention.linformer import SHARINGS
-from fairseq_linformer.attention.projection import NOISE, PROJECTIONS
+from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
+from fairseq_linformer.attention.projection import NOISE
 from tests.helpers.layers import D, N, build
 from tests.reference import naive_attention
 

@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from fairseq_linformer.attention.linformer import LinformerAttention
-from fairseq_linformer.attention.projection import (
+from fairseq_linformer.attention.pooling import (
     AttentionPooling,
     ConvProjection,
-    LinearProjection,
     MaxPooling,
     MeanPooling,
-    Projection,
     SplitPooling,
     WindowProjection,
 )
+from fairseq_linformer.attention.projection import LinearProjection, Projection
 from fairseq_linformer.attention.softmax import SoftmaxAttention
 
 

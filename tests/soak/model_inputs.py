@@ -16,8 +16,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.linformer import SHARINGS
-from fairseq_linformer.attention.projection import PROJECTIONS
+from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary

@@ -1,0 +1,207 @@
+"""Projections of Linformer without a matrix: convolution and pooling, a row for each window of the text.
+
+Wang et al. 2020, section 4, name both with kernel and stride n / k, here w: a text of n positions gives m = ceil(n / w)
+rows, whatever n is.
+
+Dimensions: B batch, n sequence length, k projected length, m rows, w window, d embedding, h heads, d_h = d / h.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import AttentionConfig
+from .blocks import into_blocks
+from .projection import NOISE, Projection, adaptive_pooling, text_lengths
+
+
+class WindowProjection(Projection):
+    """A row for every window of w = n / k positions, the last one as short as the text; there is no longest length.
+
+    Costs B n d per call. Windows without any real position are hidden from attention.
+
+    Args:
+        window: w.
+        rows: None; with ``adaptive_length`` k, the number of windows that a text of any length is divided into. Window
+            j of a text of l tokens reaches from j l / k to (j + 1) l / k, rounded down; with l <= k each token is one.
+    """
+
+    def __init__(self, window: int, rows: int | None = None):
+        super().__init__()
+        self.window = window
+        self.rows = rows
+
+    @classmethod
+    def build(cls, config: AttentionConfig, layer: int) -> Projection:
+        return cls(**cls.arguments(config, layer))
+
+    @classmethod
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        """The constructor's arguments."""
+        k = config.projected_length[layer]
+        return {"window": config.max_positions // k, "rows": k if config.adaptive_length else None}
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return self.pool(*self.windows(x, padding_mask))
+
+    @abstractmethod
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        """(B, m, w, d), zero where nothing is real, and (B or 1, m, w), True at real positions, to a row per window."""
+
+    def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        rows = self(values.transpose(1, 2).flatten(2), padding_mask)  # (B, m, d), each channel by itself
+        return rows.unflatten(-1, values.shape[1::2]).transpose(1, 2)
+
+    def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
+        if padding_mask is None:
+            return None
+        if self.rows is None:  # padding stands on the right: the first position of a window is real, or none
+            return ~padding_mask[:, :: self.window]
+        rows = torch.arange(torch.sym_min(self.rows, padding_mask.size(1)), device=padding_mask.device)
+        return rows < text_lengths(padding_mask.size(1), padding_mask, padding_mask.device).unsqueeze(1)
+
+    def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(B, n, d), zero at padded positions, in windows: (B, m, w, d), and (B or 1, m, w), True where one is real."""
+        if self.rows is not None:
+            return self._adaptive_windows(x, padding_mask, torch.sym_min(self.rows, x.size(1)))
+        real = x.new_ones((1, x.size(1)), dtype=torch.bool) if padding_mask is None else ~padding_mask
+        return into_blocks(x, self.window), into_blocks(real, self.window)
+
+    def _adaptive_windows(self, x: Tensor, padding_mask: Tensor | None, m: int) -> tuple[Tensor, Tensor]:
+        batch, length = x.shape[:2]
+        lengths = text_lengths(length, padding_mask, x.device).unsqueeze(1)
+        ends = torch.arange(m + 1, device=x.device) * lengths // lengths.clamp(max=m)
+        ends = torch.minimum(ends, lengths)  # (B, m + 1): windows beyond the l-th, where l < m, are empty
+        positions = ends[:, :-1, None] + torch.arange((length + m - 1) // m, device=x.device)  # (B, m, w)
+        real = positions < ends[:, 1:, None]
+        # Every real position is in one window, once. What fills up short ones has no part in the result, so that in
+        # the backward pass nothing is added to a gradient but zeros: it is the same in every run.
+        positions = positions.clamp(max=length - 1) + length * torch.arange(batch, device=x.device)[:, None, None]
+        windows = x.flatten(0, 1).index_select(0, positions.flatten()).unflatten(0, (batch, *positions.shape[1:]))
+        return windows.masked_fill(~real.unsqueeze(-1), 0.0), real
+
+
+class ConvProjection(WindowProjection):
+    """Depthwise convolution with kernel and stride w, without bias.
+
+    ``weight`` (w, d) starts as the mean of the window, plus noise. In a shorter window of s positions, which
+    ``adaptive_length`` brings, position p has weight floor(p w / s), times w / s.
+    """
+
+    SHARINGS = ("headwise", "key-value", "layerwise")  # its channels are not those of heads
+
+    def __init__(self, window: int, embed_dim: int, rows: int | None = None):
+        super().__init__(window, rows)
+        self.weight = nn.Parameter(torch.empty(window, embed_dim))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.weight.normal_().mul_(NOISE).add_(1 / self.window)
+
+    @classmethod
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        return {**super().arguments(config, layer), "embed_dim": config.encoder_embed_dim}
+
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        if self.rows is None:
+            return (windows * self.weight).sum(2)
+        sizes = real.sum(2, keepdim=True).clamp(min=1)
+        taps = torch.arange(real.size(2), device=real.device) * self.window // sizes  # (B, m, w)
+        scale = self.window / sizes.to(windows.dtype)
+        return (windows * self.weight[taps.clamp(max=self.window - 1)]).sum(2) * scale
+
+
+class MeanPooling(WindowProjection):
+    """The mean of a window's real positions."""
+
+    SHARINGS = ("key-value", "layerwise")  # without parameters E and F cannot differ
+    TRAINABLE = False
+
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        return windows.sum(2) / real.sum(2).clamp(min=1).unsqueeze(-1)
+
+
+class MaxPooling(WindowProjection):
+    """The largest of a window's real positions, channel by channel."""
+
+    SHARINGS = ("key-value", "layerwise")
+    TRAINABLE = False
+
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        largest = windows.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(2)
+        return largest.masked_fill(~real[:, :, :1], 0.0)  # the first of a window is real, or none
+
+
+class PoolingPerHead(WindowProjection):
+    """A weighted mean of each window for every head, with weights of its own."""
+
+    @abstractmethod
+    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
+        """What each head's row takes of each position of its window, as for ``pool``: (B or 1, m, h, w)."""
+
+    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+        """A row for every head: (B, h, m, d)."""
+        return (self.weights(windows, real) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
+
+    def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-2)  # (B or 1, m, h, 1, w)
+        windows = self.windows(values.transpose(1, 2).flatten(2), padding_mask)[0]  # (B, m, w, d)
+        heads = windows.unflatten(-1, values.shape[1::2]).transpose(2, 3)  # (B, m, h, w, d_h)
+        return (weights @ heads).squeeze(-2).transpose(1, 2)
+
+
+class AttentionPooling(PoolingPerHead):
+    """A weighted mean of a window's real positions for each head; a learned score of the content gives the weights.
+
+        weights_i = softmax over the window (X u_i),   row_i = sum over the window of weights_i X
+
+    ``weight`` (h, d), one u per head, starts at zero, which is the plain mean. Costs 2 B n d h per call. It is the
+    pooling of hierarchical attention networks (Yang et al. 2016, eq. 6 and 7) with a linear score.
+    """
+
+    SHARINGS = ("headwise", "key-value", "layerwise")
+
+    def __init__(self, window: int, num_heads: int, embed_dim: int, rows: int | None = None):
+        super().__init__(window, rows)
+        self.weight = nn.Parameter(torch.empty(num_heads, embed_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    @classmethod
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        sizes = {"num_heads": config.encoder_attention_heads, "embed_dim": config.encoder_embed_dim}
+        return {**super().arguments(config, layer), **sizes}
+
+    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
+        scores = F.linear(windows, self.weight)  # (B, m, w, h)
+        return scores.masked_fill(~real.unsqueeze(-1), torch.finfo(scores.dtype).min).softmax(2).transpose(2, 3)
+
+
+class SplitPooling(PoolingPerHead):
+    """The mean of a part of the window: the heads divide every window's real positions among themselves.
+
+    Head i of h has those from floor(i r / h) to ceil((i + 1) r / h), of r. So the heads of a layer see h k different
+    rows where mean pooling shows all of them the same k; with w <= h every position is a row of its own to some head.
+    Attention costs what it does with any projection of k rows, pooling B n h d per call. LongNet's heads divide the
+    positions of a segment in this way, without pooling (Ding et al. 2023, arXiv 2307.02486, section 2.3).
+    """
+
+    SHARINGS = ("key-value", "layerwise")
+    TRAINABLE = False
+
+    def __init__(self, window: int, num_heads: int, rows: int | None = None):
+        super().__init__(window, rows)
+        self.num_heads = num_heads
+
+    @classmethod
+    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
+        return {**super().arguments(config, layer), "num_heads": config.encoder_attention_heads}
+
+    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
+        return adaptive_pooling(real.sum(2), self.num_heads, real.size(2), windows.dtype)
