@@ -23,10 +23,11 @@ from fairseq_linformer.training.provenance import digest_file
 from .lengths_report import Pretrained, draw_lengths, lengths_tables
 from .masked_text import BINS, Losses, MaskedText, read_split
 from .measuring import Machine
+from .presets import BEST, preset_overrides
 from .pretraining import planned
 from .runner import code_digest
 from .trials import once, timed_once
-from .variants import CHECKPOINT, EMBED_DIM, Comparison, Tuned, preset
+from .variants import CHECKPOINT, EMBED_DIM, Comparison, Tuned
 
 LENGTHS = [512, 1024, 2048, 4096]
 # What is compared unless the user says otherwise.
@@ -35,7 +36,7 @@ VARIANTS: dict[str, list[str]] = {
     "softmax-residual": ["model.attention=softmax", "model.value_residual=true"],
     "control": ["model.projection=mean-pool", "model.projected_length=1"],
     "linformer": ["model.projected_length=128"],
-    "near_and_far": [*preset("near_and_far"), "model.projected_length=128"],
+    BEST: [*preset_overrides(BEST), "model.projected_length=128"],
 }
 OWN = "model.max_positions"  # what is set here, and by no variant
 POINTS = 4  # numbers of updates, equally far apart, at which perplexity is measured

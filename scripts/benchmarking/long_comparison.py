@@ -22,11 +22,12 @@ from .long_plots import draw_lengths
 from .long_tasks import TASKS
 from .lra import OF_VARIANT, published
 from .measuring import Machine
+from .presets import BEST, preset_overrides
 from .rows_of_text import TaskData
 from .runner import code_digest
 from .small_model import configure_model
 from .trials import Result, Trials, once, timed_once
-from .variants import preset, with_deviation
+from .variants import with_deviation
 
 MODEL = ["_name=linformer_roberta_tiny", "encoder_layers=2", "encoder_embed_dim=64", "encoder_ffn_embed_dim=64"]
 MODEL += ["encoder_attention_heads=2", "encoder_normalize_before=true", "local_conv=3", "sharing=layerwise"]
@@ -73,7 +74,7 @@ def default_variants(length: int) -> dict[str, list[str]]:
         "softmax-residual": ["model.attention=softmax", "model.value_residual=true"],
         "control": ["model.projection=mean-pool", "model.projected_length=1"],
         "linformer": [f"model.projected_length={k}"],
-        "near_and_far": [*preset("near_and_far"), f"model.projected_length={k}", f"model.linformer_window={window}"],
+        BEST: [*preset_overrides(BEST), f"model.projected_length={k}", f"model.linformer_window={window}"],
         "longformer": ["model.attention=longformer", f"model.longformer_window={2 * (window // 2)}"],
         "performer": ["model.attention=performer"],
         "none": ["model.attention=none"],

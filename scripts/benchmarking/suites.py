@@ -1,7 +1,7 @@
 """What the benchmark measures: suites of groups of cases. The cases of a group run in turns."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from fairseq_linformer.errors import UserError, check
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
 from .measuring import PHASES, Case
+from .presets import BEST, preset_options
 
 COMPARED = (
     "linformer",
@@ -109,11 +110,16 @@ def attention(plan: Plan) -> Iterator[Group]:
             yield Group(f"n={n}, k={k}, {phase}", alone, gemm_fraction=True)
 
 
+def _with_options(case: Case, note: str, options: Mapping[str, Any]) -> Case:
+    return replace(case, sizes=replace(case.sizes, options=tuple(options.items())), note=note)
+
+
 def models(plan: Plan) -> Iterator[Group]:
     """Whole models of equal width and depth. Linformers have one E = F per layer.
 
     Inference computes the features of all positions. In the other phases the last feed-forward network of our models
     works on masked positions only; that of the baselines works on all. The more layers, the less this saves.
+    With two layers or more, the preset ``near_and_far`` is among them.
     `softmax-flash`, `softmax-efficient` and `softmax-math` are `softmax` with that kernel of PyTorch and without a
     padding mask: flash attention allows none, and on a GPU `softmax` has one, as users have it.
     """
@@ -124,8 +130,9 @@ def models(plan: Plan) -> Iterator[Group]:
                 case = plan.case(model, n, k, phase, "key-value")
                 cases.append(case)
                 if model == "linformer":
-                    compiled = replace(case.sizes, options=(("compile_layers", True),))
-                    cases.append(replace(case, sizes=compiled, note="compiled"))
+                    cases.append(_with_options(case, "compiled", {"compile_layers": True}))
+                    if case.sizes.layers > 1:  # a value residual needs two
+                        cases.append(_with_options(case, BEST, preset_options(BEST)))
                 # On the CPU, attention with dropout has an implementation of its own, without PyTorch's kernels.
                 if model == "softmax" and (plan.device == "cuda" or phase in ("inference", "evaluation")):
                     cases += [replace(case, model=f"softmax-{kernel}") for kernel in KERNELS]
@@ -180,14 +187,11 @@ def efficiency(plan: Plan) -> Iterator[Group]:
 def memory(plan: Plan) -> Iterator[Group]:
     """Activation checkpointing, and on a GPU also offload to the host's memory. Forward + backward."""
     n, k = max(plan.settings(LONGEST).items())
-    kinds = [(), (("checkpoint_activations", True),)]
+    kinds: list[dict[str, Any]] = [{}, {"checkpoint_activations": True}]
     if plan.device == "cuda":
-        kinds.append((("checkpoint_activations", True), ("offload_activations", True)))
+        kinds.append({"checkpoint_activations": True, "offload_activations": True})
     plain = plan.case("linformer", n, k, "forward + backward")
-    cases = [
-        replace(plain, sizes=replace(plain.sizes, options=options), note=" + ".join(name for name, _ in options))
-        for options in kinds
-    ]
+    cases = [_with_options(plain, " + ".join(options), options) for options in kinds]
     yield Group(f"n={n}", tuple(cases))
 
 
@@ -196,8 +200,7 @@ def long(plan: Plan) -> Iterator[Group]:
     tiny = replace(plan, sizes=replace(plan.sizes, layers=4, embed_dim=256, heads=4))
     yield Group("n=65536", (tiny.case("linformer", 65_536, 256, "training step", rows=1),))
     pooled = tiny.case("linformer", 262_144, 256, "inference", rows=1)
-    sizes = replace(pooled.sizes, options=(("projection", "mean-pool"),))
-    yield Group("n=262144", (replace(pooled, sizes=sizes, note="mean-pool"),))
+    yield Group("n=262144", (_with_options(pooled, "mean-pool", {"projection": "mean-pool"}),))
 
 
 def lengths(plan: Plan) -> Iterator[Group]:

@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-from omegaconf import OmegaConf
-
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.errors import check
 from fairseq_linformer.system.files import check_data_path, write_whole
 from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.evaluation import masked_lm_perplexity
-from fairseq_linformer.training.launch import CONFIGS, side_by_side
+from fairseq_linformer.training.launch import side_by_side
 from fairseq_linformer.training.provenance import digest_file
 
 from .pretraining import pretrain
@@ -30,12 +28,6 @@ LEARNING_RATE = 0.005
 BATCHES = 400  # of valid
 CHECKPOINT = "checkpoint_last.pt"
 PERPLEXITY_FILE = "perplexity.json"  # in a run's folder, so that it is measured once
-
-
-def preset(name: str) -> list[str]:
-    """The options of the model that a preset of configs/pretrain sets, as overrides."""
-    options = OmegaConf.load(CONFIGS / "pretrain" / "preset" / f"{name}.yaml").model
-    return [f"model.{option}={value}" for option, value in options.items()]
 
 
 class _Measured(TypedDict):

@@ -1,5 +1,7 @@
 """What the suites measure."""
 
+from dataclasses import replace
+
 import pytest
 from benchmarking import suites
 
@@ -28,6 +30,17 @@ def test_models_are_those_asked_for_once_each():
     kernels = ["softmax-flash", "softmax-efficient", "softmax-math"]
     assert names["inference"] == ["softmax", *kernels, "performer"]
     assert names["forward + backward"] == ["softmax", "performer", "softmax-math"]
+
+
+def test_the_preset_is_among_the_models_where_there_are_layers_to_share_values():
+    notes = {}
+    for layers in (1, 2):
+        own = plan(models=("linformer", "softmax"))
+        own = replace(own, sizes=replace(own.sizes, layers=layers))
+        first, *others = suites.models(own)
+        assert all([case.note for case in group.cases][:2] == ["", "compiled"] for group in (first, *others))
+        notes[layers] = {case.note: dict(case.sizes.options) for case in first.cases}
+    assert notes[2]["near_and_far"]["value_residual"] and "near_and_far" not in notes[1]
 
 
 def test_the_overview_compares_the_same_step_at_every_length_and_leaves_out_what_would_not_fit():
