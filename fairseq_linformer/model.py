@@ -21,6 +21,7 @@ from .attention import Attention
 from .checkpoint import check_fits, data_folder, read_checkpoint
 from .compat import rename_parameters
 from .config import ARCHITECTURES, OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
+from .data.tokenizer import NO_SUBWORD_MODEL, subword_model_options
 from .encoder import SentenceEncoder
 from .errors import UserError
 from .resolve import resolve_config
@@ -243,16 +244,11 @@ def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[st
 
 
 def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:
-    """fairseq's options for the subword model that lies in a data folder under fairseq's own names."""
-    known = {
-        "sentencepiece": {"sentencepiece_model": data / "sentencepiece.bpe.model"},
-        "gpt2": {"gpt2_encoder_json": data / "encoder.json", "gpt2_vocab_bpe": data / "vocab.bpe"},
-    }
-    for name, files in known.items():
-        if bpe in (None, name) and all(file.is_file() for file in files.values()):
-            return {"bpe": name, **{key: str(file) for key, file in files.items()}}
+    """fairseq's options for the subword model that lies in a data folder, or for the one that is named."""
+    if found := subword_model_options(data, bpe):
+        return found
     if bpe is None:
-        raise FileNotFoundError(f"{data} holds no sentencepiece.bpe.model, nor encoder.json with vocab.bpe: name a bpe")
+        raise FileNotFoundError(f"{data} holds {NO_SUBWORD_MODEL}: name a bpe")
     return {"bpe": bpe}
 
 

@@ -6,12 +6,14 @@ several classes per row and classes per word too, and a choice of what is cut of
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
+from fairseq.data.encoders.utils import get_whole_word_mask
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
@@ -20,6 +22,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from fairseq.utils import split_paths
 from omegaconf import II, open_dict
+from torch import Tensor
 
 from .data.batches import DescribedBatches
 from .data.epochs import SharedEpochDataset
@@ -27,7 +30,7 @@ from .data.masking import share_of_masks, thin_masks
 from .data.shards import data_paths
 from .data.targets import MultiHotDataset, WordTargetDataset
 from .data.tasks import KINDS, SUMMARY_FILE, Task, label_names, own_task, read_summary
-from .data.tokenizer import DICTIONARY_FILE
+from .data.tokenizer import DICTIONARY_FILE, NO_SUBWORD_MODEL, subword_model_options
 from .data.truncation import METHODS, TruncatedDataset
 from .errors import UserError, check
 from .model import TokenClassificationHead
@@ -69,6 +72,11 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     With ``mask_prob_end`` the masked share falls linearly over the updates of a run (Ankner et al. 2023, arXiv
     2305.15096). Validation has the last share, so that its losses compare.
+
+    With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
+
+    Attributes:
+        word_starts: with ``mask_whole_words``, whether each token of the dictionary begins a word, (V,).
     """
 
     NEXT = "python scripts/prepare_glue.py --source glue.zip --tokenizer {run} --out data-bin/tasks"
@@ -83,9 +91,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         """
         cfg.data = data_paths(cfg.data)
         _check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
-        # fairseq reads the tokenizer for word boundaries from an attribute that its tasks no longer have.
-        allowed = "false: fairseq's masked_lm cannot mask whole words"
-        check("mask_whole_words", cfg.mask_whole_words, not cfg.mask_whole_words, allowed)
         first, last = cfg.mask_prob, cfg.mask_prob_end
         check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
         task = super().setup_task(cfg, **kwargs)
@@ -97,10 +102,26 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             check("mask_prob_end", last, updates > 0, allowed)
         return task
 
+    word_starts: Tensor | None = None
+
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """Loads a split, masked.
+
+        Raises:
+            UserError: whole words are to be masked, and no subword model beside the data says where they begin.
+        """
+        if self.cfg.mask_whole_words:
+            self._find_word_starts()
         super().load_dataset(split, epoch, combine, **kwargs)
         described = DescribedBatches(self.datasets[split], self.source_dictionary.pad(), masked=True)
         self.datasets[split] = SharedEpochDataset(described)
+
+    def _find_word_starts(self) -> None:
+        folder = Path(split_paths(self.cfg.data)[0])
+        options, allowed = subword_model_options(folder), f"false: {folder} holds {NO_SUBWORD_MODEL}"
+        check("mask_whole_words", True, options is not None, allowed)
+        self.args = Namespace(**(options or {}))  # where fairseq's masked_lm looks for it
+        self.word_starts = get_whole_word_mask(self.args, self.source_dictionary).bool()
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
         """The batch with as many masks as its update has."""
@@ -120,7 +141,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         inputs = sample["net_input"]
         kept, seed = share / self.cfg.mask_prob, 1_000_003 * self.cfg.seed + update
         pad = self.source_dictionary.pad()
-        tokens, targets = thin_masks(inputs["src_tokens"], sample["target"], sample["id"], kept, seed, pad)
+        if self.word_starts is not None:
+            self.word_starts = self.word_starts.to(sample["target"].device)  # once
+        masked = inputs["src_tokens"], sample["target"]
+        tokens, targets = thin_masks(*masked, sample["id"], kept, seed, pad, self.word_starts)
         others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
         return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
 

@@ -1,5 +1,6 @@
 """The tasks on small prepared folders: what is loaded, batched, masked and cropped anew each epoch, and refused."""
 
+import json
 import random
 import shutil
 from dataclasses import replace
@@ -15,13 +16,14 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.targets import CUT, NO_WORD, UNKNOWN
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.truncation import METHODS, kept_tokens
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask, TextPredictionConfig
-from tests.helpers.inputs import Numbers
+from tests.helpers.inputs import Numbers, gpt2_files, sentences
 
 BOS, PAD, EOS = 0, 1, 2
 LENGTH = 12
@@ -393,9 +395,50 @@ def test_a_corpus_that_is_not_there_is_named(tmp_path):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path)))
 
 
-def test_whole_word_masks_are_refused(corpus):
-    with pytest.raises(UserError, match=r"^mask_whole_words=True is not allowed: it must be false"):
-        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), mask_whole_words=True))
+@pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
+def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(kind, corpus, tmp_path):
+    """Also where the share of masks falls."""
+    if kind == "gpt2":
+        gpt2_files(tmp_path)
+        text = tmp_path / "text.txt"
+        text.write_text(sentences(200, seed=1))
+        prepare_corpus([text], [text], tmp_path / "data", gpt2_bpe=tmp_path, workers=1)
+        corpus = tmp_path / "data"
+    config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.2, "mask_whole_words": True, "seed": 1}
+    config |= {"sample_break_mode": "none", "tokens_per_sample": 64}
+    task = DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(**config))
+    task.load_dataset("train")
+    dataset, dictionary = task.datasets["train"], task.source_dictionary
+    begins = torch.tensor([begins_a_word(token, dictionary, corpus) for token in range(len(dictionary))])
+    whole = dataset.collater([dataset[index] for index in range(len(dataset))])
+    for share, sample in ((0.4, whole), (0.2, task._thinned(whole, 0.2, update=3))):
+        targets = sample["target"]
+        masked = targets.ne(dictionary.pad())
+        words = begins[torch.where(masked, targets, sample["net_input"]["src_tokens"])].cumsum(1)
+        alike = [masked[row][words[row] == word] for row in range(len(words)) for word in words[row].unique()]
+        assert all(own.all() or not own.any() for own in alike)
+        assert sum(len(own) > 1 for own in alike) > 50, "words of several tokens"
+        assert float(masked.float().mean()) == pytest.approx(share, abs=0.05)
+
+
+def begins_a_word(token, dictionary, folder):
+    """As fairseq says it: all that is special does, and what stands for a space."""
+    if token < dictionary.nspecial:
+        return True
+    if not (folder / "encoder.json").is_file():
+        return dictionary[token].startswith("▁")
+    numbers = json.loads((folder / "encoder.json").read_text())
+    return dictionary[token] in {str(number) for piece, number in numbers.items() if piece.startswith("Ġ")}
+
+
+def test_whole_words_need_the_subword_model(corpus, tmp_path):
+    for file in corpus.iterdir():
+        if file.name != "sentencepiece.bpe.model":
+            (tmp_path / file.name).symlink_to(file)
+    task = DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path), mask_whole_words=True))
+    said = f"^mask_whole_words=True is not allowed: it must be false: {tmp_path} holds no sentencepiece"
+    with pytest.raises(UserError, match=said):
+        task.load_dataset("valid")
 
 
 @pytest.mark.parametrize("last", [0.0, -0.1, 0.4])

@@ -17,7 +17,13 @@ def share_of_masks(first: float, last: float, update: int, updates: int) -> floa
 
 
 def thin_masks(
-    tokens: Tensor, targets: Tensor, rows: Tensor, kept: float, seed: int, pad: int
+    tokens: Tensor,
+    targets: Tensor,
+    rows: Tensor,
+    kept: float,
+    seed: int,
+    pad: int,
+    word_starts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Keeps each mask with a probability; which ones depends on row, position and seed alone.
 
@@ -30,17 +36,21 @@ def thin_masks(
         kept: the probability, 0 to 1.
         seed: another for each update.
         pad: fairseq's padding index.
+        word_starts: (V,), whether a token begins a word, to keep or take back the masks of a word together.
 
     Returns:
         Tokens and targets, new ones.
     """
     positions = torch.arange(tokens.size(1), device=tokens.device)
+    if word_starts is not None:
+        shown = torch.where(targets.ne(pad), targets, tokens)
+        positions = torch.where(word_starts[shown], positions, 0).cummax(1).values  # (B, n): of the word's first token
     taken_back = targets.ne(pad) & (_uniform(rows.to(tokens.device).unsqueeze(1), positions, seed) >= kept)
     return torch.where(taken_back, targets, tokens), targets.masked_fill(taken_back, pad)
 
 
 def _uniform(rows: Tensor, positions: Tensor, seed: int) -> Tensor:
-    """Numbers in [0, 1) by splitmix64 (Steele et al. 2014): (B, 1) and (n,) to (B, n)."""
+    """Numbers in [0, 1) by splitmix64 (Steele et al. 2014): (B, 1) and (n,) or (B, n) to (B, n)."""
     state = _mixed(_mixed(rows + seed * GOLDEN % 2**62) + positions)
     return _shifted(state, 11).to(torch.float64) * 2.0**-53
 
