@@ -6,16 +6,16 @@
 The data is a folder with a folder per task, as scripts/prepare_glue.py, prepare_imdb.py and prepare_table.py write
 them with the checkpoint's tokenizer. Each run is fairseq-hydra-train with configs/finetune/finetune.yaml, the task's
 recipe there (recipe/own.yaml for your own task) and the checkpoint's model. Its best checkpoint, by the task's headline
-metrics or --metric, predicts the dev sets, and the metrics are computed from the saved predictions.
-Completed runs are skipped, interrupted ones resume, failed ones are named at the end; one whose checkpoint, data or
-configuration has other content by now is refused. The table has all runs of the checkpoint in OUT, for each task those
-that differ in the seed alone, beside TF-IDF with a linear SVM on the same data. Words at the end are Hydra's overrides
-for every run: optimization.clip_norm=1.0
+metrics or --metric, predicts the dev sets, and your own test set where it has labels; the metrics are computed from the
+saved predictions. Completed runs are skipped, interrupted ones resume, failed ones are named at the end; one whose
+checkpoint, data or configuration has other content by now is refused. The table has all runs of the checkpoint in OUT,
+for each task those that differ in the seed alone, beside TF-IDF with a linear SVM on the same data. Words at the end
+are Hydra's overrides for every run: optimization.clip_norm=1.0
 
 --jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
 launcher of Hydra's, which overrides configure:
     --launcher slurm --jobs 30 hydra.launcher.partition=gpu
-The dev sets are predicted where this command runs. Ending it does not cancel what Slurm runs: scancel does, and should
+Predictions are made where this command runs. Ending it does not cancel what Slurm runs: scancel does, and should
 before the command is repeated.
 """
 

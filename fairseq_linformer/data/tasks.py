@@ -64,7 +64,8 @@ class Task:
         metrics: what is computed of predictions, in the order of tables; names of ``finetune.metrics.METRICS``.
         headline: those whose mean chooses checkpoints and settings.
         scale: scores of a regression are written divided by it, and predictions multiplied back: the highest score.
-        dev_sets: splits that are scored, and what tables call each beside the task's name.
+        dev_sets: splits that are scored and choose, and what tables call each beside the task's name.
+        test_sets: splits that are scored and choose nothing, in the same way.
         source: the official files, for ``prepare_glue.py``.
         leaderboard: the file of GLUE's submission for each test split.
         trained_as: the task whose model predicts this one, where it has no training set.
@@ -77,9 +78,15 @@ class Task:
     headline: tuple[str, ...]
     scale: float = 1.0
     dev_sets: Mapping[str, str] = field(default_factory=lambda: {"valid": ""})
+    test_sets: Mapping[str, str] = field(default_factory=dict)
     source: Source | None = None
     leaderboard: Mapping[str, str] = field(default_factory=dict)
     trained_as: str | None = None
+
+    @property
+    def scored(self) -> dict[str, str]:
+        """All splits that are scored."""
+        return {**self.dev_sets, **self.test_sets}
 
     def as_json(self) -> dict[str, Any]:
         """What a prepared folder keeps of it: all but what its official files and submission are."""
@@ -108,8 +115,8 @@ def letters_of(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-class _Task(TypedDict):
-    """Task in a summary's file."""
+class _EarlierTask(TypedDict):
+    """Task in a summary's file, as earlier versions wrote it."""
 
     name: str
     kind: str
@@ -118,6 +125,12 @@ class _Task(TypedDict):
     headline: list[str]
     scale: float
     dev_sets: dict[str, str]
+
+
+class _Task(_EarlierTask, total=False):
+    """Task in a summary's file."""
+
+    test_sets: dict[str, str]
 
 
 @dataclass

@@ -49,17 +49,17 @@ class _Split:
 
 
 def baseline(folder: Path) -> dict[str, dict[str, float]]:
-    """The metrics of the baseline, times 100, by dev set: ``{"valid": {"accuracy": 81.5}}``.
+    """The metrics of the baseline, times 100, by split that is scored: ``{"valid": {"accuracy": 81.5}}``.
 
     Args:
         folder: of a task, as ``write_labelled`` wrote it.
 
     Raises:
-        FileNotFoundError: it is none, or lacks train or a dev set.
+        FileNotFoundError: it is none, or lacks train or what is scored.
         UserError: its summary is damaged.
     """
     task, tokenizer = read_summary(folder).task, load_tokenizer(folder)
-    splits = {split: _read_split(folder, split, task, tokenizer) for split in ("train", *task.dev_sets)}
+    splits = {split: _read_split(folder, split, task, tokenizer) for split in ("train", *task.scored)}
     train = splits["train"]
     if task.kind == "token-label":
         ends = itertools.accumulate(len(words) for words in train.labels)

@@ -140,7 +140,7 @@ def value_of(metric: str, task: Task, scores: Mapping[str, Mapping[str, float]])
     Minus infinity where there are no scores.
     """
     names = task.headline if metric == SCORE else (metric,)
-    values = [metrics[name] for metrics in scores.values() for name in names]
+    values = [scores[split][name] for split in task.dev_sets if split in scores for name in names]
     return statistics.mean(values) if values else -math.inf
 
 

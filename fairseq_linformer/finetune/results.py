@@ -95,20 +95,20 @@ class Result:
 
 
 def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> list[dict[str, Any]]:
-    """A row of the table for each task, dev set and metric."""
+    """A row of the table for each task, split that is scored, and metric."""
     rows = []
     for task in {result.run.task.name: result.run.task for result in results}.values():
         of_task = [result for result in results if result.run.task.name == task.name]
         done = [result for result in of_task if not result.error]
         baseline = read_baseline(out / task.name, {result.made.data for result in of_task if result.made})
-        for split, dev_set in task.dev_sets.items():
+        for split, title in task.scored.items():
             for name in task.metrics:
                 values = [result.scores[split][name] for result in done]
                 rows.append(
                     {
                         "task": task.name,
                         "split": split,
-                        "dev_set": dev_set,
+                        "dev_set": title,
                         "metric": METRICS[name].title,
                         "mean": statistics.mean(values) if values else None,
                         "deviation": statistics.stdev(values) if len(values) > 1 else None,
@@ -164,7 +164,7 @@ def read_scores(folder: Path, made: Provenance, task: Task) -> dict[str, dict[st
         digests = _predictions(folder, content["scores"])
     except (OSError, ValueError):  # none, or damaged: they are computed again
         return None
-    whole = content["scores"].keys() == task.dev_sets.keys()
+    whole = content["scores"].keys() == task.scored.keys()
     named = all(metrics.keys() == {*task.metrics} for metrics in content["scores"].values())
     valid = content["made_by"] == made.digests() and digests == content["predictions"]
     return content["scores"] if whole and named and valid else None

@@ -1,7 +1,8 @@
 """Fine-tuning over tasks and seeds: one run after another, or side by side.
 
 Every run is fairseq-hydra-train with configs/finetune/finetune.yaml and a recipe. When it is complete, its best
-checkpoint predicts the dev sets; the predictions are saved, and the metrics are computed from those files.
+checkpoint predicts the dev sets, and an own test set that has labels; the predictions are saved, and the metrics are
+computed from those files.
 
 ::
 
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
+ONE_PROCESS = "distributed_training.distributed_world_size=1"  # otherwise every GPU in sight, and batches of that many
 
 
 @dataclass
@@ -168,8 +170,13 @@ class FineTuning:
         else:
             rows = epochs * read_summary(self._folders[task]).splits["train"].examples
         folder = self.out / task / (str(setting) if self._several() else "") / f"seed{seed}"
-        updates = updates_of(rows, setting.batch_size)
+        updates = updates_of(rows, setting.batch_size * self._batches_per_update(task))
         return Run(self.records[task], seed, setting, updates, folder, self.metric or SCORE)
+
+    def _batches_per_update(self, task: str) -> int:
+        """Of all processes, and those whose gradients are summed."""
+        own = read_recipe(recipe_name(task), (ONE_PROCESS, *self.overrides))
+        return own["distributed_training"]["distributed_world_size"] * own["optimization"]["update_freq"][0]
 
     def _epochs(self, task: str) -> float | None:
         """How often the training rows are seen; None where the recipe has a number of updates."""
@@ -191,8 +198,7 @@ class FineTuning:
         yield f"recipe={recipe_name(task)}"
         yield override("task.data", self._folders[task])
         yield override("checkpoint.finetune_from_model", self.checkpoint)
-        # Otherwise every GPU in sight, and batches of that many.
-        yield "distributed_training.distributed_world_size=1"
+        yield ONE_PROCESS
         yield f"common.seed={run.seed}"
         yield f"optimization.lr=[{run.setting.rate}]"
         yield f"dataset.batch_size={run.setting.batch_size}"
@@ -214,9 +220,9 @@ class FineTuning:
 
 
 @cache
-def read_recipe(name: str) -> Mapping[str, Any]:
-    """What Hydra composes of a recipe in configs/finetune/recipe."""
-    return compose_configuration(FINE_TUNING, [f"recipe={name}", "task.data=DATA"])
+def read_recipe(name: str, overrides: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """What Hydra composes of a recipe in configs/finetune/recipe, and of overrides."""
+    return compose_configuration(FINE_TUNING, [f"recipe={name}", "task.data=DATA", *overrides])
 
 
 def find_folder(data: Path, name: str) -> Path:
@@ -246,7 +252,7 @@ def read_task(folder: Path) -> Task:
         FileNotFoundError, UserError: as ``read_summary``; or a split is missing.
     """
     summary = read_summary(folder)
-    for split in ("train", *summary.task.dev_sets):
+    for split in ("train", *summary.task.scored):
         if split not in summary.splits:
             raise UserError(f"{folder} has no split {split}: it has {', '.join(summary.splits)}")
     return summary.task
@@ -277,7 +283,7 @@ def _vocabulary_of_its_data(checkpoint: Path, cfg: Any) -> dict[str, str]:
 
 
 def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence[str] = ()) -> Result:
-    """Trains a run to its end, predicts the dev sets of `data` with its best checkpoint, and scores what was saved.
+    """Trains a run to its end, predicts what is scored of `data` with its best checkpoint, and scores what was saved.
 
     Raises:
         OSError: the training failed.
@@ -303,7 +309,7 @@ def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence
 def _predict_and_score(run: Run, checkpoint: Path, data: Path) -> dict[str, dict[str, float]]:
     predictor = Predictor(checkpoint, data, job_device())
     scores = {}
-    for split in run.task.dev_sets:
+    for split in run.task.scored:
         file = run.folder / PREDICTIONS.format(split)
         write_predictions(predictor, split, file)
         scores[split] = score(run.task, *read_predictions(run.task, file))

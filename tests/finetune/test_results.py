@@ -93,15 +93,15 @@ def result_of(task, scores, seed=1, metric="score", made=None):
 
 def test_dev_sets_have_their_names(tmp_path):
     """Those of the record: a second set of an own task is not mismatched."""
-    own = replace(own_task("own", "single-label"), dev_sets={"valid": "", "valid1": "reviews of 2026"})
+    own = replace(own_task("own", "single-label"), dev_sets={"valid": "", "valid1": "of 2026"}, test_sets={"test": "t"})
     scores = dict.fromkeys(("accuracy", "macro_f1", "mcc"), 50.0)
     results = [
-        result_of(own, {"valid": scores, "valid1": scores}),
+        result_of(own, {"valid": scores, "valid1": scores, "test": scores}),
         result_of(TASKS["MNLI"], {split: {"accuracy": 80.0} for split in ("valid", "valid1")}),
     ]
     rows = as_table(summarise(results, MODEL, tmp_path)).splitlines()[2:]
     names = [row.split(" | ")[0] for row in rows]
-    assert names == ["| own"] * 3 + ["| own (reviews of 2026)"] * 3 + ["| MNLI", "| MNLI (mismatched)"]
+    assert names == ["| own"] * 3 + ["| own (of 2026)"] * 3 + ["| own (t)"] * 3 + ["| MNLI", "| MNLI (mismatched)"]
 
 
 def test_the_baseline_is_of_the_data_that_the_runs_saw(folder, tmp_path):
@@ -114,9 +114,13 @@ def test_the_baseline_is_of_the_data_that_the_runs_saw(folder, tmp_path):
 
 
 def test_the_value_of_a_run_is_of_its_metric():
-    """The mean of the record's headline metrics over dev sets, not of all metrics; or the one that was asked for."""
-    own = own_task("own", "single-label")
+    """The mean of the record's headline metrics over dev sets, not of all metrics; or the one that was asked for.
+
+    The test set chooses nothing.
+    """
+    own = replace(own_task("own", "single-label"), test_sets={"test": "test"})
     scores = {"valid": {"accuracy": 60.0, "macro_f1": 30.0, "mcc": 10.0}}
+    scores["test"] = dict.fromkeys(scores["valid"], 90.0)
     assert result_of(own, scores).value == 60.0 and result_of(own, scores, metric="mcc").value == 10.0
     both = {"valid": {"accuracy": 80.0}, "valid1": {"accuracy": 70.0}}
     assert result_of(TASKS["MNLI"], both).value == 75.0

@@ -178,19 +178,27 @@ def test_slurm_is_configured():
 
 def test_epochs_and_batch_sizes_change_the_updates(pretrained):
     checkpoint, tasks = pretrained / "runs/tiny/checkpoint_best.pt", pretrained / "tasks"
-    options = {"batch_sizes": (16, 32), "metric": "pearson", "overrides": ["a=b"]}
+    options = {"batch_sizes": (16, 32), "metric": "pearson", "overrides": ["common.log_interval=7"]}
     tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
     assert (small.updates, large.updates) == (3598, 1799), "the YAML's at its batch of 16, and as many epochs"
     changes = [tuning._training(run_of).overrides for run_of in (small, large)]
     assert "lr_scheduler.warmup_updates=214" in changes[0] and "lr_scheduler.warmup_updates=107" in changes[1]
     assert small.folder == Path("/o/STS-B/lr2e-05-batch16/seed1")
-    assert changes[0][-2:] == ("checkpoint.best_checkpoint_metric=pearson", "a=b")
+    assert changes[0][-2:] == ("checkpoint.best_checkpoint_metric=pearson", "common.log_interval=7")
     tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], epochs=25, **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
     assert (small.updates, large.updates) == (75, 38), "of 48 rows"
     changes = tuning._training(small).overrides
     assert "lr_scheduler.warmup_updates=4" in changes and "optimization.max_epoch=0" in changes
+
+
+@pytest.mark.parametrize("override", ["optimization.update_freq=[4]", "distributed_training.distributed_world_size=4"])
+def test_epochs_count_what_an_update_sees_of_all_processes_and_summed_batches(override, pretrained):
+    checkpoint, tasks = pretrained / "runs/tiny/checkpoint_best.pt", pretrained / "tasks"
+    tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], batch_sizes=(4,), overrides=[override])
+    run_of = tuning._run("STS-B", 1, Setting(2e-5, 4))
+    assert run_of.updates == 3598 and "lr_scheduler.warmup_updates=214" in tuning._training(run_of).overrides
 
 
 def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypatch):

@@ -97,7 +97,9 @@ def own_data(
             raise UserError(f"{split} would have no row ({counts}): give it a table of its own, or another --split")
     notes += _scores_notes(items) if kind == "regression" else _class_notes(items)
     splits = {split: [item.example for item in items[split]] for split in SPLITS if split in items}
-    return OwnData(_task(name, kind, items["train"]), splits, notes)
+    task = _task(name, kind, items["train"])
+    has_answers = any(example.label is not None for example in splits.get("test", ()))
+    return OwnData(replace(task, test_sets={"test": "test"}) if has_answers else task, splits, notes)
 
 
 def _task(name: str, kind: str, train: Sequence[Item]) -> Task:

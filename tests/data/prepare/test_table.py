@@ -164,6 +164,7 @@ def test_a_test_set_needs_no_labels() -> None:
     for test in (rows_of(("t",), columns=("text",)), rows_of(("t", None))):
         data = own(TWO, fractions={}, valid=rows_of(("v", "pos")), test=test)
         assert data.splits["test"] == [Example("t", None)] and "test: has no labels" in data.notes
+        assert data.task.scored == {"valid": ""}
 
 
 def test_tags_of_entities_are_scored_by_entities() -> None:
@@ -243,6 +244,7 @@ def test_a_csv_becomes_a_task(tmp_path: Path, vocabulary: Path, capsys: pytest.C
     prepare(tmp_path, vocabulary, tmp_path / "films.csv", "--text", "review", "--label", "verdict")
     summary = read_summary(tmp_path / "out" / "mine")
     assert summary.task.classes == ("neg", "pos") and summary.task.name == "mine"
+    assert summary.task.scored == {"valid": "", "test": "test"} and summary.task.dev_sets == {"valid": ""}
     assert {split: counts.examples for split, counts in summary.splits.items()} == {"train": 40, "valid": 5, "test": 5}
     printed = capsys.readouterr().out
     assert f"--checkpoint CHECKPOINT --data {tmp_path / 'out'} --tasks mine\n" in printed
