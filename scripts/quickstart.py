@@ -44,7 +44,7 @@ from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import check_data_path, staged_folder
 from fairseq_linformer.system.state import read_state
-from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_perplexity
+from fairseq_linformer.training.evaluation import masked_lm_perplexity, perplexity_of_frequencies
 from fairseq_linformer.training.launch import FINE_TUNING, command_line, override, train
 from fairseq_linformer.training.provenance import digest_file
 
@@ -175,7 +175,7 @@ def report_perplexity(roberta: RobertaHubInterface) -> None:
     untrained = task.build_model(roberta.cfg.model)
     print("\nperplexity on the validation text, at masked tokens")
     print(f"  before pretraining  {masked_lm_perplexity(untrained, task):8.1f}")
-    print(f"  token frequencies   {unigram_perplexity(task):8.1f}")
+    print(f"  token frequencies   {perplexity_of_frequencies(task):8.1f}")
     print(f"  after pretraining   {masked_lm_perplexity(trained, task):8.1f}")
 
 

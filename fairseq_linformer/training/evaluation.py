@@ -9,6 +9,8 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.masked_lm import MaskedLMTask
 
+from ..data.frequencies import unigram_perplexity
+
 
 def masked_lm_perplexity(
     model: BaseFairseqModel, task: MaskedLMTask, split: str = "valid", rows: int = 8, batches: int | None = None
@@ -38,11 +40,9 @@ def masked_lm_perplexity(
     return math.exp(loss / count)
 
 
-def unigram_perplexity(task: MaskedLMTask, train: str = "train", valid: str = "valid") -> float:
-    """Perplexity on the split `valid` of a model that predicts each token by its frequency in `train`, plus one."""
-    counts, tokens = (_token_counts(task, split) for split in (train, valid))
-    log_probabilities = np.log((counts + 1) / (counts + 1).sum())  # plus one: a token may occur in valid only
-    return math.exp(-(tokens * log_probabilities).sum() / tokens.sum())
+def perplexity_of_frequencies(task: MaskedLMTask, train: str = "train", valid: str = "valid") -> float:
+    """Perplexity on the split `valid` of a model that predicts each token by its frequency in `train`."""
+    return unigram_perplexity(_token_counts(task, train), _token_counts(task, valid))
 
 
 def _token_counts(task: MaskedLMTask, split: str) -> np.ndarray:

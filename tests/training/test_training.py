@@ -13,7 +13,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.system.files import lock
-from fairseq_linformer.training.evaluation import masked_lm_perplexity, unigram_perplexity
+from fairseq_linformer.training.evaluation import masked_lm_perplexity, perplexity_of_frequencies
 from tests.helpers import ROOT
 from tests.helpers.commands import last_line, run, with_flags, with_hydra
 
@@ -90,7 +90,7 @@ def test_unigram_perplexity_is_that_of_smoothed_frequencies(corpus):
     )
     size = len(task.source_dictionary)
     losses = [-math.log((train.count(token) + 1) / (len(train) + size)) for token in valid]
-    assert unigram_perplexity(task) == pytest.approx(math.exp(sum(losses) / len(losses)))
+    assert perplexity_of_frequencies(task) == pytest.approx(math.exp(sum(losses) / len(losses)))
 
 
 def test_hub_interface(trained, monkeypatch):

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores
+from ..frequencies import unigram_perplexity
 from ..indexed import IndexedWriter
 from ..shards import REPORT_FILE
 from ..tokenizer import (
@@ -127,10 +128,13 @@ def prepare_corpus(
         if given:
             given.save(folder)
         tokenizer = given or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE, cover_letters)
-        _write_dataset(files, tokenizer, folder, workers, reports)
+        counts = _write_dataset(files, tokenizer, folder, workers, reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
     _print_summary(reports, time.monotonic() - started)
+    if "valid" in counts:
+        level = unigram_perplexity(counts["train"], counts["valid"])
+        print(f"perplexity of valid by token frequencies alone: {level:.1f}")
 
 
 def _given_tokenizer(
@@ -204,8 +208,12 @@ def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_
 
 def _write_dataset(
     files: dict[str, list[Path]], tokenizer: Tokenizer, folder: Path, workers: int, reports: dict[str, SplitReport]
-) -> None:
-    """Second pass: writes both splits, and dict.txt with the counts of train; counts the tokens in `reports`."""
+) -> dict[str, np.ndarray]:
+    """Second pass: writes both splits, and dict.txt with the counts of train; counts the tokens in `reports`.
+
+    Returns:
+        How often each id occurs, by split, int64, (V,).
+    """
     _save_dictionary(tokenizer.dictionary, folder)  # the workers read it
     size = len(tokenizer.dictionary)
     counts = {}
@@ -216,6 +224,7 @@ def _write_dataset(
             report.unknown = int(counts[split][tokenizer.dictionary.unk()])
     tokenizer.dictionary.count = counts["train"].tolist()
     _save_dictionary(tokenizer.dictionary, folder)
+    return counts
 
 
 def _write_split(prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int) -> np.ndarray:

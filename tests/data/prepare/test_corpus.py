@@ -7,6 +7,7 @@ import json
 import lzma
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
 from fairseq_linformer.system.processes import available_cores
+from fairseq_linformer.training.evaluation import perplexity_of_frequencies
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.processes import running_in_group, wait_until
@@ -137,6 +139,9 @@ def test_documents(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[st
     assert "text files: 3 to train on, 1 to validate on" in printed
     assert f"train: 4 documents, 5 lines, {tokens} tokens, 0.000% unknown" in printed
     assert "valid: 2 documents, 3 lines" in printed
+    level = perplexity_of_frequencies(MaskedLMTask.setup_task(MaskedLMConfig(data=str(tmp_path / "out"))))
+    said = re.search(r"perplexity of valid by token frequencies alone: (.*)\n", printed)
+    assert float(said[1]) == pytest.approx(level, rel=0.01), "the task's dictionary has <mask>, too"
     assert json.loads((tmp_path / "out" / "corpus.json").read_text())["train"]["documents"] == 4
 
 
