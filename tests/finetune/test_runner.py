@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -445,19 +446,22 @@ def own_rows(number: int, seed: int) -> list[tuple[str, str]]:
 
 
 def test_an_own_task(pretrained, tmp_path, capsys):
-    """No file but its data: four classes, trained by its epochs, the checkpoint chosen by macro F1."""
-    splits = {name: [Example(*row) for row in own_rows(rows, rows)] for name, rows in (("train", 400), ("valid", 40))}
+    """No file but its data: four classes, trained by its epochs, the checkpoint chosen by macro F1, a test set."""
+    sizes = {"train": 400, "valid": 40, "test": 30}
+    splits = {name: [Example(*row) for row in own_rows(rows, rows)] for name, rows in sizes.items()}
+    task = replace(own_task("animals", "single-label"), test_sets={"test": "test"})
     tokenizer = load_tokenizer(pretrained / "runs/tiny")
-    write_labelled(tmp_path / "data/animals", own_task("animals", "single-label"), splits, tokenizer)
+    write_labelled(tmp_path / "data/animals", task, splits, tokenizer)
     words = ["--checkpoint", pretrained / "runs/tiny", "--data", tmp_path / "data", "--tasks", "animals"]
     words += ["--out", tmp_path / "out", "--seeds", 3, "--learning-rates", 0.01, "--metric", "macro_f1"]
     finetune.main([*map(str, words), "dataset.num_workers=0"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[:2] for line in lines if line.startswith("| animals")] == [
-        ["| animals", "accuracy"],
-        ["| animals", "macro F1"],
-        ["| animals", "Matthews"],
+    rows = [line.split(" | ") for line in lines if line.startswith("| animals")]
+    metrics = ("accuracy", "macro F1", "Matthews")
+    assert [row[:2] for row in rows] == [
+        [f"| {name}", own] for name in ("animals", "animals (test)") for own in metrics
     ]
+    assert all(float(row[5]) > 75 for row in rows), "the baseline is scored on both"
     folder = tmp_path / "out/animals/seed3"
     assert read_tsv(folder / "predictions-valid.tsv")[0].keys() == {"label", "prediction", "bird", "cat", "dog", "fish"}
     options = read_run(folder).provenance.configuration
@@ -465,3 +469,6 @@ def test_an_own_task(pretrained, tmp_path, capsys):
     assert options["checkpoint.best_checkpoint_metric"] == "macro_f1"
     (result,) = json.loads((tmp_path / "out/results.json").read_text())["runs"]
     assert result["score"] == result["scores"]["valid"]["macro_f1"] > 75
+    predicted = read_tsv(folder / "predictions-test.tsv")
+    right = sum(row["label"] == row["prediction"] for row in predicted) / len(predicted)
+    assert result["scores"]["test"]["accuracy"] == pytest.approx(100 * right) and len(predicted) == 30
