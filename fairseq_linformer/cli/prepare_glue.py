@@ -53,7 +53,7 @@ def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
 
 
 def prepare_glue(source: str, tasks: Sequence[str], tokenizer: Path, out: Path) -> None:
-    tasks = [known_task(task) for task in tasks]
+    tasks = list(dict.fromkeys(map(known_task, tasks)))
     check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(tokenizer)
     with glue_folder(source, tasks) as folder:

@@ -3,8 +3,8 @@
 The features are words and pairs of neighbours, each weighed by TF-IDF with sublinear counts; of pairs of texts those of
 both, their products and their differences. On them stands a linear SVM (Fan et al., 2008, "LIBLINEAR"; one against the
 rest for several classes); ridge regression for scores. For token labels the features are the word, its ends and shape,
-and its neighbours. The strength of the regularisation is the best of STRENGTHS by cross-validation within train. Dev
-sets are looked at once. The same folder gives the same figures.
+and its neighbours. The strength of the regularisation is the best of STRENGTHS by cross-validation within train. What
+is scored is looked at once. The same folder gives the same figures.
 """
 
 import itertools

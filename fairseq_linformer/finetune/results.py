@@ -47,7 +47,7 @@ class _Scores(TypedDict):
 
 
 class _Baseline(TypedDict):
-    """Metrics by dev set, and the digest of the data's folder that they are of."""
+    """Metrics by split, and the digest of the data's folder that they are of."""
 
     data: str
     scores: dict[str, dict[str, float]]
@@ -108,7 +108,7 @@ def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> l
                     {
                         "task": task.name,
                         "split": split,
-                        "dev_set": title,
+                        "title": title,
                         "metric": METRICS[name].title,
                         "mean": statistics.mean(values) if values else None,
                         "deviation": statistics.stdev(values) if len(values) > 1 else None,
@@ -130,7 +130,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
         if row["values"]:
             spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
             cells = [f"{row['mean']:.1f}{spread}", f"{row['median']:.1f}", str(len(row["values"]))]
-        name = f"{row['task']} ({row['dev_set']})" if row["dev_set"] else row["task"]
+        name = f"{row['task']} ({row['title']})" if row["title"] else row["task"]
         baseline = "" if row["baseline"] is None else f"{row['baseline']:.1f}"
         lines.append("| " + " | ".join([name, row["metric"], *cells, baseline, row["paper"]]) + " |")
     return "\n".join(lines) + "\n"
@@ -187,7 +187,7 @@ def keep_baseline(folder: Path, data: Path) -> None:
 
 
 def read_baseline(folder: Path, data: Set[str]) -> dict[str, dict[str, float]]:
-    """The baseline's metrics by dev set in the folder of a task's runs; empty where there are none of that data."""
+    """The baseline's metrics by split in the folder of a task's runs; empty where there are none of that data."""
     try:
         content = read_state(folder / BASELINE_FILE, _Baseline)
     except (OSError, ValueError):  # none, or damaged: it is computed again

@@ -175,8 +175,12 @@ class FineTuning:
 
     def _batches_per_update(self, task: str) -> int:
         """Of all processes, and those whose gradients are summed."""
-        own = read_recipe(recipe_name(task), (ONE_PROCESS, *self.overrides))
-        return own["distributed_training"]["distributed_world_size"] * own["optimization"]["update_freq"][0]
+        own = read_recipe(recipe_name(task), str(self._folders[task]), (ONE_PROCESS, *self.overrides))
+        processes, summed = own["distributed_training"]["distributed_world_size"], own["optimization"]["update_freq"]
+        check("distributed_training.distributed_world_size", processes, processes >= 1, "at least 1")
+        allowed = "one number, at least 1, in brackets"
+        check("optimization.update_freq", summed, len(summed) == 1 and summed[0] >= 1, allowed)
+        return processes * summed[0]
 
     def _epochs(self, task: str) -> float | None:
         """How often the training rows are seen; None where the recipe has a number of updates."""
@@ -220,9 +224,9 @@ class FineTuning:
 
 
 @cache
-def read_recipe(name: str, overrides: tuple[str, ...] = ()) -> Mapping[str, Any]:
-    """What Hydra composes of a recipe in configs/finetune/recipe, and of overrides."""
-    return compose_configuration(FINE_TUNING, [f"recipe={name}", "task.data=DATA", *overrides])
+def read_recipe(name: str, data: str = "DATA", overrides: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """What Hydra composes of a recipe in configs/finetune/recipe, a folder of data and overrides."""
+    return compose_configuration(FINE_TUNING, [f"recipe={name}", override("task.data", data), *overrides])
 
 
 def find_folder(data: Path, name: str) -> Path:

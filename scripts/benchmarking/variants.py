@@ -21,7 +21,13 @@ from .pretraining import pretrain
 
 EMBED_DIM, LAYERS = 64, 2
 # Of every evaluation, whatever a variant was trained with: all are <mask>, as some are trained with nothing else.
-MASKS: dict[str, Any] = {"mask_prob": 0.25, "mask_prob_end": None, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
+MASKS: dict[str, Any] = {
+    "mask_prob": 0.25,
+    "mask_prob_end": None,
+    "leave_unmasked_prob": 0.0,
+    "random_token_prob": 0.0,
+    "mask_whole_words": False,
+}
 RECIPE = [f"model.encoder_layers={LAYERS}", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
 LEARNING_RATE = 0.005

@@ -27,7 +27,8 @@ prepare_glue.main(["--source", "source", "--tasks", "SICK", "--tokenizer", sys.a
 task = read_task(find_folder(Path("data"), "sick"))
 recipe = read_recipe(recipe_name(task.name))
 print("RECIPE", recipe["optimization"]["max_update"], recipe["dataset"]["batch_size"], recipe["optimizer"]["adam_eps"])
-result = Result(Run(task, 1, Setting(2e-5, 16), 2813, Path()), {"valid": {"accuracy": 80.0, "macro_f1": 70.0}})
+result = Result(Run(task, 1, Setting(2e-5, 16), 2813, Path()), {"valid": {"accuracy": 80.0, "macro_f1": 70.0},
+    "test": {"accuracy": 60.0, "macro_f1": 50.0}})
 print("VALUE", result.value)
 print(as_table(summarise([result], resolve_config(Namespace(encoder_layers=1), 16), Path())))
 """
@@ -49,4 +50,9 @@ def test_a_tenth_task(corpus, tmp_path):
     assert "single-label: 0 = CONTRADICTION, 1 = ENTAILMENT, 2 = NEUTRAL" in lines
     assert "RECIPE 2813 16 1e-06" in lines and "VALUE 80.0" in lines
     rows = [line.split(" | ")[:3] for line in lines if line.startswith("| SICK")]
-    assert rows == [["| SICK", "accuracy", "80.0"], ["| SICK", "macro F1", "70.0"]]
+    assert rows == [
+        ["| SICK", "accuracy", "80.0"],
+        ["| SICK", "macro F1", "70.0"],
+        ["| SICK (test)", "accuracy", "60.0"],
+        ["| SICK (test)", "macro F1", "50.0"],
+    ]

@@ -194,6 +194,17 @@ def test_epochs_and_batch_sizes_change_the_updates(pretrained):
     assert "lr_scheduler.warmup_updates=4" in changes and "optimization.max_epoch=0" in changes
 
 
+@pytest.mark.parametrize(
+    "override",
+    ["optimization.update_freq=[]", "optimization.update_freq=[4,1]", "distributed_training.distributed_world_size=0"],
+)
+def test_an_update_of_no_rows_or_of_changing_ones_is_refused(override, pretrained):
+    checkpoint, tasks = pretrained / "runs/tiny/checkpoint_best.pt", pretrained / "tasks"
+    tuning = FineTuning(checkpoint, tasks, Path("/o"), ["sts-b"], [1], overrides=[override])
+    with pytest.raises(ValueError, match=rf"^{override.partition('=')[0]}=.* is not allowed: it must be"):
+        tuning._run("STS-B", 1, Setting(2e-5, 4))
+
+
 @pytest.mark.parametrize("override", ["optimization.update_freq=[4]", "distributed_training.distributed_world_size=4"])
 def test_epochs_count_what_an_update_sees_of_all_processes_and_summed_batches(override, pretrained):
     checkpoint, tasks = pretrained / "runs/tiny/checkpoint_best.pt", pretrained / "tasks"
@@ -437,6 +448,10 @@ def test_a_task_needs_the_splits_that_it_is_trained_and_scored_on(tmp_path):
     write_labelled(tmp_path / "own", own_task("own", "single-label", ("a", "b")), {"train": rows}, Numbers())
     with pytest.raises(ValueError, match=r"own has no split valid: it has train$"):
         read_task(tmp_path / "own")
+    tested = replace(own_task("own", "single-label", ("a", "b")), test_sets={"test": "test"})
+    write_labelled(tmp_path / "tested", tested, {"train": rows, "valid": rows}, Numbers())
+    with pytest.raises(ValueError, match=r"tested has no split test: it has train, valid$"):
+        read_task(tmp_path / "tested")
 
 
 def own_rows(number: int, seed: int) -> list[tuple[str, str]]:

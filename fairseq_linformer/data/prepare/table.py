@@ -199,7 +199,7 @@ def _number(label: object) -> float | None:
 
 def _labelled(split: str, items: Sequence[Item], kind: str, columns: Columns, notes: list[str]) -> list[Item]:
     """The rows that have a label, as the kind of the task has it; all rows of a test set that has no label at all."""
-    if split == "test" and all(item.raw is None for item in items):
+    if split == "test" and not any(item.raw for item in items):  # no class of several in any row is no label either
         notes.append("test: has no labels")
         return list(items)
     known = [item for item in items if item.raw is not None]

@@ -167,6 +167,12 @@ def test_a_test_set_needs_no_labels() -> None:
         assert data.task.scored == {"valid": ""}
 
 
+def test_blank_cells_of_several_classes_are_no_labels() -> None:
+    splits = {"valid": rows_of(("v", "x")), "test": rows_of(("t", ""))}
+    data = own(rows_of(("a", "x;y"), ("b", "y")), fractions={}, separator=";", **splits)
+    assert data.task.scored == {"valid": ""} and data.splits["test"] == [Example("t", None)]
+
+
 def test_tags_of_entities_are_scored_by_entities() -> None:
     assert own(rows_of((["Ann"], ["B-PER"]), (["no"], ["O"]))).task.headline == ("entity_f1",)
     assert own(rows_of((["Ann"], ["NOUN"]), (["no"], ["DET"]))).task.headline == ("accuracy",)
