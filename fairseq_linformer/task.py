@@ -30,13 +30,14 @@ from .data.masking import share_of_masks, thin_masks
 from .data.shards import data_paths
 from .data.targets import MultiHotDataset, WordTargetDataset
 from .data.tasks import KINDS, SUMMARY_FILE, Task, label_names, own_task, read_summary
-from .data.tokenizer import DICTIONARY_FILE, NO_SUBWORD_MODEL, subword_model_options
+from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset
 from .errors import UserError, check
 from .model import TokenClassificationHead
 from .system.files import check_data_path
 from .training.run import TrainingTask, whole_config
 from .training.schedule import plan
+from .training.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 
 DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 
@@ -119,8 +120,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     def _find_word_starts(self) -> None:
         folder = Path(split_paths(self.cfg.data)[0])
         options, allowed = subword_model_options(folder), f"false: {folder} holds {NO_SUBWORD_MODEL}"
-        check("mask_whole_words", True, options is not None, allowed)
-        self.args = Namespace(**(options or {}))  # where fairseq's masked_lm looks for it
+        check("mask_whole_words", True, bool(options), allowed)
+        self.args = Namespace(**options)  # where fairseq's masked_lm looks for it
         self.word_starts = get_whole_word_mask(self.args, self.source_dictionary).bool()
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], config: ResolvedC
 def _copy_vocabulary(data: Path, folder: Path) -> None:
     if not (data / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(f"{data} holds no {DICTIONARY_FILE}")
-    for name in (DICTIONARY_FILE, *(file for files in SUBWORD_MODELS for file in files)):
+    for name in (DICTIONARY_FILE, *(file for files in SUBWORD_MODELS.values() for file in files.values())):
         if (data / name).is_file():
             shutil.copyfile(data / name, folder / name)
 

@@ -30,7 +30,6 @@ SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 ENCODER_FILE = "encoder.json"
 MERGES_FILE = "vocab.bpe"
 DICTIONARY_FILE = "dict.txt"
-NO_SUBWORD_MODEL = f"no {SENTENCEPIECE_FILE}, nor {ENCODER_FILE} with {MERGES_FILE}"  # what a folder holds then
 
 # Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
 SIZE_MULTIPLE = 8
@@ -271,18 +270,6 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
     if is_sentencepiece:
         return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE, dictionary)
     return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
-
-
-def subword_model_options(folder: Path, bpe: str | None = None) -> dict[str, str] | None:
-    """fairseq's options for the subword model in a folder; None where there is none, or not of the kind `bpe`."""
-    known = {
-        "sentencepiece": {"sentencepiece_model": folder / SENTENCEPIECE_FILE},
-        "gpt2": {"gpt2_encoder_json": folder / ENCODER_FILE, "gpt2_vocab_bpe": folder / MERGES_FILE},
-    }
-    for name, files in known.items():
-        if bpe in (None, name) and all(file.is_file() for file in files.values()):
-            return {"bpe": name, **{option: str(file) for option, file in files.items()}}
-    return None
 
 
 def dictionary_in(folder: Path) -> Dictionary | None:

@@ -11,7 +11,21 @@ from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
 from ..errors import UserError
 
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
-SUBWORD_MODELS = ((SENTENCEPIECE_FILE,), (ENCODER_FILE, MERGES_FILE))
+# The kinds of subword models, and fairseq's options for their files by the names that these have beside a dictionary.
+SUBWORD_MODELS = {
+    "sentencepiece": {"sentencepiece_model": SENTENCEPIECE_FILE},
+    "gpt2": {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE},
+}
+NO_SUBWORD_MODEL = f"no {SENTENCEPIECE_FILE}, nor {ENCODER_FILE} with {MERGES_FILE}"  # what a folder without one holds
+
+
+def subword_model_options(folder: Path, kind: str | None = None) -> dict[str, str]:
+    """fairseq's options for the subword model in a folder, "bpe" among them; none where it has none of that kind."""
+    for name, files in SUBWORD_MODELS.items():
+        paths = {option: folder / file for option, file in files.items()}
+        if kind in (None, name) and all(path.is_file() for path in paths.values()):
+            return {"bpe": name, **{option: str(path) for option, path in paths.items()}}
+    return {}
 
 
 def fingerprint(dictionary: Dictionary, folder: Path) -> dict[str, str]:
@@ -24,12 +38,9 @@ def fingerprint(dictionary: Dictionary, folder: Path) -> dict[str, str]:
     """
     symbols = "\n".join(symbol for symbol in dictionary.symbols if symbol != MASK)
     found = {"dictionary": hashlib.sha256(symbols.encode("utf-8", "surrogateescape")).hexdigest()}
-    for names in SUBWORD_MODELS:
-        files = [folder / name for name in names]
-        if all(file.is_file() for file in files):
-            content = b"".join(file.read_bytes() for file in files)
-            return {**found, "subword model": hashlib.sha256(content).hexdigest()}
-    return found
+    options = subword_model_options(folder)
+    content = b"".join(Path(path).read_bytes() for option, path in options.items() if option != "bpe")
+    return {**found, "subword model": hashlib.sha256(content).hexdigest()} if options else found
 
 
 def carried_fingerprint(task_state: Any) -> dict[str, str]:

@@ -131,10 +131,7 @@ def prepare_corpus(
         counts = _write_dataset(files, tokenizer, folder, workers, reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
-    _print_summary(reports, time.monotonic() - started)
-    if "valid" in counts:
-        level = unigram_perplexity(counts["train"], counts["valid"])
-        print(f"perplexity of valid by token frequencies alone: {level:.1f}")
+    _print_summary(reports, counts, time.monotonic() - started)
 
 
 def _given_tokenizer(
@@ -256,8 +253,11 @@ def print_split(split: str, report: SplitReport) -> None:
         print(warning)
 
 
-def _print_summary(reports: dict[str, SplitReport], seconds: float) -> None:
+def _print_summary(reports: dict[str, SplitReport], counts: dict[str, np.ndarray], seconds: float) -> None:
     for split, report in reports.items():
         print_split(split, report)
+    if "valid" in counts:
+        level = unigram_perplexity(counts["train"], counts["valid"])
+        print(f"perplexity of valid by token frequencies alone: {level:.1f}")
     megabytes = sum(report.bytes for report in reports.values()) / 1e6
     print(f"{megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s")
