@@ -111,7 +111,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         Raises:
             UserError: whole words are to be masked, and no subword model beside the data says where they begin.
         """
-        if self.cfg.mask_whole_words:
+        if self.cfg.mask_whole_words and self.word_starts is None:
             self._find_word_starts()
         super().load_dataset(split, epoch, combine, **kwargs)
         described = DescribedBatches(self.datasets[split], self.source_dictionary.pad(), masked=True)
