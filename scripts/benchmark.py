@@ -25,13 +25,13 @@ from pathlib import Path
 import torch
 from benchmarking.baselines import MODELS, Sizes
 from benchmarking.measuring import DTYPES, Machine
+from benchmarking.options import add_device
 from benchmarking.report import write_report
 from benchmarking.runner import Benchmark
 from benchmarking.suites import COMPARED, SUITES, Plan
 
 from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
-from fairseq_linformer.errors import UserError
 
 LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens": 1024, "rounds": 3, "limit": 5.0}
@@ -48,7 +48,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--suites", metavar="S", nargs="+", choices=sorted(SUITES), help="default: all (lengths: with --reviews)")
     models = f"what the suite models compares (default: {', '.join(COMPARED)}; every attention= is allowed, too)"
     add("--models", metavar="M", nargs="+", choices=sorted(MODELS), default=COMPARED, help=models)
-    add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add_device(parser)
     add("--dtype", choices=sorted(DTYPES), default="float32", help="default: float32")
     add("--layers", metavar="L", type=count, default=2, help="default: 2")
     add("--embed-dim", metavar="D", type=count, default=768, help="default: 768")
@@ -78,8 +78,6 @@ def run(arguments: argparse.Namespace) -> None:
         UserError: an option is not allowed, or the folder holds other results.
         OSError: the reviews cannot be read.
     """
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: PyTorch finds no GPU")
     torch.set_num_threads(arguments.threads)
     sizes = Sizes(
         layers=arguments.layers,

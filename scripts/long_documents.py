@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from benchmarking.long_comparison import LongComparison, compare_long, configure, default_variants
 from benchmarking.long_tasks import TASKS, make_rows
-from benchmarking.options import add_variants, own_variants, parse_once_each
+from benchmarking.options import add_device, add_variants, own_variants, parse_once_each
 from benchmarking.rows_of_text import Request
 from benchmarking.small_model import TEST_SEED
 
@@ -74,6 +74,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add("--test-rows", metavar="N", type=count, default=512, help="of the test, and for the learning rate (512)")
     add("--rounds", metavar="N", type=count, default=15, help="times that an update is measured (15)")
+    add_device(parser)
     add("--threads", metavar="N", type=count, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     arguments = parse_once_each(parser, words, "--lengths", "--only")
     arguments.variant = own_variants(parser, arguments)
@@ -108,6 +109,7 @@ def comparisons(arguments: argparse.Namespace) -> list[LongComparison]:
             updates,
             tokens,
             arguments.rounds,
+            arguments.device,
         )
         compared.append(comparison)
     return compared

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from benchmarking.options import add_variants, own_variants, parse_once_each
+from benchmarking.options import add_device, add_variants, own_variants, parse_once_each
 from benchmarking.recall import Task
 from benchmarking.recall_comparison import VARIANTS, RecallComparison, compare_recall
 from benchmarking.small_model import TEST_SEED
@@ -50,6 +50,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add("--updates", metavar="N", type=count, default=1000, help="of every run, of 1,024 tokens (1000)")
     add("--rounds", metavar="N", type=count, default=15, help="times that an update is measured (15)")
+    add_device(parser)
     add("--threads", metavar="N", type=count, default=torch.get_num_threads(), help="of the CPU (PyTorch's choice)")
     arguments = parse_once_each(parser, words, "--only", "--lengths", "--pairs")
     named = {name: VARIANTS[name] for name in arguments.only or VARIANTS}
@@ -70,5 +71,6 @@ if __name__ == "__main__":
                 arguments.seeds,
                 arguments.updates,
                 arguments.rounds,
+                arguments.device,
             )
             print(f"\nn = {n}\n\n{compare_recall(comparison)}\nfiles: {comparison.out}")

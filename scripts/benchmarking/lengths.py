@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.optim import build_optimizer
-from fairseq.utils import split_paths
+from fairseq.utils import move_to_cuda, split_paths
 from tqdm import tqdm
 
 from fairseq_linformer import LinformerRobertaModel
@@ -18,6 +18,7 @@ from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.system.files import check_data_path, write_whole
+from fairseq_linformer.training.launch import job_device
 from fairseq_linformer.training.provenance import digest_file
 
 from .lengths_report import Pretrained, draw_lengths, lengths_tables
@@ -78,7 +79,7 @@ class AtLength(Comparison):
 
         def result() -> dict[str, float]:
             roberta = LinformerRobertaModel.from_pretrained(str(run), checkpoint, str(self.data.absolute()))
-            return self.text.losses(roberta, rows).as_figures()
+            return self.text.losses(roberta.to(job_device()), rows).as_figures()
 
         made_of = {"checkpoint": digest_file(run / checkpoint), "text": self.text.digest, "rows": rows}
         return Losses.of_figures(once(run / "losses", f"rows{rows}", made_of, result))
@@ -96,10 +97,12 @@ class AtLength(Comparison):
         """
         run = self.folder(variant.name, variant.learning_rate, self.seeds[0])
         roberta = LinformerRobertaModel.from_pretrained(str(run), CHECKPOINT, str(self.data.absolute()))
-        model, task, cfg = roberta.model, roberta.task, roberta.cfg
+        model, task, cfg = roberta.model.to(job_device()), roberta.task, roberta.cfg
         task.load_dataset("valid")
         dataset = task.dataset("valid")
         batch = dataset.collater([dataset[row] for row in range(cfg.dataset.batch_size)])
+        if job_device() != "cpu":
+            batch = move_to_cuda(batch)
         criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
         optimizer = build_optimizer(cfg.optimizer, list(model.parameters()))
 
@@ -208,7 +211,7 @@ class LengthComparison:
         def steps() -> dict[str, Callable[[], None]]:
             return {label: self.at_lengths[n].update(variant) for label, (n, variant) in updates.items()}
 
-        return timed_once(self.out, about, updates, steps, self.rounds)
+        return timed_once(self.out, about, updates, steps, self.rounds, job_device())
 
 
 def _label(n: int, name: str) -> str:
@@ -220,7 +223,8 @@ def compare_lengths(comparison: LengthComparison) -> str:
     pretrained = comparison.run()
     tables = lengths_tables(pretrained)
     content: dict[str, Any] = {"updates": comparison.updates, "tokens_per_update": comparison.tokens}
-    content |= {"machine": Machine("cpu", "float32").describe(), "pretrained": [own.as_json() for own in pretrained]}
+    content["machine"] = Machine(job_device(), "float32").describe()
+    content["pretrained"] = [own.as_json() for own in pretrained]
     write_whole(comparison.out / "results.json", json.dumps(content, indent=1) + "\n")
     write_whole(comparison.out / "results.md", tables + "\n")
     draw_lengths(pretrained, comparison.out / "lengths.png")

@@ -103,6 +103,7 @@ class LongComparison:
         updates: of every run.
         tokens: of an update, at least one row.
         rounds: times that an update of each variant is measured, in turns.
+        device: what trains them, "cpu" or "cuda".
 
     Raises:
         UserError: an override is not allowed.
@@ -118,6 +119,7 @@ class LongComparison:
     updates: int
     tokens: int
     rounds: int
+    device: str = "cpu"
 
     @cached_property
     def configs(self) -> dict[str, ResolvedConfig]:
@@ -133,7 +135,7 @@ class LongComparison:
         names = list(self.configs)
         trials = Trials(names, self.learning_rates, self.seeds, self._train, lambda own: own["valid"], _in_words)
         trained = trials.run(f"{self.task}, n={self.length}")
-        costs = timed_once(self.out, self._origin(names), names, self._steps, self.rounds)
+        costs = timed_once(self.out, self._origin(names), names, self._steps, self.rounds, self.device)
         variants = [
             Found(
                 name=name,
@@ -151,7 +153,7 @@ class LongComparison:
             rows={part: len(getattr(self.data, part)) for part in parts},
             updates=self.updates,
             tokens=self.tokens,
-            machine=Machine("cpu", "float32").describe(),
+            machine=Machine(self.device, "float32").describe(),
             majority=self.data.majority(),
             baseline=self._baseline(),
             variants=variants,
@@ -159,7 +161,7 @@ class LongComparison:
 
     def _train(self, name: str, rate: float, seed: int) -> Result:
         def result() -> Result:
-            trainer = Trainer(self.data, self.configs[name], rate, seed, self.updates, self.tokens)
+            trainer = Trainer(self.data, self.configs[name], rate, seed, self.updates, self.tokens, self.device)
             trainer.train()
             return {part: trainer.accuracy(getattr(self.data, part)) for part in ("valid", "test")}
 
@@ -167,12 +169,13 @@ class LongComparison:
         return once(self.out / name / f"lr{rate:g}", f"seed{seed}", made_of, result)
 
     def _steps(self) -> dict[str, Callable[[], None]]:
-        return {name: Trainer(self.data, own, 1e-4, 1, 10**6, self.tokens).step for name, own in self.configs.items()}
+        sizes = (10**6, self.tokens, self.device)
+        return {name: Trainer(self.data, own, 1e-4, 1, *sizes).step for name, own in self.configs.items()}
 
     def _origin(self, names: Sequence[str]) -> dict[str, Any]:
         """What runs of these variants depend on, training aside."""
         models = {name: architecture_options(self.configs[name]) for name in names}
-        about = {"code": code_digest(CODE), "torch": torch.__version__, "data": self._digest}
+        about = {"code": code_digest(CODE), "torch": torch.__version__, "device": self.device, "data": self._digest}
         return {**about, "models": models, "tokens": self.tokens}
 
     def _baseline(self) -> float:

@@ -24,10 +24,20 @@ class Trainer(SmallTrainer):
         seed: of weights and batches. Rows are in a random order, all once before one is there again.
         updates: of the whole training.
         tokens: of an update, with padding; at least one row.
+        device: as in ``SmallTrainer``.
     """
 
-    def __init__(self, data: TaskData, config: ResolvedConfig, rate: float, seed: int, updates: int, tokens: int):
-        super().__init__(build_model(config, data.dictionary, seed, data.classes), rate, seed, updates)
+    def __init__(
+        self,
+        data: TaskData,
+        config: ResolvedConfig,
+        rate: float,
+        seed: int,
+        updates: int,
+        tokens: int,
+        device: str = "cpu",
+    ):
+        super().__init__(build_model(config, data.dictionary, seed, data.classes), rate, seed, updates, device)
         self.data = data
         self.batches = self._batches(max(1, tokens // data.train.tokens.size(1)))
 
@@ -43,17 +53,19 @@ class Trainer(SmallTrainer):
     def _logits(self, tokens: Tensor) -> Tensor:
         """Of rows (B, n), without the padding that all of them have; (B, classes)."""
         longest = int((tokens != PAD).sum(1).max())
-        logits: Tensor = self.model(tokens[:, :longest], features_only=True, classification_head_name=HEAD)[0]
+        shown = tokens[:, :longest].to(self.device)
+        logits: Tensor = self.model(shown, features_only=True, classification_head_name=HEAD)[0]
         return logits
 
     def loss(self) -> Tensor:
         numbers = next(self.batches)
-        return F.cross_entropy(self._logits(self.data.train.tokens[numbers]), self.data.train.labels[numbers])
+        labels = self.data.train.labels[numbers].to(self.device)
+        return F.cross_entropy(self._logits(self.data.train.tokens[numbers]), labels)
 
     @torch.no_grad()
     def accuracy(self, rows: Rows) -> float:
         """The share of rows whose label is found."""
         self.model.eval()
         batches = rows.tokens.split(max(1, EVALUATED // rows.tokens.size(1)))
-        found = torch.cat([self._logits(batch).argmax(-1) for batch in batches])
+        found = torch.cat([self._logits(batch).argmax(-1) for batch in batches]).cpu()
         return float((found == rows.labels).double().mean())

@@ -118,9 +118,10 @@ class MaskedText:
         for places in self.rows(length):
             wanted = self.masked[places]
             if wanted.any():
-                inputs = F.pad(shown[places], (1, 0), value=start)
-                logits = roberta.model(inputs, masked_tokens=F.pad(wanted, (1, 0)), padded=False)[0]
-                losses.append(F.cross_entropy(logits.float(), self.tokens[places][wanted], reduction="none"))
+                inputs = F.pad(shown[places], (1, 0), value=start).to(roberta.device)
+                asked = F.pad(wanted, (1, 0)).to(roberta.device)
+                logits = roberta.model(inputs, masked_tokens=asked, padded=False)[0].float().cpu()
+                losses.append(F.cross_entropy(logits, self.tokens[places][wanted], reduction="none"))
         return torch.cat(losses)
 
     def losses(self, roberta: RobertaHubInterface, length: int) -> Losses:

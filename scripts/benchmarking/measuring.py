@@ -112,10 +112,14 @@ class Machine:
                     optimizer.step()
                 for tensor in (*model.parameters(), *inputs):
                     tensor.grad = None
-            if self.device == "cuda":
-                torch.cuda.synchronize()
+            self.finish()
 
         return work
+
+    def finish(self) -> None:
+        """Waits until the device has done all that it was asked for."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
     def gemm(self, rows: int, embed_dim: int) -> tuple[Callable[[], None], int]:
         """A product of the feed-forward network, (rows, d) (d, 4 d), and its floating-point operations per call.
@@ -133,8 +137,7 @@ class Machine:
         def work() -> None:
             for _ in range(products):
                 torch.mm(left, right, out=out)
-            if self.device == "cuda":
-                torch.cuda.synchronize()
+            self.finish()
 
         return work, products * 8 * rows * embed_dim**2
 

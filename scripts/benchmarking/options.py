@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from fairseq_linformer.cli.arguments import make_parser, number
 
 from .variants import LEARNING_RATE
@@ -38,6 +40,20 @@ def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], default:
     what.add_argument("--only", metavar="NAME", nargs="+", choices=sorted(names), help=only)
     variant = "a name, then overrides of the model: others than these"
     what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Adds --device: a GPU where there is one."""
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", metavar="{cpu,cuda}", type=_device, default=where, help="default: a GPU, if any")
+
+
+def _device(name: str) -> str:
+    if name not in ("cpu", "cuda"):
+        raise argparse.ArgumentTypeError(f"{name} is neither cpu nor cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError("PyTorch finds no GPU")
+    return name
 
 
 def own_variants(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, list[str]]:

@@ -108,22 +108,27 @@ class Trainer(SmallTrainer):
         rate: the learning rate after the warm-up; it then falls linearly to zero.
         seed: of weights and batches.
         updates: of the whole training.
+        device: as in ``SmallTrainer``.
     """
 
-    def __init__(self, task: Task, config: ResolvedConfig, rate: float, seed: int, updates: int):
+    def __init__(self, task: Task, config: ResolvedConfig, rate: float, seed: int, updates: int, device: str = "cpu"):
         self.task = task
         dictionary = Dictionary()
         for number in range(FIRST, task.mask):
             dictionary.add_symbol(f"symbol{number}")
         dictionary.add_symbol("<mask>")
-        super().__init__(build_model(config, dictionary, seed), rate, seed, updates)
+        super().__init__(build_model(config, dictionary, seed), rate, seed, updates, device)
 
     def loss(self) -> Tensor:
         number = int(torch.randint(len(self.task.pairs), (), generator=self.generator))
         rows = max(1, TOKENS // self.task.length)
-        tokens, masked, answers = self.task.draw(rows, self.task.pairs[number], self.generator)
-        logits = self.model(tokens, masked_tokens=masked, padded=False)[0]
+        logits, answers = self._draw(rows, self.task.pairs[number], self.generator)
         return F.cross_entropy(logits, answers)
+
+    def _draw(self, rows: int, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What the model says of new rows, (B Q, symbols), and what is right, (B Q,)."""
+        tokens, masked, answers = (own.to(self.device) for own in self.task.draw(rows, pairs, generator))
+        return self.model(tokens, masked_tokens=masked, padded=False)[0], answers
 
     @torch.no_grad()
     def recall(self) -> dict[int, float]:
@@ -132,7 +137,6 @@ class Trainer(SmallTrainer):
         generator = torch.Generator().manual_seed(TEST_SEED)
         shares = {}
         for pairs in self.task.pairs:
-            tokens, masked, answers = self.task.draw(-(-TESTED // self.task.queries), pairs, generator)
-            found = self.model(tokens, masked_tokens=masked, padded=False)[0].argmax(-1)
-            shares[pairs] = float((found == answers).double().mean())
+            logits, answers = self._draw(-(-TESTED // self.task.queries), pairs, generator)
+            shares[pairs] = float((logits.argmax(-1) == answers).double().mean())
         return shares

@@ -94,6 +94,7 @@ class RecallComparison:
         seeds: one or more.
         updates: of every run.
         rounds: times that an update of each variant is measured, in turns.
+        device: what trains them, "cpu" or "cuda".
 
     Raises:
         UserError: an override is not allowed.
@@ -106,6 +107,7 @@ class RecallComparison:
     seeds: Sequence[int]
     updates: int
     rounds: int
+    device: str = "cpu"
 
     @cached_property
     def configs(self) -> dict[str, ResolvedConfig]:
@@ -117,7 +119,7 @@ class RecallComparison:
         names = list(self.configs)
         trials = Trials(names, self.learning_rates, self.seeds, self._train, mean_score, _in_words)
         trained = trials.run(f"n={self.task.length}")
-        costs = timed_once(self.out, self._origin(names), names, self._steps, self.rounds)
+        costs = timed_once(self.out, self._origin(names), names, self._steps, self.rounds, self.device)
         return [
             Recalled(name, runs.tried, runs.learning_rate, _by_pairs(runs.results), costs[name])
             for name, runs in trained.items()
@@ -127,7 +129,7 @@ class RecallComparison:
         """The shares of one run by D."""
 
         def result() -> Result:
-            trainer = Trainer(self.task, self.configs[name], rate, seed, self.updates)
+            trainer = Trainer(self.task, self.configs[name], rate, seed, self.updates, self.device)
             trainer.train()
             return {str(pairs): share for pairs, share in trainer.recall().items()}
 
@@ -135,12 +137,14 @@ class RecallComparison:
         return once(self.out / name / f"lr{rate:g}", f"seed{seed}", made_of, result)
 
     def _steps(self) -> dict[str, Callable[[], None]]:
-        return {name: Trainer(self.task, own, 1e-4, 1, 10**6).step for name, own in self.configs.items()}
+        device = self.device
+        return {name: Trainer(self.task, own, 1e-4, 1, 10**6, device).step for name, own in self.configs.items()}
 
     def _origin(self, names: Sequence[str]) -> dict[str, Any]:
         """What runs of these variants depend on, training aside."""
         models = {name: architecture_options(self.configs[name]) for name in names}
-        return {"code": code_digest(CODE), "torch": torch.__version__, "task": asdict(self.task), "models": models}
+        about = {"code": code_digest(CODE), "torch": torch.__version__, "device": self.device}
+        return {**about, "task": asdict(self.task), "models": models}
 
 
 def _by_pairs(results: Mapping[int, Result]) -> dict[int, dict[int, float]]:
@@ -156,8 +160,9 @@ def compare_recall(comparison: RecallComparison) -> str:
     """Runs a comparison, writes results.json, results.md and recall.png into its folder, and returns the tables."""
     recalled = comparison.run()
     tables = as_table(recalled, comparison.updates)
-    content: dict[str, Any] = {"task": asdict(comparison.task), "machine": Machine("cpu", "float32").describe()}
-    content |= {"updates": comparison.updates, "variants": [asdict(own) for own in recalled]}
+    content: dict[str, Any] = {"task": asdict(comparison.task), "updates": comparison.updates}
+    content["machine"] = Machine(comparison.device, "float32").describe()
+    content["variants"] = [asdict(own) for own in recalled]
     write_whole(comparison.out / "results.json", json.dumps(content, indent=1) + "\n")
     write_whole(comparison.out / "results.md", tables + "\n")
     draw_recall(recalled, comparison.out / "recall.png")

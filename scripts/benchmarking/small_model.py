@@ -74,10 +74,11 @@ class SmallTrainer(ABC):
         rate: the learning rate after ``WARM_UP`` updates; it then falls linearly to zero.
         seed: of batches.
         updates: of the whole training.
+        device: of the model and what it computes. Weights and batches are drawn on the CPU, the same for every device.
     """
 
-    def __init__(self, model: LinformerRobertaModel, rate: float, seed: int, updates: int):
-        self.model, self.updates = model, updates
+    def __init__(self, model: LinformerRobertaModel, rate: float, seed: int, updates: int, device: str):
+        self.model, self.updates, self.device = model.to(device), updates, device
         self.generator = torch.Generator().manual_seed(seed)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, betas=(0.9, 0.98))
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._factor)

@@ -109,6 +109,7 @@ def timed_once(
     names: Iterable[str],
     steps: Callable[[], Mapping[str, Callable[[], None]]],
     rounds: int,
+    device: str,
 ) -> dict[str, Result]:
     """Seconds of an update by name, measured in turns, unless that was done on this machine.
 
@@ -118,16 +119,29 @@ def timed_once(
         names: of the variants.
         steps: builds them all; an update of each, by name.
         rounds: times that each is measured, after two to warm up.
+        device: what they compute on.
 
     Returns:
         The median ("seconds") and the quartiles ("low", "high") by name.
     """
 
+    machine = Machine(device, "float32")
+
     def result() -> Result:
-        calls = steps()
+        calls = {name: _finished(step, machine) for name, step in steps().items()}
         in_turns(calls, rounds=2)  # to warm up
         seconds = in_turns(calls, rounds)
         return {f"{name} {what}": x for name, own in seconds.items() for what, x in spread(own).items()}
 
-    kept = once(folder, "cost", {**made_of, **Machine("cpu", "float32").describe(), "rounds": rounds}, result)
+    kept = once(folder, "cost", {**made_of, **machine.describe(), "rounds": rounds}, result)
     return {name: {what: kept[f"{name} {what}"] for what in ("seconds", "low", "high")} for name in names}
+
+
+def _finished(step: Callable[[], None], machine: Machine) -> Callable[[], None]:
+    """An update and the wait for its end."""
+
+    def call() -> None:
+        step()
+        machine.finish()
+
+    return call

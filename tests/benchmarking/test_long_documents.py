@@ -14,6 +14,7 @@ from long_documents import comparisons, parse_arguments
 
 from fairseq_linformer.attention import ATTENTIONS
 from tests.helpers.commands import run
+from tests.helpers.models import DEVICE
 
 LENGTH = 24
 TINY = ["model.encoder_embed_dim=16", "model.encoder_ffn_embed_dim=16"]
@@ -34,7 +35,7 @@ DATA = TaskData(make_part(64, 1), make_part(8, 2), make_part(40, 3), symbols_dic
 
 
 def trained(overrides, seed=1, updates=3, rate=0.001):
-    trainer = Trainer(DATA, configure([*overrides, *TINY], LENGTH), rate, seed, updates, tokens=96)
+    trainer = Trainer(DATA, configure([*overrides, *TINY], LENGTH), rate, seed, updates, tokens=96, device=DEVICE)
     trainer.train()
     return trainer
 
@@ -85,7 +86,7 @@ def stub(monkeypatch):
     asked = []
 
     class Stub:
-        def __init__(self, data, config, rate, seed, updates, tokens):
+        def __init__(self, data, config, rate, seed, updates, tokens, device):
             self.run = (config.attention, rate, seed)
 
         def train(self):

@@ -18,7 +18,7 @@ class Model:
     """A model whose loss is log(V - 1 + exp(position)) for any token, and keeps what it is given."""
 
     def __init__(self):
-        self.given, self.model = [], self
+        self.given, self.model, self.device = [], self, "cpu"
         self.task = SimpleNamespace(mask_idx=MASK, source_dictionary=SimpleNamespace(bos=lambda: BOS))
 
     def eval(self):

@@ -12,6 +12,7 @@ from benchmarking.recall_comparison import VARIANTS, RecallComparison, Recalled,
 from recall import parse_arguments
 
 from fairseq_linformer.attention import ATTENTIONS
+from tests.helpers.models import DEVICE
 
 TASK = Task(32, (2, 4))
 
@@ -99,7 +100,7 @@ def test_full_attention_learns_to_copy_the_only_value_and_one_mean_of_two_does_n
     """With D = 1 it is enough to see which value the row holds; with D = 2 one mean cannot say whose it is."""
 
     def shares(*overrides):
-        trainer = Trainer(Task(16, (1, 2)), configure(overrides, 16), 0.002, 1, updates=150)
+        trainer = Trainer(Task(16, (1, 2)), configure(overrides, 16), 0.002, 1, updates=150, device=DEVICE)
         trainer.train()
         return trainer.recall()
 
@@ -114,7 +115,7 @@ def trained(monkeypatch):
     asked = []
 
     class Stub:
-        def __init__(self, task, config, rate, seed, updates):
+        def __init__(self, task, config, rate, seed, updates, device):
             self.run = (config.attention, rate, seed)
 
         def train(self):
