@@ -85,17 +85,18 @@ def projection_matrix(projection: Projection, x: Tensor) -> Tensor:
 def projected_weights(attention: ProjectedAttention, x: Tensor) -> Weights:
     """The weights of a Linformer, Revisited or not, on a row of text x, (1, n, d)."""
     keys, _, rows = attention.keys_and_values(x, None)
-    m, n = keys.size(2), x.size(1)
+    n = x.size(1)
     if isinstance(attention, RevisitedLinformerAttention):
-        return Weights(attention.mix(x, keys, _identity(attention, m, x), rows)[0], None)
+        return Weights(attention.mix(x, keys, _identity(attention, keys.size(2), x), rows)[0], None)
     linformer = cast(LinformerAttention, attention)
     if not linformer.window:
-        return Weights(linformer.mix(x, keys, _identity(attention, m, x), rows, None)[0], None)
+        return Weights(linformer.mix(x, keys, _identity(attention, keys.size(2), x), rows, None)[0], None)
     window = block_size(linformer.window, n)
     numbers = torch.arange(1, n + 1, device=x.device).view(1, n, 1)  # zeros will be what lies beyond the ends
     near = with_margins(numbers, window)[0, :, :, 0] - 1  # (N, f)
-    identity = _identity(attention, m + near.size(1), x).expand(near.size(0), -1, -1, -1)
+    identity = _identity(attention, keys.size(2), x).expand(near.size(0), -1, -1, -1)
     weights = linformer.mix(x, keys, identity, rows, None)[0]  # (h, n, m + f)
+    m = keys.size(2) - near.size(1)
     return Weights(weights[..., :m], (weights[..., m:], near.repeat_interleave(window, 0)[:n]))
 
 

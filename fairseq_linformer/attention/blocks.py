@@ -42,13 +42,22 @@ def with_neighbours(blocks: Tensor) -> Tensor:
     return torch.cat([padded[:, :-2], blocks, padded[:, 2:]], dim=2)
 
 
-def with_margins(x: Tensor, size: int) -> Tensor:
-    """(B, n, ...) -> (B, N, b + 2 e, ...): each block and e positions on either side, zeros (False) beyond the ends.
+def margins(x: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each block between e positions on either side: (B, n, ...) -> (B, N, e, ...), (B, N, b, ...), (B, N, e, ...).
 
-    e = floor(b / 2), and 1 beside b = 1, as Long-Short's authors have it.
+    e = floor(b / 2), and 1 beside b = 1, as Long-Short's authors have it. Beyond the ends are zeros (False). All three
+    are views of one tensor.
     """
     beside = max(1, size // 2)
-    return with_neighbours(into_blocks(x, size))[:, :, size - beside : 2 * size + beside]
+    after_the_end = (0, 0) * (x.dim() - 2) + (size, 2 * size - 1)
+    blocks = (x.size(1) + size - 1) // size
+    padded = leading(F.pad(x, after_the_end), (blocks + 2) * size, dim=1).unflatten(1, (blocks + 2, size))
+    return padded[:, :-2, size - beside :], padded[:, 1:-1], padded[:, 2:, :beside]
+
+
+def with_margins(x: Tensor, size: int) -> Tensor:
+    """``margins``, joined: (B, n, ...) -> (B, N, b + 2 e, ...)."""
+    return torch.cat(margins(x, size), dim=2)
 
 
 def convolution_per_head(heads: int, width: int) -> nn.Conv2d:

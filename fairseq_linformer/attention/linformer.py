@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import check
 from .base import Attention, AttentionConfig, Options, option, register_attention
-from .blocks import block_size, with_margins
+from .blocks import block_size, margins, with_margins
 from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling
 from .projection import LinearProjection, Projection, RandomProjection
 
@@ -173,7 +173,9 @@ class LinformerAttention(ProjectedAttention):
 
     With a window the k rows and what is near stand under one softmax: queries are cut into segments of w, and see their
     own segment and w / 2 positions on either side as they are, as in Long-Short (Zhu et al. 2021, arXiv 2107.02192,
-    section 3.3). That adds B (2 n d^2 + 4 n w d). A value residual adds F V_1: B n k d for a matrix, B n d for pooling.
+    section 3.3). That adds B (2 n d^2 + 4 n w d); where a pooling averages (mean-pool, attention-pool, split-pool) the
+    rows are then those averages of the keys and values themselves, B 2 n d instead of B 2 k d^2. Otherwise a value
+    residual adds F V_1: B n k d for a matrix, B n d for pooling.
 
     Args:
         embed_dim, num_heads, dropout, key_projection, value_projection: as in ``ProjectedAttention``.
@@ -194,10 +196,30 @@ class LinformerAttention(ProjectedAttention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
-        if self.window:
-            near = with_margins(self.values(x, first_values), block_size(self.window, x.size(1)))
-            values = self._far_and_near(values, near)
         return self.join_heads(self.mix(x, keys, values, rows, padding_mask))
+
+    def keys_and_values(
+        self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What queries attend to.
+
+        Returns:
+            Without a window as in ``ProjectedAttention``. With one keys and values are (B N, h, m + f, d_h): for each
+            of N segments of w queries the m rows, then its own f = w + 2 e positions. The mask is that of the rows.
+        """
+        if not self.window:
+            return super().keys_and_values(x, padding_mask, first_values)
+        near = self.k_proj(x), self.values(x, first_values)
+        if self.key_projection.AVERAGES:
+            real = self.zero_padding(x, padding_mask)
+            keys, values = (
+                projection.project_values(self.split_heads(self.zero_padding(own, padding_mask)), real, padding_mask)
+                for projection, own in zip((self.key_projection, self.value_projection), near, strict=True)
+            )
+            rows = self.key_projection.attended_rows(padding_mask)
+        else:
+            keys, values, rows = super().keys_and_values(x, padding_mask, first_values)
+        return self._far_and_near(keys, near[0]), self._far_and_near(values, near[1]), rows
 
     def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, padding_mask: Tensor | None) -> Tensor:
         """What each head makes of `values`; the attention weights themselves where these are the identity.
@@ -205,8 +227,7 @@ class LinformerAttention(ProjectedAttention):
         Args:
             x, padding_mask: as in ``forward``.
             keys, rows: as from ``keys_and_values``.
-            values: (B, h, m, v) of any width v. With a window (B N, h, m + f, v): for each of N segments of w queries
-                the m rows, then its own f = w + 2 e positions.
+            values: as from there, but of any width v in place of d_h.
 
         Returns:
             (B, h, n, v).
@@ -214,14 +235,16 @@ class LinformerAttention(ProjectedAttention):
         if not self.window:
             attn_mask = None if rows is None else rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
             return self.attend(self.split_heads(self.q_proj(x)), keys, values, attn_mask)
-        queries, window = self.q_proj(x), block_size(self.window, x.size(1))
+        window = block_size(self.window, x.size(1))
         near = with_margins(self.real_positions(x, padding_mask), window)  # (B, N, f)
-        far = near.new_ones((x.size(0), keys.size(2))) if rows is None else rows
+        far = near.new_ones((x.size(0), keys.size(2) - near.size(2))) if rows is None else rows
         attn_mask = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1), near], dim=2)  # (B, N, m + f)
-        keys = self._far_and_near(keys, with_margins(self.k_proj(x), window))
-        return self.attend_in_blocks(queries, keys, values, attn_mask, window)
+        return self.attend_in_blocks(self.q_proj(x), keys, values, attn_mask, window)
 
-    def _far_and_near(self, far: Tensor, near: Tensor) -> Tensor:
-        """(B, h, m, d_h) and (B, N, f, d) -> (B N, h, m + f, d_h)."""
-        everywhere = far.unsqueeze(1).expand(-1, near.size(1), -1, -1, -1)
-        return torch.cat([everywhere.flatten(0, 1), self.split_heads(near.flatten(0, 1))], dim=2)
+    def _far_and_near(self, far: Tensor, positions: Tensor) -> Tensor:
+        """(B, h, m, d_h) and (B, n, d) -> (B N, h, m + f, d_h)."""
+        near = margins(positions, block_size(self.window, positions.size(1)))  # (B, N, e or w, d)
+        everywhere = far.unsqueeze(1).expand(-1, near[0].size(1), -1, -1, -1)
+        # Joined once: each copy is as large as all that the queries see.
+        parts = (everywhere, *(own.unflatten(-1, (self.num_heads, -1)).transpose(2, 3) for own in near))
+        return torch.cat(parts, dim=3).flatten(0, 1)

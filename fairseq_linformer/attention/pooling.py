@@ -120,6 +120,7 @@ class MeanPooling(WindowProjection):
 
     SHARINGS = ("key-value", "layerwise")  # without parameters E and F cannot differ
     TRAINABLE = False
+    AVERAGES = True
 
     def pool(self, windows: Tensor, real: Tensor) -> Tensor:
         return windows.sum(2) / real.sum(2).clamp(min=1).unsqueeze(-1)
@@ -139,6 +140,8 @@ class MaxPooling(WindowProjection):
 class PoolingPerHead(WindowProjection):
     """A weighted mean of each window for every head, with weights of its own."""
 
+    AVERAGES = True
+
     @abstractmethod
     def weights(self, windows: Tensor, real: Tensor) -> Tensor:
         """What each head's row takes of each position of its window, as for ``pool``: (B or 1, m, h, w)."""
@@ -148,10 +151,11 @@ class PoolingPerHead(WindowProjection):
         return (self.weights(windows, real) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-2)  # (B or 1, m, h, 1, w)
+        weights = self.weights(*self.windows(x, padding_mask)).transpose(2, 3)  # (B or 1, m, w, h)
         windows = self.windows(values.transpose(1, 2).flatten(2), padding_mask)[0]  # (B, m, w, d)
-        heads = windows.unflatten(-1, values.shape[1::2]).transpose(2, 3)  # (B, m, h, w, d_h)
-        return (weights @ heads).squeeze(-2).transpose(1, 2)
+        heads = windows.unflatten(-1, values.shape[1::2])  # (B, m, w, h, d_h)
+        # Summed element by element: as many small matrix products it takes three times as long.
+        return (weights.unsqueeze(-1) * heads).sum(2).transpose(1, 2)
 
 
 class AttentionPooling(PoolingPerHead):

@@ -79,6 +79,7 @@ class Projection(nn.Module, ABC):
     SHARINGS: ClassVar[tuple[str, ...]]  # the levels that make sense, the default first
     INITIALISATIONS: ClassVar[tuple[str, ...]] = ()  # those to choose from, the default first
     TRAINABLE: ClassVar[bool] = True
+    AVERAGES: ClassVar[bool] = False  # whether the weights of a row sum to 1: W E X + b is then E (W X + b)
 
     @classmethod
     @abstractmethod

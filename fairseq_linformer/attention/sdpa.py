@@ -8,6 +8,7 @@ PyTorch compiles they are taken for every device.
 Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,8 +55,8 @@ class _DropoutAttention(torch.autograd.Function):
         ctx.p, ctx.seed = p, int(torch.randint(2**62, ()))
         out = queries.new_empty(queries.transpose(1, 2).shape).transpose(1, 2)  # so that heads join without a copy
         scaled_keys, scaled_values = _scaled(queries, keys, values, p)
-        for rows, weights, kept in _weights(queries, scaled_keys, attn_mask, p, ctx.seed):
-            out[:, :, rows] = weights.mul_(kept) @ scaled_values
+        for rows, some, weights, kept in _weights(queries, scaled_keys, attn_mask, p, ctx.seed):
+            out[rows, :, some] = weights.mul_(kept) @ scaled_values[rows]
         ctx.save_for_backward(queries, keys, values, attn_mask, out)
         return out
 
@@ -67,15 +68,16 @@ class _DropoutAttention(torch.autograd.Function):
         scaled_keys, scaled_values = _scaled(queries, keys, values, ctx.p)
         grad_queries = torch.empty_like(queries)
         grad_keys, grad_values = torch.zeros_like(scaled_keys), torch.zeros_like(scaled_values)
-        for rows, weights, kept in _weights(queries, scaled_keys, attn_mask, ctx.p, ctx.seed):
-            some_queries, some_grad = (part[:, :, rows].to(weights.dtype) for part in (queries, grad))
+        for rows, some, weights, kept in _weights(queries, scaled_keys, attn_mask, ctx.p, ctx.seed):
+            some_queries, some_grad = (part[rows, :, some].to(weights.dtype) for part in (queries, grad))
             dropped = weights * kept
-            grad_scores = (some_grad @ scaled_values.transpose(2, 3)).mul_(dropped)
-            along_out = (some_grad * out[:, :, rows]).sum(-1, keepdim=True)  # FlashAttention's D; softmax subtracts it
+            grad_scores = (some_grad @ scaled_values[rows].transpose(2, 3)).mul_(dropped)
+            # FlashAttention's D; softmax subtracts it.
+            along_out = (some_grad * out[rows, :, some]).sum(-1, keepdim=True)
             grad_scores.addcmul_(weights, along_out, value=-1)
-            grad_queries[:, :, rows] = grad_scores @ scaled_keys
-            grad_keys += grad_scores.transpose(2, 3) @ some_queries
-            grad_values += dropped.transpose(2, 3) @ some_grad
+            grad_queries[rows, :, some] = grad_scores @ scaled_keys[rows]
+            grad_keys[rows] += grad_scores.transpose(2, 3) @ some_queries
+            grad_values[rows] += dropped.transpose(2, 3) @ some_grad
         grad_keys, grad_values = _scaled(queries, grad_keys, grad_values, ctx.p)
         return grad_queries, grad_keys.to(keys.dtype), grad_values.to(values.dtype), None, None
 
@@ -88,17 +90,21 @@ def _scaled(queries: Tensor, keys: Tensor, values: Tensor, p: float) -> tuple[Te
 
 def _weights(
     queries: Tensor, keys: Tensor, attn_mask: Tensor | None, p: float, seed: int
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Some queries at a time: which, their softmax of Q K^T, (B, h, q, m), and 1 for weights that are kept, else 0.
+) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Rows of the batch and queries, some at a time: their softmax of Q K^T, and 1 for weights that are kept, else 0.
 
-    In the precision of the keys, which are scaled.
+    As many whole rows as ``WEIGHTS`` allows, or else some queries of one: a gradient of keys is then a sum of few
+    parts. In the precision of the keys, which are scaled.
     """
     generator = torch.Generator().manual_seed(seed)
-    step = max(LEAST_QUERIES, WEIGHTS // (queries.size(0) * queries.size(1) * keys.size(2)))
-    for start in range(0, queries.size(2), step):
-        rows = slice(start, start + step)
-        scores = queries[:, :, rows].to(keys.dtype) @ keys.transpose(2, 3)
+    batch, heads, length = queries.shape[:3]
+    size = max(1, WEIGHTS // (heads * length * keys.size(2)))
+    step = max(LEAST_QUERIES, WEIGHTS // (size * heads * keys.size(2)))
+    for first, start in itertools.product(range(0, batch, size), range(0, length, step)):
+        rows, some = slice(first, first + size), slice(start, start + step)
+        scores = queries[rows, :, some].to(keys.dtype) @ keys[rows].transpose(2, 3)
         if attn_mask is not None:
-            some = attn_mask if attn_mask.size(2) == 1 else attn_mask[:, :, rows]
-            scores.masked_fill_(~some, torch.finfo(scores.dtype).min)  # minus infinity alone in a row would give nan
-        yield rows, scores.softmax(-1), draw_mask(scores.shape, p, generator).to(scores.dtype)
+            own = attn_mask if attn_mask.size(0) == 1 else attn_mask[rows]
+            own = own if own.size(2) == 1 else own[:, :, some]
+            scores.masked_fill_(~own, torch.finfo(scores.dtype).min)  # minus infinity alone in a row would give nan
+        yield rows, some, scores.softmax(-1), draw_mask(scores.shape, p, generator).to(scores.dtype)
