@@ -239,3 +239,14 @@ def test_variants_are_the_users_own_or_some_of_those_that_have_a_name(capsys):
         with pytest.raises(SystemExit):
             parse_arguments(words)
         assert said in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert parse_arguments([]).device == "cpu"
+    for name, said in {"cuda": "PyTorch finds no GPU", "gpu": "gpu is neither cpu nor cuda"}.items():
+        with pytest.raises(SystemExit):
+            parse_arguments(["--device", name])
+        assert f"argument --device: {said}" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert parse_arguments([]).device == "cuda"
