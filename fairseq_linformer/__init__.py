@@ -3,6 +3,9 @@ criteria, the optimizer and the learning-rate schedule.
 """
 
 import argparse
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,10 @@ from .training.trapezoidal import TrapezoidalSchedule
 _scalar, (_float64, _) = np.float64().__reduce__()
 _scalars: list[tuple[Any, str]] = [(_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 torch.serialization.add_safe_globals([argparse.Namespace, *_scalars, np.dtype, type(_float64)])
+
+# As hydra_plugins has it for common.cpu=true: with a GPU in sight fairseq clips gradients and joins processes there.
+if "--cpu" in sys.argv and Path(sys.argv[0]).name.startswith("fairseq-"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 PathManager.register_handler(CheckpointFiles())
 hide_noise()

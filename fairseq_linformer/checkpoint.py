@@ -1,5 +1,6 @@
 """Checkpoints: read without running code from them, and refused with a clear message where they do not fit a model."""
 
+import math
 import pickle
 import re
 from pathlib import Path
@@ -156,7 +157,7 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
     config: Any = model.args
     if config.projection_multiplier is None:  # left open: it is the checkpoint's
         there.pop("projection_multiplier", None)
-    differing = [name for name in there if name in here and there[name] != here[name]]
+    differing = [name for name in there if name in here and not _alike(there[name], here[name])]
     if differing:
         want, have = (" ".join(f"{name}={options[name]}" for name in differing) for options in (there, here))
         raise UserError(f"the checkpoint has {want}, this model has {have}: {_what_to_pass(there, differing)}")
@@ -188,6 +189,11 @@ def _what_to_pass(there: dict[str, Any], differing: list[str]) -> str:
         own = "prepare_corpus.py --spm MODEL, prepare_glue.py --tokenizer CHECKPOINT"
         advice.append(f"use the data that it was trained on, or other data prepared with its dictionary ({own})")
     return ", and ".join(advice)
+
+
+def _alike(there: Any, here: Any) -> bool:
+    """Whether the option of a checkpoint is the model's; numbers to the precision of 16 bits, in which it may be."""
+    return math.isclose(there, here, rel_tol=2**-7) if isinstance(there, float) else bool(there == here)
 
 
 def _options(state: dict[str, Tensor]) -> dict[str, Any]:

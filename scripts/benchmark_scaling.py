@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from benchmarking.scaling import as_table, measure_scaling
 
 from fairseq_linformer.cli.arguments import make_parser, number
@@ -20,9 +21,11 @@ from fairseq_linformer.cli.program import program
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add, count = parser.add_argument, number(int, least=1)
+    ranks = [n for n in (1, 2, 4) if n <= (torch.cuda.device_count() or 4)]
+    said = " ".join(map(str, ranks))
     add("--data", metavar="DIR", type=Path, required=True, help="a prepared corpus")
     add("--config", metavar="NAME", default="tiny_512", help="of configs/pretrain (default tiny_512)")
-    add("--ranks", metavar="N", type=count, nargs="+", default=[1, 2, 4], help="processes (default 1 2 4)")
+    add("--ranks", metavar="N", type=count, nargs="+", default=ranks, help=f"processes (default {said})")
     add("--updates", metavar="N", type=number(int, least=20), default=60, help="of each run (default 60)")
     add("--rounds", metavar="N", type=count, default=3, help="runs of each number of processes (default 3)")
     add("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's overrides for every run")

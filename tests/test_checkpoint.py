@@ -66,6 +66,11 @@ def test_a_multiplier_that_is_left_open_is_the_checkpoints():
     assert torch.equal(here(tokens())[0], there(tokens())[0])
 
 
+def test_a_checkpoint_in_16_bits_loads_though_its_multiplier_is_rounded():
+    state = {name: value.bfloat16() for name, value in small(projection_multiplier=0.3).state_dict().items()}
+    small(projection_multiplier=0.3).load_state_dict(state)
+
+
 def test_a_checkpoint_from_before_the_multiplier_has_none():
     there, here = small(projection_multiplier=1.0).eval(), small(projection_multiplier=0.5).eval()
     state = {name: value for name, value in there.state_dict().items() if not name.endswith(".multiplier")}

@@ -21,7 +21,7 @@ from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.errors import check, install_excepthook, report
 from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
 from fairseq_linformer.training.checkpoint_files import DamagedCheckpointError
-from hydra_plugins.fairseq_linformer_plugin import check_config_name
+from hydra_plugins.fairseq_linformer_plugin import asks_for_cpu, check_config_name
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed
@@ -210,6 +210,11 @@ def test_a_wrong_config_name_lists_the_names(tmp_path):
 def test_a_recipe_that_is_given_as_the_name_is_explained():
     with pytest.raises(SystemExit, match=r"--config-name sst_2: .* --config-name finetune recipe=sst_2$"):
         check_config_name(ROOT / "configs/finetune", "sst_2")
+
+
+def test_the_last_word_says_whether_a_run_is_to_see_gpus():
+    assert asks_for_cpu(["task.data=d", "common.cpu=true"]) and asks_for_cpu(["+common.cpu=True"])
+    assert not asks_for_cpu(["common.cpu=true", "common.cpu=false"]) and not asks_for_cpu(["task.data=common.cpu=true"])
 
 
 @pytest.mark.exhaustive

@@ -8,6 +8,7 @@ from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.data import Dictionary, data_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.masked_lm import MaskedLMTask
+from fairseq.utils import move_to_cuda
 
 from ..data.frequencies import unigram_perplexity
 
@@ -32,9 +33,10 @@ def masked_lm_perplexity(
     task.load_dataset(split)
     criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
     samples = task.get_batch_iterator(task.dataset(split), max_sentences=rows, epoch=1).next_epoch_itr(shuffle=False)
-    loss, count = 0.0, 0
+    loss, count, on_gpu = 0.0, 0, next(model.parameters()).is_cuda
     for sample in itertools.islice(samples, batches):
-        batch_loss, sample_size, _ = task.valid_step(sample, model, criterion)
+        batch = move_to_cuda(sample) if on_gpu else sample
+        batch_loss, sample_size, _ = task.valid_step(batch, model, criterion)
         loss += float(batch_loss)
         count += int(sample_size)
     return math.exp(loss / count)

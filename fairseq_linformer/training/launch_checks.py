@@ -101,7 +101,7 @@ def _precision(root: Any) -> Rules:
     common = root.common
     # fairseq's fp16 optimizer keeps a float32 copy of the parameters in one tensor, and asks CUDA where to put it.
     in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
-    works = torch.cuda.is_available() or not (common.fp16 and in_one_tensor)
+    works = _on_gpu(root) or not (common.fp16 and in_one_tensor)
     yield "common.fp16", works, "false (common.fp16=false, or no --fp16) without a GPU"
     fused = getattr(root.optimizer, "_name", None) == "fused_adam"
     for name in ("memory_efficient_fp16", "memory_efficient_bf16"):

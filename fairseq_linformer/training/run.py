@@ -24,6 +24,7 @@ from fairseq.distributed.utils import get_global_rank, get_global_world_size
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.optim import FairseqOptimizer
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, open_dict
@@ -128,19 +129,40 @@ class TrainingTask(FairseqTask):
         """One batch, as in every task.
 
         Raises:
-            UserError: the training diverged. The trainer repeats the step then, to find out why gradients are not
-                finite.
+            UserError: the training diverged (the trainer repeats the step then, to find out why gradients are not
+                finite), or the batch does not fit in the GPU's memory (the trainer would leave it out, and a run whose
+                batches are all too large would never end).
         """
         if self.run is not None and isinstance(sys.exc_info()[1], FloatingPointError):
             raise UserError(self.run.why_diverged(update_num))
         if self.run is not None:
             self.run.begin_batch(update_num)
         sample = self.before_update(sample, update_num)
-        loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+        try:
+            loss, size, logs = super().train_step(
+                sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs
+            )
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                "a batch does not fit in the GPU's memory: lower dataset.batch_size and raise optimization.update_freq "
+                f"by as much, or pass model.checkpoint_activations=true ({str(error).splitlines()[0]})"
+            ) from error
         if self.run is not None:
             self.run.last_loss, self.run.last_size = loss.detach(), size
             logs["save_is_due"], logs["stop_is_due"] = float(self.run.save_is_due()), float(self.run.stop_is_due)
         return loss, size, logs
+
+    def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
+        """One step. With ``common.amp`` fairseq's own would divide the gradients by the loss scale a second time.
+
+        It clips the gradients of the inner optimizer and hands the scaler another object to step with, for which the
+        scaler does not know that they are unscaled.
+        """
+        if isinstance(optimizer, AMPOptimizer):
+            optimizer.scaler.step(optimizer.optimizer)
+            optimizer.scaler.update()
+        else:
+            super().optimizer_step(optimizer, model, update_num)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)

@@ -30,6 +30,8 @@ class FairseqLinformerPlugin(SearchPathPlugin):
         if Path(*sys.argv[:1]).stem != "fairseq-hydra-train":
             return
         args = get_args()
+        if asks_for_cpu(args.overrides):
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU in sight fairseq clips and joins processes there
         if args.config_dir is None:
             return
         if args.config_name is not None:
@@ -37,6 +39,12 @@ class FairseqLinformerPlugin(SearchPathPlugin):
         if sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
             os.environ["HYDRA_FULL_ERROR"] = "1"  # as in fairseq_linformer.errors, which is slow to import
             sys.excepthook = _report
+
+
+def asks_for_cpu(overrides: list[str]) -> bool:
+    """Whether the last word about it says common.cpu=true."""
+    said = [word.partition("=")[2].lower() for word in overrides if word.lstrip("+").startswith("common.cpu=")]
+    return bool(said) and said[-1] in ("true", "yes", "on", "1")
 
 
 def check_config_name(folder: Path, name: str) -> None:

@@ -115,6 +115,15 @@ def draw_text(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     return tokens.masked_fill(padding, PADDING), masked & ~padding
 
 
+def draw_text_as_trained(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``draw_text``, and what a batch of our tasks says of itself: the places of its masks, (N,), in rows one after
+    another, and its padding, (B, n), which is empty where there is none.
+    """
+    tokens, masked = draw_text(sizes, lengths)
+    padding = tokens == PADDING if len(set(lengths)) > 1 else torch.empty(0)
+    return tokens, masked, masked.flatten().nonzero()[:, 0], padding
+
+
 def draw_positions_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
     """The input of fairseq's layers, (n, B, d)."""
     generator = torch.Generator().manual_seed(1)
@@ -165,15 +174,27 @@ def our_attention(sizes: Sizes) -> Candidate:
 
 
 def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Candidate]:
-    """Our model as users run it; with a kernel of ``KERNELS``, also without the padding mask."""
+    """Our model as users run it: in training it knows of a batch what our tasks say of it, in inference nothing.
+
+    With a kernel of ``KERNELS`` it never has a padding mask.
+    """
 
     def build(sizes: Sizes) -> Candidate:
         config = _our_config(attention, sizes)
         model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, sizes.dictionary()))
-        if kernel:  # on a GPU the model always passes a padding mask to its layers, which flash attention refuses
+        if kernel:  # in inference on a GPU the model passes its layers a padding mask, which flash attention refuses
             for layer in model.encoder.sentence_encoder.layers:
                 layer.register_forward_pre_hook(lambda _, arguments: (arguments[0], None, *arguments[2:]))
-        return _of_fairseq(model, kernel)
+
+        def features(tokens: Tensor, *_: Tensor) -> Tensor:
+            return model.encoder.extract_features(tokens)[0]
+
+        def loss(tokens: Tensor, masked: Tensor, places: Tensor, padding: Tensor) -> Tensor:
+            known = {"masked_positions": places, "padded": padding.numel() > 0}
+            logits = model(tokens, masked_tokens=masked, **known)[0]
+            return F.cross_entropy(logits.float(), tokens.flatten()[places])
+
+        return Candidate(model, draw_text_as_trained, features, loss, kernel)
 
     return build
 

@@ -101,8 +101,7 @@ class AtLength(Comparison):
         task.load_dataset("valid")
         dataset = task.dataset("valid")
         batch = dataset.collater([dataset[row] for row in range(cfg.dataset.batch_size)])
-        if job_device() != "cpu":
-            batch = move_to_cuda(batch)
+        batch = move_to_cuda(batch) if job_device() != "cpu" else batch
         criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
         optimizer = build_optimizer(cfg.optimizer, list(model.parameters()))
 

@@ -1,13 +1,16 @@
 """Measures suites group by group and saves each group: an interrupted benchmark resumes with the next group."""
 
+import gc
 import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 import fairseq_linformer
@@ -98,7 +101,7 @@ class Benchmark:
                 row["skipped"] = reason(error)
                 row["too_slow"] = isinstance(error, TooSlow)
         if self.rounds:
-            seconds, gemm_peak = self._time(group, calls)
+            seconds, gemm_peak = self._time_those_that_fit(group, calls, rows)
             for case in calls:
                 row = rows[case]
                 row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
@@ -106,14 +109,28 @@ class Benchmark:
                 if gemm_peak:
                     row["gemm_fraction"] = flops(case) / row["seconds"] / gemm_peak
         if group.memory:
-            for case, call in calls.items():
-                rows[case] |= _figure("MiB", self.machine.peak_memory, call)
+            for case in group.cases:
+                if case in calls:
+                    rows[case] |= _figure("MiB", self.machine.peak_memory, calls[case])
         if group.largest_batch:
             measured = list(calls)
-            calls.clear()  # so that the GPU's memory is free
+            calls.clear()
+            _free_memory()
             for case in measured:
                 rows[case] |= _figure("largest_batch", self.machine.largest_batch, case, self.limit)
         return list(rows.values())
+
+    def _time_those_that_fit(
+        self, group: Group, calls: dict[Case, Callable[[], None]], rows: dict[Case, Row]
+    ) -> tuple[dict[Case, list[float]], float]:
+        """``_time``. A case for which no memory is left beside the others leaves `calls`, and its row says why."""
+        while True:
+            try:
+                return self._time(group, {case: partial(_named, case, call) for case, call in calls.items()})
+            except _NoMemoryLeft as error:
+                rows[error.case]["skipped"] = reason(error)
+                del calls[error.case]
+            _free_memory()
 
     def _time(self, group: Group, calls: Mapping[Case, Callable[[], None]]) -> tuple[dict[Case, list[float]], float]:
         """Seconds of each call in each round, and the GEMM peak of the same rounds in FLOP/s, 0 if not measured."""
@@ -153,6 +170,26 @@ def code_digest(places: Sequence[Path] = ()) -> str:
         for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
             digest.update(str(file.relative_to(place)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+class _NoMemoryLeft(RuntimeError):
+    def __init__(self, case: Case, said: str):
+        super().__init__(said)
+        self.case = case
+
+
+def _named(case: Case, call: Callable[[], None]) -> None:
+    """Calls it; an error for lack of memory names the case."""
+    try:
+        call()
+    except torch.OutOfMemoryError as error:
+        raise _NoMemoryLeft(case, reason(error)) from None
+
+
+def _free_memory() -> None:
+    """Gives back what models held that are gone."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:

@@ -120,8 +120,8 @@ def models(plan: Plan) -> Iterator[Group]:
     Inference computes the features of all positions. In the other phases the last feed-forward network of our models
     works on masked positions only; that of the baselines works on all. The more layers, the less this saves.
     With two layers or more, the preset ``near_and_far`` is among them.
-    `softmax-flash`, `softmax-efficient` and `softmax-math` are `softmax` with that kernel of PyTorch and without a
-    padding mask: flash attention allows none, and on a GPU `softmax` has one, as users have it.
+    `softmax-flash`, `softmax-efficient` and `softmax-math` are `softmax` with that kernel of PyTorch and never with
+    a padding mask: flash attention allows none, and in inference on a GPU `softmax` has one, as users have it.
     """
     for n, k in plan.settings(LONGEST).items():
         for phase in PHASES:

@@ -14,7 +14,7 @@ from fairseq_linformer.errors import check
 from fairseq_linformer.system.files import check_data_path, write_whole
 from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.evaluation import masked_lm_perplexity
-from fairseq_linformer.training.launch import side_by_side
+from fairseq_linformer.training.launch import job_device, side_by_side
 from fairseq_linformer.training.provenance import digest_file
 
 from .pretraining import pretrain
@@ -141,7 +141,7 @@ def perplexity(data: Path, run: Path) -> float:
     if file.is_file() and (measured := read_state(file, _Measured))["checkpoint"] == digest:
         return measured["perplexity"]
     roberta = LinformerRobertaModel.from_pretrained(str(run), CHECKPOINT, str(data), seed=1, **MASKS)
-    value = masked_lm_perplexity(roberta.model, roberta.task, batches=BATCHES)
+    value = masked_lm_perplexity(roberta.model.to(job_device()), roberta.task, batches=BATCHES)
     write_whole(file, json.dumps(_Measured(checkpoint=digest, perplexity=value)))
     return value
 

@@ -19,9 +19,9 @@ SQUARES = {"hf-modernbert": 2, "lucidrains-linformer": 4}  # whose LM head is a 
 def test_every_model_learns_from_and_encodes_the_same_batch(name):
     pytest.importorskip(NEEDED.get(name.split("-")[0], "torch"))
     model = Case(name, SIZES, "forward + backward", ((64, 64),)).build()
-    tokens, masked = model.draw(SIZES, (64, 64))
-    assert model.eval().features(tokens, masked).shape == (2, 64, 24)
-    loss = model.train().loss(tokens, masked)
+    batch = model.draw(SIZES, (64, 64))
+    assert model.eval().features(*batch).shape == (2, 64, 24)
+    loss = model.train().loss(*batch)
     loss.backward()
     assert loss.item() == pytest.approx(math.log(50), rel=0.5)
     weights = [part.weight for part in model.modules() if isinstance(part, nn.Linear) and part.weight.grad is not None]
@@ -33,7 +33,8 @@ def test_every_model_learns_from_and_encodes_the_same_batch(name):
 
 def test_batches_of_unequal_rows_are_padded_and_nothing_padded_is_masked():
     model = Case("linformer", SIZES, "forward + backward", ((64,),)).build()
-    tokens, masked = model.draw(SIZES, (40, 7))
+    tokens, masked, places, padding = model.draw(SIZES, (40, 7))
+    assert padding.equal(tokens == 1) and places.equal(masked.flatten().nonzero().flatten())
     assert tokens.shape == (2, 40) and (tokens[1, 7:] == 1).all() and not masked[1, 7:].any() and (tokens[0] != 1).all()
 
 
@@ -50,11 +51,18 @@ def test_the_examples_layer_and_ours_compute_the_same():
 
 @pytest.mark.parametrize(("model", "masked"), [("linformer", True), ("softmax", True), ("softmax-flash", False)])
 def test_off_the_cpu_models_run_with_the_mask_that_users_models_have(model, masked):
-    """But for those named by a kernel. (The device meta stands for a GPU.)"""
+    """In training they know that nothing is padded; in inference they do not, but for those named by a kernel.
+
+    (The device meta stands for a GPU.)
+    """
     model = MODELS[model](SIZES).to("meta")
     masks = []
     attention = model.model.encoder.sentence_encoder.layers[0].self_attn
     attention.register_forward_pre_hook(lambda _, arguments: masks.append(arguments[1]))
     model.kernel = None  # device meta has none
-    model.features(*(tensor.to("meta") for tensor in model.draw(SIZES, (64, 64))))
-    assert [mask is not None for mask in masks] == [masked]
+    for lengths, trained in (((64, 64), False), ((64, 60), masked)):
+        batch = [tensor.to("meta") for tensor in model.draw(SIZES, lengths)]
+        del masks[:]
+        model.features(*batch)
+        model.loss(*batch)
+        assert [mask is not None for mask in masks] == [masked, trained]

@@ -63,6 +63,31 @@ def test_what_does_not_fit_in_memory_costs_its_own_figure_alone(monkeypatch, tmp
     assert "out of memory" in write_report(tmp_path, benchmark.settings, benchmark.rows)
 
 
+def test_a_case_without_memory_beside_the_others_leaves_them_their_figures(monkeypatch, tmp_path):
+    """It fitted alone, when it was prepared: its neighbours have taken the rest since."""
+    prepare, calls = Machine.prepare, []
+
+    def full(self, case):
+        work = prepare(self, case)
+
+        def call():
+            calls.append(case)
+            if case.phase == "evaluation" and len(calls) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            work()
+
+        return call
+
+    monkeypatch.setattr(Machine, "prepare", full)
+    cases = tuple(Case("linformer", SIZES, phase, ((64,),)) for phase in ("inference", "evaluation"))
+    monkeypatch.setitem(runner.SUITES, "models", lambda plan: [Group("one", cases, memory=False)])
+    benchmark = Benchmark(plan(), MACHINE, 3, 30.0, tmp_path)
+    benchmark.run(["models"])
+    first, second = benchmark.rows
+    assert first["rounds"] == 3 and first["seconds"] > 0
+    assert second["skipped"] == "CUDA out of memory" and "seconds" not in second
+
+
 @pytest.mark.slow
 def test_without_rounds_memory_alone_is_measured_the_same_each_time(tmp_path):
     def measured(rounds, *names):
@@ -112,7 +137,7 @@ def test_results_belong_to_code_machine_and_options(monkeypatch, tmp_path):
 def command(tmp_path):
     """Calls scripts/benchmark.py with small sizes and more words."""
     small = ["--quick", "--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50, "--tokens", 64]
-    small += ["--rounds", 2, "--lengths", 256, 512, "--threads", 1, "--out", tmp_path / "runs"]
+    small += ["--rounds", 2, "--lengths", 256, 512, "--threads", 1, "--device", "cpu", "--out", tmp_path / "runs"]
     threads = torch.get_num_threads()
     yield lambda *words: run(parse_arguments([str(word) for word in (*small, *words)]))
     torch.set_num_threads(threads)

@@ -62,7 +62,7 @@ def test_what_stands_beside_a_row_does_not_change_what_is_said_of_it(name):
         together = trainer._logits(rows)
         alone = torch.cat([trainer._logits(row[None]) for row in rows])
     assert torch.allclose(together, alone, atol=1e-5)
-    right = together.argmax(-1) == DATA.test.labels
+    right = together.argmax(-1).cpu() == DATA.test.labels
     assert trainer.accuracy(DATA.test) == right.double().mean()
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from benchmarking import variants
 from benchmarking.variants import Comparison, as_table, perplexity
 from compare import parse_arguments
@@ -105,7 +106,7 @@ def test_a_perplexity_is_measured_once_per_checkpoint(monkeypatch, tmp_path):
     loaded = []
 
     class Model:
-        model = task = None
+        model, task = torch.nn.Identity(), None
 
         @classmethod
         def from_pretrained(cls, *arguments, **options):

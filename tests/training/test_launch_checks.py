@@ -220,6 +220,8 @@ def test_half_precision_without_a_gpu_is_refused(monkeypatch):
         check_launch(OmegaConf.merge(whole(1), {"common": common}))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_launch(OmegaConf.merge(whole(1), {"common": {"fp16": True}}))
+    with pytest.raises(ValueError, match=r"^common.fp16=True is not allowed"):  # its weights would never change
+        check_launch(OmegaConf.merge(whole(1), {"common": {"fp16": True, "cpu": True}}))
 
 
 def test_half_precision_in_place_needs_fairseqs_adam(machine):

@@ -1,15 +1,20 @@
 """What a run makes of its configuration and its folder before it trains. The command lines: test_training.py."""
 
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
+import torch
 from fairseq.checkpoint_utils import torch_persistent_save
+from fairseq.optim import FairseqOptimizer, build_optimizer
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.config import LinformerRobertaConfig, architecture_options
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.training.run import Run, adopt
+from fairseq_linformer.training.run import Run, TrainingTask, adopt
 from tests.helpers.checkpoints import state
 from tests.helpers.configs import composed
 
@@ -123,3 +128,41 @@ def test_what_was_typed_stays():
     model = composed("finetune", "finetune", "task.data=D", "model.projected_length=7", "model.local_conv=5").model
     adopt(model, {"projected_length": 8, "local_conv": 9, "encoder_layers": 3})
     assert (model.projected_length, model.local_conv, model.encoder_layers) == (7, 5, 3)
+
+
+def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):
+    """fairseq's trainer takes a RuntimeError that says so for a batch to leave out: such a run would never end."""
+
+    def too_large(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+
+    monkeypatch.setattr(FairseqTask, "train_step", too_large)
+    with pytest.raises(
+        ValueError, match=r"lower dataset.batch_size .* \(CUDA out of memory. .* 2.00 GiB\.\)$"
+    ) as error:
+        TrainingTask(None).train_step({}, None, None, None, 1)
+    assert not isinstance(error.value, RuntimeError)
+
+
+@pytest.mark.parametrize("name", ["adam", "fused_adam"])
+def test_a_loss_scale_changes_no_step(name):
+    """Gradients are divided by it once: fairseq's own step would do so a second time."""
+
+    def steps(scale):
+        weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+        options = {"_name": name, "lr": [0.1], "adam_betas": "(0.9,0.98)", "adam_eps": 1e-3, "weight_decay": 0.0}
+        options |= {"use_old_adam": False, "fp16_adam_stats": False, "tpu": False}
+        optimizer: FairseqOptimizer = build_optimizer(OmegaConf.create(options), [weight])
+        if scale is not None:
+            amp = AMPOptimizer.__new__(AMPOptimizer)
+            amp.fp32_optimizer, amp.min_loss_scale = optimizer, 1e-4
+            amp._grad_scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+            optimizer = amp
+        for _ in range(3):
+            optimizer.backward((weight**2).sum())
+            optimizer.clip_grad_norm(0.0)
+            TrainingTask(Namespace()).optimizer_step(optimizer, torch.nn.Identity(), 1)
+            weight.grad = None
+        return weight.detach()
+
+    torch.testing.assert_close(steps(2.0**12), steps(None))
