@@ -50,8 +50,8 @@ def margins(x: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     beside = max(1, size // 2)
     after_the_end = (0, 0) * (x.dim() - 2) + (size, 2 * size - 1)
-    blocks = (x.size(1) + size - 1) // size
-    padded = leading(F.pad(x, after_the_end), (blocks + 2) * size, dim=1).unflatten(1, (blocks + 2, size))
+    blocks = (x.size(1) + 3 * size - 1) // size  # N + 2, in a form that export can divide by
+    padded = leading(F.pad(x, after_the_end), blocks * size, dim=1).unflatten(1, (blocks, size))
     return padded[:, :-2, size - beside :], padded[:, 1:-1], padded[:, 2:, :beside]
 
 

@@ -151,11 +151,11 @@ class PoolingPerHead(WindowProjection):
         return (self.weights(windows, real) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        weights = self.weights(*self.windows(x, padding_mask)).transpose(2, 3)  # (B or 1, m, w, h)
+        weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-1)  # (B or 1, m, h, w, 1)
         windows = self.windows(values.transpose(1, 2).flatten(2), padding_mask)[0]  # (B, m, w, d)
-        heads = windows.unflatten(-1, values.shape[1::2])  # (B, m, w, h, d_h)
+        heads = windows.unflatten(-1, values.shape[1::2]).transpose(2, 3)  # (B, m, h, w, d_h)
         # Summed element by element: as many small matrix products it takes three times as long.
-        return (weights.unsqueeze(-1) * heads).sum(2).transpose(1, 2)
+        return (weights * heads).sum(3).transpose(1, 2)
 
 
 class AttentionPooling(PoolingPerHead):

@@ -19,7 +19,13 @@ N = 16
 SIZES = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 24, "encoder_attention_heads": 3, "projected_length": 4}
 HEADS = {
     hf.LinformerRobertaForMaskedLM: {"encoder_layers": 2, "sharing": "layerwise", "local_conv": 3},
-    hf.LinformerRobertaForSequenceClassification: {"linformer_window": 4, "value_residual": True},
+    hf.LinformerRobertaForSequenceClassification: {
+        "encoder_layers": 2,  # near_and_far
+        "projection": "split-pool",
+        "sharing": "key-value",
+        "linformer_window": 4,
+        "value_residual": True,
+    },
     hf.LinformerRobertaForTokenClassification: {"projection": "max-pool", "adaptive_length": True, "gated_ffn": True},
 }
 OTHERWISE = {
