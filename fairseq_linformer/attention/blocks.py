@@ -23,11 +23,11 @@ def block_size(longest: int, length: int) -> int:
     return longest if torch.compiler.is_compiling() else min(longest, length)
 
 
-def into_blocks(x: Tensor, size: int) -> Tensor:
-    """(B, n, ...) -> (B, N, b, ...), zeros (False) after the end."""
-    after_the_end = (0, 0) * (x.dim() - 2) + (0, size - 1)
-    blocks = (x.size(1) + size - 1) // size
-    return leading(F.pad(x, after_the_end), blocks * size, dim=1).unflatten(1, (blocks, size))
+def into_blocks(x: Tensor, size: int, beyond: int = 0) -> Tensor:
+    """(B, n, ...) -> (B, N, b, ...), zeros (False) after the end; with `beyond` more blocks of them at each end."""
+    zeros = (0, 0) * (x.dim() - 2) + (beyond * size, (beyond + 1) * size - 1)
+    blocks = (x.size(1) + (2 * beyond + 1) * size - 1) // size
+    return leading(F.pad(x, zeros), blocks * size, dim=1).unflatten(1, (blocks, size))
 
 
 def out_of_blocks(blocks: Tensor, length: int) -> Tensor:
@@ -49,9 +49,7 @@ def margins(x: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     are views of one tensor.
     """
     beside = max(1, size // 2)
-    after_the_end = (0, 0) * (x.dim() - 2) + (size, 2 * size - 1)
-    blocks = (x.size(1) + 3 * size - 1) // size  # N + 2, in a form that export can divide by
-    padded = leading(F.pad(x, after_the_end), blocks * size, dim=1).unflatten(1, (blocks, size))
+    padded = into_blocks(x, size, beyond=1)
     return padded[:, :-2, size - beside :], padded[:, 1:-1], padded[:, 2:, :beside]
 
 

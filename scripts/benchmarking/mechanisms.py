@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
@@ -15,7 +14,7 @@ from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.training.launch import CONFIGS
+from fairseq_linformer.training.launch import CONFIGS, job_device
 
 from .baselines import Sizes
 from .measuring import Case, Machine, in_turns, spread
@@ -62,7 +61,7 @@ def compare_mechanisms(
     out.mkdir(parents=True, exist_ok=True)
     tuned = sorted(comparison.run(), key=lambda variant: statistics.mean(variant.perplexities.values()))
     curves = {variant.name: _curve(comparison, variant) for variant in tuned}
-    machine = Machine("cuda" if torch.cuda.is_available() else "cpu", "float32")
+    machine = Machine(job_device(), "float32")
     cost = CostMeter(tiny_sizes(data), machine, rounds, LENGTHS).measure_once(attentions, out / COST_FILE)
     reference = next(variant for variant in tuned if variant.name == attentions[0])
     tables = f"{as_table(tuned, reference, updates)}\n\n{cost_table(cost)}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from fairseq_linformer.cli.arguments import make_parser, number
+from fairseq_linformer.training.launch import job_device
 
 from .variants import LEARNING_RATE
 
@@ -44,8 +45,8 @@ def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], default:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Adds --device: a GPU where there is one."""
-    where = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", metavar="{cpu,cuda}", type=_device, default=where, help="default: a GPU, if any")
+    help = "default: a GPU, if any"
+    parser.add_argument("--device", metavar="{cpu,cuda}", type=_device, default=job_device(), help=help)
 
 
 def _device(name: str) -> str:

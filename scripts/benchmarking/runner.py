@@ -108,13 +108,12 @@ class Benchmark:
                 row["tokens_per_second"] = case.tokens / row["seconds"]
                 if gemm_peak:
                     row["gemm_fraction"] = flops(case) / row["seconds"] / gemm_peak
+        measured = list(calls)
         if group.memory:
-            for case in group.cases:
-                if case in calls:
-                    rows[case] |= _figure("MiB", self.machine.peak_memory, calls[case])
+            for case in measured:
+                rows[case] |= _figure("MiB", self.machine.peak_memory, calls[case])
         if group.largest_batch:
-            measured = list(calls)
-            calls.clear()
+            calls.clear()  # nothing else holds the models
             _free_memory()
             for case in measured:
                 rows[case] |= _figure("largest_batch", self.machine.largest_batch, case, self.limit)
