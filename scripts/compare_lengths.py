@@ -11,9 +11,10 @@ the tokens of the longest n, 4,096 by default, whatever n is: eight rows of 512 
 with each n, every learning rate and the first seed, and with the best of them and the other seeds.
 
 A quarter of the tokens of valid, of 524,288 at most, is <mask>: the same tokens for every n, with the text cut into
-rows of n. OUT gets results.json, results.md and lengths.png: perplexity by variant and n; of each model in rows shorter
-than its n; by position in the row; and against time, which is updates times the median time of one, measured in turns.
-A repeated command trains and measures only what is missing. A run keeps four checkpoints, of about 10 MB each.
+rows of n. OUT gets results.json, results.md and two pictures: lengths.png, perplexity and the time of an update against
+n, and positions.png, perplexity by position in the row and against time, which is updates times the median time of one,
+measured in turns. The table has each model in rows shorter than its n, too. A repeated command trains and measures only
+what is missing. A run keeps four checkpoints, of about 10 MB each.
 """
 
 import argparse
@@ -47,4 +48,4 @@ if __name__ == "__main__":
     with program():
         comparison = LengthComparison(**vars(arguments))
         print(f"\n{compare_lengths(comparison)}")
-        print(f"results.json, results.md, lengths.png: {comparison.out}")
+        print(f"results.json, results.md, lengths.png, positions.png: {comparison.out}")

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from .plots import scale_lengths
+from .presets import BEST
 from .rows import Row
 
 REFERENCE = "softmax"
@@ -22,11 +23,11 @@ COSTS = {"seconds": "time", "MiB": "memory"}
 # Okabe and Ito's palette, which the colour-blind can tell apart; markers differ for print without colour.
 STYLES: dict[str, dict[str, Any]] = {
     "linformer": {"color": "#0072B2", "marker": "o"},
+    BEST: {"color": "black", "marker": "X"},
     "efficient": {"color": "#E69F00", "marker": "s"},
     "nystrom": {"color": "#009E73", "marker": "^"},
     "long-short": {"color": "#CC79A7", "marker": "D"},
 }
-LINES = {"inference": "--", "training step": "-"}
 
 
 def efficiency_length(ratios: Mapping[int, float]) -> float:
@@ -54,13 +55,19 @@ def efficiency_length(ratios: Mapping[int, float]) -> float:
 
 def cost_ratios(rows: Sequence[Row], cost: str) -> dict[tuple[str, str, str], dict[int, float]]:
     """Cost as a multiple of full attention's by width, phase and mechanism, and by n, where both were measured."""
-    known = {(row["note"], row["phase"], row["n"], row["model"]): row[cost] for row in rows if cost in row}
+    known = {(row["group"], row["note"] or row["model"]): row for row in rows if cost in row}
     ratios: dict[tuple[str, str, str], dict[int, float]] = {}
-    for (width, phase, n, model), value in known.items():
-        reference = known.get((width, phase, n, REFERENCE))
-        if model != REFERENCE and reference:
-            ratios.setdefault((width, phase, model), {})[n] = value / reference
+    for (group, mechanism), row in known.items():
+        reference = known.get((group, REFERENCE))
+        if mechanism != REFERENCE and reference:
+            key = (_width(row), row["phase"], mechanism)
+            ratios.setdefault(key, {})[row["n"]] = row[cost] / reference[cost]
     return ratios
+
+
+def _width(row: Row) -> str:
+    """Whose width a row has, from the name of its group."""
+    return row["group"].partition(",")[0]
 
 
 def efficiency_table(rows: Sequence[Row]) -> str:
@@ -69,9 +76,9 @@ def efficiency_table(rows: Sequence[Row]) -> str:
     lines = [f"| width | | mechanism | {' | '.join(f'less {COSTS[cost]} from n' for cost in columns)} |"]
     lines.append("|---" * (3 + len(columns)) + "|")
     for key in dict.fromkeys(key for ratios in columns.values() for key in ratios):
-        width, phase, model = key
+        width, phase, mechanism = key
         cells = [_cell(ratios.get(key, {})) for ratios in columns.values()]
-        lines.append(f"| {width} | {phase} | `{model}` | {' | '.join(cells)} |")
+        lines.append(f"| {width} | {phase} | `{mechanism}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -85,26 +92,26 @@ def _cell(ratios: Mapping[int, float]) -> str:
 
 
 def draw_efficiency(rows: Sequence[Row], path: Path) -> None:
-    """Cost as a multiple of full attention's against n: a row of panels for time and for memory, a column per width."""
-    columns = {cost: ratios for cost in COSTS if (ratios := cost_ratios(rows, cost))}
-    widths = list(dict.fromkeys(row["note"] for row in rows))
-    figure = Figure(figsize=(3.4 * len(widths), 0.6 + 2.9 * len(columns)), layout="constrained")
+    """Cost as a multiple of full attention's against n: a row of panels for each cost and phase, a column per width."""
+    phases = list(dict.fromkeys(row["phase"] for row in rows))
+    columns = {(phase, cost): ratios for phase in phases for cost in COSTS if (ratios := cost_ratios(rows, cost))}
+    widths = list(dict.fromkeys(_width(row) for row in rows))
+    figure = Figure(figsize=(3.4 * len(widths), 0.6 + 2.2 * len(columns)), layout="constrained")
     panels = figure.subplots(len(columns), len(widths), squeeze=False, sharey="row", sharex=True)
-    for line, (cost, ratios) in zip(panels, columns.items(), strict=True):
+    for line, ((phase, cost), ratios) in zip(panels, columns.items(), strict=True):
         for panel, width in zip(line, widths, strict=True):
-            for (own, phase, model), curve in ratios.items():
-                if own == width:
-                    label = f"{model}, {phase}"
-                    panel.plot([*curve], [*curve.values()], linestyle=LINES[phase], label=label, **STYLES[model])
+            for (own, when, mechanism), curve in ratios.items():
+                if (own, when) == (width, phase):
+                    panel.plot([*curve], [*curve.values()], label=mechanism, **STYLES[mechanism])
             _finish(panel, sorted({row["n"] for row in rows}))
-        line[0].set_ylabel(f"{COSTS[cost]} / full attention's")
+        line[0].set_ylabel(f"{COSTS[cost]}, {phase}")
     for panel, width in zip(panels[0], widths, strict=True):
         panel.set_title(f"width of {width}")
     for panel in panels[-1]:
         panel.set_xlabel("sequence length n")
     handles, labels = panels[0][0].get_legend_handles_labels()
-    style: dict[str, Any] = {"ncols": len(widths), "frameon": False, "fontsize": "small", "handlelength": 4}
-    figure.legend(handles, labels, loc="outside lower center", **style)
+    figure.suptitle("multiples of full attention's cost")
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(STYLES), frameon=False, fontsize="small")
     figure.savefig(path, dpi=110)
 
 

@@ -21,7 +21,7 @@ from fairseq_linformer.system.files import check_data_path, write_whole
 from fairseq_linformer.training.launch import job_device
 from fairseq_linformer.training.provenance import digest_file
 
-from .lengths_report import Pretrained, draw_lengths, lengths_tables
+from .lengths_report import Pretrained, draw_lengths, draw_positions, lengths_tables
 from .masked_text import BINS, Losses, MaskedText, read_split
 from .measuring import Machine
 from .presets import BEST, preset_overrides
@@ -218,7 +218,7 @@ def _label(n: int, name: str) -> str:
 
 
 def compare_lengths(comparison: LengthComparison) -> str:
-    """Runs a comparison, writes results.json, results.md and lengths.png into its folder, and returns the tables."""
+    """Runs a comparison, writes its tables and pictures into its folder, and returns the tables."""
     pretrained = comparison.run()
     tables = lengths_tables(pretrained)
     content: dict[str, Any] = {"updates": comparison.updates, "tokens_per_update": comparison.tokens}
@@ -227,4 +227,5 @@ def compare_lengths(comparison: LengthComparison) -> str:
     write_whole(comparison.out / "results.json", json.dumps(content, indent=1) + "\n")
     write_whole(comparison.out / "results.md", tables + "\n")
     draw_lengths(pretrained, comparison.out / "lengths.png")
+    draw_positions(pretrained, comparison.out / "positions.png")
     return tables

@@ -1,4 +1,4 @@
-"""The tables and the picture of models pretrained with several n (scripts/compare_lengths.py)."""
+"""The tables and the pictures of models pretrained with several n (scripts/compare_lengths.py)."""
 
 import itertools
 import math
@@ -125,12 +125,43 @@ def _cells(own: Pretrained, first: Pretrained, minutes: float, contexts: Sequenc
 
 
 def draw_lengths(pretrained: Sequence[Pretrained], path: Path) -> None:
-    """Perplexity against n, at equal updates and equal time; and by position and against time, a panel per variant."""
+    """Perplexity against n after equal updates and after equal time, and what an update costs; a curve per variant."""
+    minutes = shortest_time(pretrained)
+    figure = Figure(figsize=(10.5, 3.8), layout="constrained")
+    updates, time, cost = figure.subplots(1, 3)
+    time.sharey(updates)
+    _draw_over_lengths(updates, pretrained, lambda own: own.perplexities(own.length))
+    _finish(updates, f"after {pretrained[0].updates:,} updates, equal tokens")
+    _draw_over_lengths(time, pretrained, lambda own: own.after(minutes))
+    _finish(time, f"after {minutes:.1f} minutes")
+    updates.set_ylabel("perplexity")
+    _draw_over_lengths(cost, pretrained, lambda own: [1000 * own.cost[what] for what in ("seconds", "low", "high")])
+    _finish(cost, "time of an update")
+    cost.set_ylabel("ms")
+    style: dict[str, Any] = {"ncols": 6, "frameon": False}
+    figure.legend(*updates.get_legend_handles_labels(), loc="outside lower center", **style)
+    figure.savefig(path, dpi=160)
+
+
+def _draw_over_lengths(
+    panel: Axes, pretrained: Sequence[Pretrained], measure: Callable[[Pretrained], list[float] | None]
+) -> None:
+    """A curve for each variant, through the medians of what is measured, with bars from the lowest to the highest."""
+    for number, name in enumerate(dict.fromkeys(own.name for own in pretrained)):
+        known = {own.length: values for own in pretrained if own.name == name and (values := measure(own))}
+        middles = [statistics.median(values) for values in known.values()]
+        down = [middle - min(values) for middle, values in zip(middles, known.values(), strict=True)]
+        up = [max(values) - middle for middle, values in zip(middles, known.values(), strict=True)]
+        panel.errorbar([*known], middles, yerr=[down, up], capsize=3, label=name, **style_of(number))
+    scale_lengths(panel, sorted({own.length for own in pretrained}))
+    panel.set_xlabel("sequence length n")
+
+
+def draw_positions(pretrained: Sequence[Pretrained], path: Path) -> None:
+    """Perplexity by position in the row, and against time: a column of panels for each variant, a curve for each n."""
     names = list(dict.fromkeys(own.name for own in pretrained))
-    figure = Figure(figsize=(3.2 * max(3, len(names)), 10.5), layout="constrained")
-    above, middle, below = figure.subfigures(3, 1, squeeze=False)[:, 0]
-    _draw_over_lengths(above, pretrained, names)
-    for part, draw in ((middle, _draw_positions), (below, _draw_times)):
+    figure = Figure(figsize=(3.2 * max(3, len(names)), 7), layout="constrained")
+    for part, draw in zip(figure.subfigures(2, 1, squeeze=False)[:, 0], (_draw_positions, _draw_times), strict=True):
         panels = part.subplots(1, len(names), squeeze=False, sharex=True, sharey=True)[0]
         for panel, name in zip(panels, names, strict=True):
             for own, style in _styled([own for own in pretrained if own.name == name]):
@@ -139,28 +170,6 @@ def draw_lengths(pretrained: Sequence[Pretrained], path: Path) -> None:
         panels[0].set_ylabel("perplexity")
         part.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
     figure.savefig(path, dpi=120)
-
-
-def _draw_over_lengths(part: Any, pretrained: Sequence[Pretrained], names: Sequence[str]) -> None:
-    """Two panels with a curve for each variant, bars from the lowest to the highest seed."""
-    minutes = shortest_time(pretrained)
-    measures: dict[str, Callable[[Pretrained], list[float] | None]] = {
-        f"after {pretrained[0].updates:,} updates, equal tokens": lambda own: own.perplexities(own.length),
-        f"after {minutes:.1f} minutes": lambda own: own.after(minutes),
-    }
-    panels = part.subplots(1, 2, sharey=True)
-    for panel, (title, measure) in zip(panels, measures.items(), strict=True):
-        for number, name in enumerate(names):
-            known = {own.length: values for own in pretrained if own.name == name and (values := measure(own))}
-            means = [statistics.mean(values) for values in known.values()]
-            down = [mean - min(values) for mean, values in zip(means, known.values(), strict=True)]
-            up = [max(values) - mean for mean, values in zip(means, known.values(), strict=True)]
-            panel.errorbar([*known], means, yerr=[down, up], capsize=3, label=name, **style_of(number))
-        scale_lengths(panel, sorted({own.length for own in pretrained}))
-        panel.set_xlabel("sequence length n")
-        _finish(panel, title)
-    panels[0].set_ylabel("perplexity")
-    part.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
 
 
 def _styled(own: Sequence[Pretrained]) -> list[tuple[Pretrained, dict[str, Any]]]:
@@ -200,6 +209,6 @@ def _finish(panel: Axes, title: str) -> None:
     panel.set_yscale("log")
     panel.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
     panel.yaxis.set_minor_locator(NullLocator())
-    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_major_formatter("{x:,g}")
     panel.set_title(title, fontsize="medium")
     panel.grid(color="0.9")

@@ -29,12 +29,12 @@ def test_known_crossings(ratios, expected):
     assert efficiency_length(ratios) == pytest.approx(expected, rel=1e-12)
 
 
-def rows_of(model, cost, note="tiny", phase="inference", lengths=(128, 512)):
+def rows_of(model, cost, width="tiny", phase="inference", lengths=(128, 512), note=""):
     """Rows of the suite whose times are given; memory is a tenth of them."""
     case = {"suite": "efficiency", "model": model, "note": note, "phase": phase}
     time = {"low": 1.0, "high": 1.0, "tokens_per_second": 1.0}
     return [
-        {**case, "group": f"{note}, {phase}, n={n}", "n": n, "seconds": float(seconds), "MiB": seconds / 10, **time}
+        {**case, "group": f"{width}, {phase}, n={n}", "n": n, "seconds": float(seconds), "MiB": seconds / 10, **time}
         for n, seconds in zip(lengths, cost, strict=True)
     ]
 
@@ -42,9 +42,10 @@ def rows_of(model, cost, note="tiny", phase="inference", lengths=(128, 512)):
 def test_each_width_and_phase_is_compared_with_its_own_full_attention():
     rows = [*rows_of("softmax", (2, 8)), *rows_of("linformer", (4, 4)), *rows_of("nystrom", (1, 2))]
     rows += [*rows_of("softmax", (10, 10), "base"), *rows_of("linformer", (20, 20), "base")]
+    rows += rows_of("linformer", (40, 5), "base", note="near_and_far")
     rows += [*rows_of("linformer", (1, 1), phase="training step")]  # full attention took too long
     rows[2] |= {"MiB": 0.1}  # of Linformer at n = 128
-    del rows[-3]["MiB"], rows[-4]["MiB"]  # of Linformer with the width of base
+    del rows[8]["MiB"], rows[9]["MiB"]  # of Linformer with the width of base
     assert cost_ratios(rows, "seconds")["tiny", "inference", "linformer"] == {128: 2.0, 512: 0.5}
     assert efficiency_table(rows).splitlines() == [
         "| width | | mechanism | less time from n | less memory from n |",
@@ -52,10 +53,11 @@ def test_each_width_and_phase_is_compared_with_its_own_full_attention():
         "| tiny | inference | `linformer` | 256 | below 128, the smallest n measured |",
         "| tiny | inference | `nystrom` | below 128, the smallest n measured | below 128, the smallest n measured |",
         "| base | inference | `linformer` | not up to 512 | not measured |",
+        "| base | inference | `near_and_far` | 323 | 323 |",
     ]
 
 
-def test_the_plot_has_a_panel_for_each_width_and_cost_and_a_curve_for_each_phase(monkeypatch, tmp_path):
+def test_the_plot_has_a_panel_for_each_width_phase_and_cost(monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: figures.append(figure))
     rows = []
@@ -64,12 +66,13 @@ def test_the_plot_has_a_panel_for_each_width_and_cost_and_a_curve_for_each_phase
             rows += [*rows_of("softmax", (2, 8), width, phase), *rows_of("linformer", (4, 4), width, phase)]
     assert "## Efficiency lengths\n\n| width |" in write_report(tmp_path, {}, rows)
     (figure,) = figures
-    assert [panel.get_title() for panel in figure.axes] == ["width of tiny", "width of large", "", ""]
+    assert [panel.get_title() for panel in figure.axes] == ["width of tiny", "width of large"] + 6 * [""]
+    what = ["time, inference", "memory, inference", "time, training step", "memory, training step"]
+    assert [panel.get_ylabel() for panel in figure.axes[::2]] == what
     for panel in figure.axes:
-        curves = {line.get_label(): line for line in panel.get_lines()[:-1]}  # the last one is at 1
-        assert set(curves) == {"linformer, inference", "linformer, training step"}
-        assert curves["linformer, inference"].get_xydata().tolist() == [[128, 2.0], [512, 0.5]]
-    assert set(efficiency.STYLES) == {*suites.EFFICIENCY} - {"softmax"}, "each has a style of its own"
+        curve, _ = panel.get_lines()  # the last one is at 1
+        assert curve.get_label() == "linformer" and curve.get_xydata().tolist() == [[128, 2.0], [512, 0.5]]
+    assert set(efficiency.STYLES) == {*suites.EFFICIENCY, "near_and_far"} - {"softmax"}, "each has a style of its own"
 
 
 @pytest.mark.exhaustive
@@ -79,7 +82,7 @@ def test_the_suite_measures_every_width_and_phase(tmp_path):
     assert all(row["seconds"] > 0 and row["MiB"] > 0 for row in benchmark.rows)
     assert {(row["n"], row["k"]) for row in benchmark.rows} == {(128, 64), (256, 128)}
     table = efficiency_table(benchmark.rows).splitlines()[2:]
-    assert len(table) == 3 * 2 * 4 and "not measured" not in str(table)
+    assert len(table) == 3 * 2 * 5 and "not measured" not in str(table)
     parameters = [next(suites.efficiency(plan(lengths=(256,)))).cases[0].sizes, benchmark.plan.sizes]
     assert [(sizes.layers, sizes.embed_dim, sizes.heads) for sizes in parameters] == [(1, 256, 4), (1, 24, 3)]
     benchmark.run(["efficiency"])

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from benchmarking import lengths, variants
 from benchmarking.lengths import VARIANTS, LengthComparison
-from benchmarking.lengths_report import Pretrained, draw_lengths, lengths_tables
+from benchmarking.lengths_report import Pretrained, draw_lengths, draw_positions, lengths_tables
 from benchmarking.masked_text import Losses, MaskedText, read_split
 from benchmarking.variants import Tuned
 from compare_lengths import parse_arguments
+from matplotlib.figure import Figure
 
 from fairseq_linformer import LinformerRobertaModel
 from tests.helpers.commands import run
@@ -115,6 +116,7 @@ def _losses(values, factor):
     }
 
 
+PICTURES = ("lengths.png", "positions.png")
 CURVE = {25: 80.0, 100: 20.0}
 ALL = [
     pretrained("softmax", 16, [10.0, 20.0], CURVE, 0.6),
@@ -148,9 +150,21 @@ def test_the_table_compares_with_the_first_variant_at_the_shortest_n_seed_by_see
     ]
 
 
-def test_a_variant_without_a_measure_at_equal_time_is_drawn_where_it_has_one(tmp_path):
+def test_a_variant_without_a_measure_at_equal_time_is_drawn_where_it_has_one(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: figures.append(figure))
     draw_lengths(ALL, tmp_path / "lengths.png")
-    assert (tmp_path / "lengths.png").stat().st_size > 10_000
+    draw_positions(ALL, tmp_path / "positions.png")
+    (updates, time, cost), parts = figures[0].axes, figures[1].axes
+    curves = {
+        panel: [curve[0].get_xydata().round(6).tolist() for curve in panel.containers]
+        for panel in (updates, time, cost)
+    }
+    assert curves[updates] == [[[16, 15], [32, 14.5]], [[16, 20]]]
+    assert curves[time] == [[[16, 20]], [[16, 40]]], "none at n = 32, which is too slow"
+    assert curves[cost] == [[[16, 600], [32, 6000]], [[16, 1200]]]
+    assert [panel.get_title() for panel in parts] == ["softmax", "near_and_far"] * 2
+    assert [len(panel.get_lines()) for panel in parts] == [2, 1] * 2
 
 
 def naive_perplexity(roberta, text, length):
@@ -171,7 +185,7 @@ def test_the_command_trains_measures_and_draws_once(corpus, tmp_path):
     words += ["--lengths", 64, 32, "--learning-rates", 0.01, "--seeds", 1, "--updates", 4, "--rounds", 1]
     printed, out = run(*words, cwd=tmp_path), tmp_path / "out"
     tables = (out / "results.md").read_text()
-    assert tables in printed and (out / "lengths.png").stat().st_size > 10_000
+    assert tables in printed and all((out / name).stat().st_size > 10_000 for name in PICTURES)
     results = json.loads((out / "results.json").read_text())
     short, long = results["pretrained"]
     assert (results["tokens_per_update"], short["n"], long["n"]) == (64, 32, 64)
@@ -194,4 +208,4 @@ def test_the_command_trains_measures_and_draws_once(corpus, tmp_path):
     assert tables in run(*words, cwd=tmp_path)
     again = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     changed = {path.name for path, time in files.items() if again[path] != time}
-    assert changed <= {"results.json", "results.md", "lengths.png", "train.log"}
+    assert changed <= {"results.json", "results.md", *PICTURES, "train.log"}
