@@ -302,16 +302,16 @@ def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence
     if scores is not None:
         return Result(run, scores, made=training.provenance)
     checkpoint = checkpoint_file(run.folder)
-    result = Result(run, _predict_and_score(run, checkpoint, data), made=training.provenance)
     state = read_checkpoint(checkpoint)
+    predictor = Predictor(checkpoint, data, "cpu" if state["cfg"].common.cpu else job_device())
+    result = Result(run, _predict_and_score(run, predictor), made=training.provenance)
     if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # in which fairseq validates, and this does not
         check_log(result, log, int(state["optimizer_history"][-1]["num_updates"]))
     write_scores(run.folder, training.provenance, result.scores)
     return result
 
 
-def _predict_and_score(run: Run, checkpoint: Path, data: Path) -> dict[str, dict[str, float]]:
-    predictor = Predictor(checkpoint, data, job_device())
+def _predict_and_score(run: Run, predictor: Predictor) -> dict[str, dict[str, float]]:
     scores = {}
     for split in run.task.scored:
         file = run.folder / PREDICTIONS.format(split)

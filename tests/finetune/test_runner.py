@@ -9,6 +9,7 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +23,14 @@ from fairseq_linformer.data.tasks import TASKS, own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import runner as finetuning
 from fairseq_linformer.finetune.results import Result, Run, Setting, write_results
-from fairseq_linformer.finetune.runner import FineTuning, check_log, find_folder, read_recipe, read_task
+from fairseq_linformer.finetune.runner import (
+    FineTuning,
+    check_log,
+    find_folder,
+    read_recipe,
+    read_task,
+    train_and_score,
+)
 from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch as running
 from fairseq_linformer.training.launch import read_run, recipe_name
@@ -239,6 +247,26 @@ def test_figures_that_are_not_fairseqs_are_an_error():
         ValueError, match=r"is 80\.04 by the saved predictions, but fairseq logged 70\.0 after 5 updates"
     ):
         check_log(result, log, 5)
+
+
+@pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, "cuda:1")])
+def test_a_run_is_scored_where_it_was_trained(on_cpu, device, pretrained, tmp_path, monkeypatch):
+    class Scored(Exception):
+        pass
+
+    def predictor(checkpoint, data, device):
+        raise Scored(device)
+
+    checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
+    (tmp_path / "checkpoint_best.pt").write_bytes(checkpoint.read_bytes())
+    state = {"cfg": SimpleNamespace(common=SimpleNamespace(cpu=on_cpu))}
+    monkeypatch.setattr(finetuning, "read_checkpoint", lambda file: state)
+    monkeypatch.setattr(finetuning, "job_device", lambda: "cuda:1")
+    monkeypatch.setattr(finetuning, "Predictor", predictor)
+    training = SimpleNamespace(is_complete=lambda: True, run=lambda launcher: [], provenance=None)
+    run_of = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, tmp_path)
+    with pytest.raises(Scored, match=f"^{device}$"):
+        train_and_score(run_of, training, pretrained / "tasks/SST-2")
 
 
 def tuning_of(folder, tasks, seeds) -> FineTuning:
