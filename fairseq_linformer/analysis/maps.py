@@ -29,6 +29,8 @@ CHANNELWISE = {"conv": ConvProjection, "max-pool": MaxPooling}
 class Weights(NamedTuple):
     """What the positions of a row attend to, (h, n, ...).
 
+    A first position that attends to every position as it is (``linformer_class_token``) has zeros here.
+
     Attributes:
         rows: (h, n, m), of the projected rows.
         near: (h, n, f), of positions that are near, and which these are: (n, f), -1 where there is none. None without
@@ -89,13 +91,15 @@ def projected_weights(attention: ProjectedAttention, x: Tensor) -> Weights:
     if isinstance(attention, RevisitedLinformerAttention):
         return Weights(attention.mix(x, keys, _identity(attention, keys.size(2), x), rows)[0], None)
     linformer = cast(LinformerAttention, attention)
+    others = torch.arange(n, device=x.device).unsqueeze(-1) >= int(linformer.class_token)  # (n, 1)
     if not linformer.window:
-        return Weights(linformer.mix(x, keys, _identity(attention, keys.size(2), x), rows, None)[0], None)
+        weights = linformer.mix(x, keys, _identity(attention, keys.size(2), x), rows, None)[0]
+        return Weights(weights * others, None)
     window = block_size(linformer.window, n)
     numbers = torch.arange(1, n + 1, device=x.device).view(1, n, 1)  # zeros will be what lies beyond the ends
     near = with_margins(numbers, window)[0, :, :, 0] - 1  # (N, f)
     identity = _identity(attention, keys.size(2), x).expand(near.size(0), -1, -1, -1)
-    weights = linformer.mix(x, keys, identity, rows, None)[0]  # (h, n, m + f)
+    weights = linformer.mix(x, keys, identity, rows, None)[0] * others  # (h, n, m + f)
     m = keys.size(2) - near.size(1)
     return Weights(weights[..., :m], (weights[..., m:], near.repeat_interleave(window, 0)[:n]))
 
@@ -103,12 +107,15 @@ def projected_weights(attention: ProjectedAttention, x: Tensor) -> Weights:
 def _projected_maps(attention: ProjectedAttention, x: Tensor) -> Iterator[Tensor]:
     weights, matrix = projected_weights(attention, x), projection_matrix(attention.value_projection, x)
     n = x.size(1)
+    full = softmax_maps(attention, x) if getattr(attention, "class_token", False) else None
     for head, (rows, columns) in enumerate(zip(weights.rows, matrix.expand(attention.num_heads, -1, -1), strict=True)):
         own = rows @ columns  # (n, m) (m, n)
         if weights.near is not None:
             near, positions = weights.near
             shifted = torch.zeros((n, n + 1), dtype=x.dtype, device=x.device).scatter_add_(1, positions + 1, near[head])
             own = own + shifted[:, 1:]
+        if full is not None:
+            own[0] = next(full)[0]
         yield own
 
 

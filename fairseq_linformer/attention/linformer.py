@@ -148,7 +148,7 @@ class ProjectedAttention(Attention):
 
 @dataclass
 class LinformerOptions(Options):
-    """The paper has no window."""
+    """The paper has no window, and its class token sees the projected rows."""
 
     window: list[int] = option(  # noqa: RUF009 (it makes a field)
         0,
@@ -156,8 +156,9 @@ class LinformerOptions(Options):
         "number, one per layer (0,64,…), or FIRST..LAST layer",
         per_layer=True,
     )
+    class_token: bool = option(False, "the first position, <s>, attends to every position as it is")
 
-    SMALL: ClassVar = ({}, {"window": 4}, {"window": 1})
+    SMALL: ClassVar = ({}, {"window": 4}, {"window": 1}, {"class_token": True})
 
     def validate(self, config: AttentionConfig, prefix: str) -> None:
         for window in self.window:
@@ -177,9 +178,13 @@ class LinformerAttention(ProjectedAttention):
     rows are then those averages of the keys and values themselves, B 2 n d instead of B 2 k d^2. Otherwise a value
     residual adds F V_1: B n k d for a matrix, B n d for pooling.
 
+    The first position attends to all n positions themselves with ``class_token``, in place of all this. That adds
+    B 2 n h d, without keys and values of n positions.
+
     Args:
         embed_dim, num_heads, dropout, key_projection, value_projection: as in ``ProjectedAttention``.
         window: w, 0 for none.
+        class_token: as in ``LinformerOptions``.
     """
 
     def __init__(
@@ -190,13 +195,39 @@ class LinformerAttention(ProjectedAttention):
         key_projection: Projection,
         value_projection: Projection,
         window: int = 0,
+        class_token: bool = False,
     ):
         super().__init__(embed_dim, num_heads, dropout, key_projection, value_projection)
         self.window = window
+        self.class_token = class_token
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
-        return self.join_heads(self.mix(x, keys, values, rows, padding_mask))
+        heads = self.mix(x, keys, values, rows, padding_mask)
+        if self.class_token:
+            first = self._attend_from_first(x, padding_mask, first_values)
+            heads = torch.cat([first, heads[:, :, 1:]], dim=2)
+        return self.join_heads(heads)
+
+    def _attend_from_first(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
+        """softmax(q K^T / sqrt(d_h)) V of the first position's query: (B, n, d) -> (B, h, 1, d_h).
+
+        With one query it takes fewer products to move W_k and W_v to either side of X: q K^T is (q W_k) X^T but for a
+        constant, which softmax does not see, and P V is (P X) W_v and what P gives of the bias.
+        """
+        queries = self.split_heads(self.q_proj(x[:, :1])) * self.head_dim**-0.5
+        key_weight, value_weight = (
+            linear.weight.unflatten(0, (self.num_heads, self.head_dim)) for linear in (self.k_proj, self.v_proj)
+        )
+        scores = (queries @ key_weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
+        if padding_mask is not None:
+            scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
+        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
+        values = (weights @ x).unsqueeze(2) @ value_weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
+        values = values + weights.sum(-1)[..., None, None] * self.v_proj.bias.view(self.num_heads, 1, self.head_dim)
+        if first_values is None:
+            return values
+        return self.with_first_values(values, weights.unsqueeze(2) @ self.split_heads(first_values))
 
     def keys_and_values(
         self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None

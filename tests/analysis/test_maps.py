@@ -20,6 +20,8 @@ VARIANTS = [
     {"name": "linformer", "window": 4},
     {"name": "linformer", "window": 1, "projection": "split-pool", "sharing": "key-value"},
     {"name": "linformer", "window": 100, "sharing": "none"},
+    {"name": "linformer", "class_token": True},
+    {"name": "linformer", "window": 4, "class_token": True},
     {"name": "linformer", "adaptive": True},
     {"name": "linformer", "adaptive": True, "projection": "attention-pool", "sharing": "key-value", "window": 3},
     {"name": "revisited-linformer", "sharing": "none"},

@@ -56,6 +56,7 @@ LAYERS = [
     {"gated_ffn": True, "activation_fn": "gelu_accurate"},
     {"attention": "softmax", "value_residual": True},
     {"projection": "split-pool", "linformer_window": 4, "value_residual": True, "encoder_normalize_before": True},
+    {"linformer_class_token": True, "value_residual": True, "sharing": "headwise"},
     {"untie_weights_roberta": True, "layernorm_embedding": False, "sharing": "layerwise"},
     {"attention": "softmax", "untie_weights_roberta": True},
     {"attention": "softmax", "activation_fn": "relu"},

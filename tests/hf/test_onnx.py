@@ -20,10 +20,11 @@ SIZES = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 24, "encoder_attentio
 HEADS = {
     hf.LinformerRobertaForMaskedLM: {"encoder_layers": 2, "sharing": "layerwise", "local_conv": 3},
     hf.LinformerRobertaForSequenceClassification: {
-        "encoder_layers": 2,  # near_and_far
+        "encoder_layers": 2,  # near_and_far, and how it is fine-tuned
         "projection": "split-pool",
         "sharing": "key-value",
         "linformer_window": 4,
+        "linformer_class_token": True,
         "value_residual": True,
     },
     hf.LinformerRobertaForTokenClassification: {"projection": "max-pool", "adaptive_length": True, "gated_ffn": True},

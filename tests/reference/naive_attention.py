@@ -120,6 +120,9 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
             seen = x[neighbours(p, len(x), module.window)]
             near_keys, near_values = seen @ wk.T + bk, seen @ wv.T + bv
             query = (wq @ x[p] + bq).unsqueeze(0)
-            rows.append(attend(query, torch.cat([keys, near_keys]), torch.cat([values, near_values])))
+            if p == 0 and module.class_token:
+                rows.append(attend(query, x @ wk.T + bk, x @ wv.T + bv))
+            else:
+                rows.append(attend(query, torch.cat([keys, near_keys]), torch.cat([values, near_values])))
         heads.append(torch.cat(rows))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
