@@ -69,12 +69,14 @@ def default_variants(length: int) -> dict[str, list[str]]:
     """What is compared unless the user says otherwise, as overrides of the model."""
     k = min(128, max(1, length // 4))
     window = min(128, length)
+    best = [*preset_overrides(BEST), f"model.projected_length={k}", f"model.linformer_window={window}"]
     return {
         "softmax": ["model.attention=softmax"],
         "softmax-residual": ["model.attention=softmax", "model.value_residual=true"],
         "control": ["model.projection=mean-pool", "model.projected_length=1"],
         "linformer": [f"model.projected_length={k}"],
-        BEST: [*preset_overrides(BEST), f"model.projected_length={k}", f"model.linformer_window={window}"],
+        BEST: best,
+        f"{BEST}-class-token": [*best, "model.linformer_class_token=true"],  # <s> sees everything, as in longformer
         "longformer": ["model.attention=longformer", f"model.longformer_window={2 * (window // 2)}"],
         "performer": ["model.attention=performer"],
         "none": ["model.attention=none"],
