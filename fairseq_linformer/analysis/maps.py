@@ -107,7 +107,8 @@ def projected_weights(attention: ProjectedAttention, x: Tensor) -> Weights:
 def _projected_maps(attention: ProjectedAttention, x: Tensor) -> Iterator[Tensor]:
     weights, matrix = projected_weights(attention, x), projection_matrix(attention.value_projection, x)
     n = x.size(1)
-    full = softmax_maps(attention, x) if getattr(attention, "class_token", False) else None
+    first_is_full = isinstance(attention, LinformerAttention) and attention.class_token
+    full = softmax_maps(attention, x) if first_is_full else None
     for head, (rows, columns) in enumerate(zip(weights.rows, matrix.expand(attention.num_heads, -1, -1), strict=True)):
         own = rows @ columns  # (n, m) (m, n)
         if weights.near is not None:
