@@ -135,15 +135,20 @@ class ProjectedAttention(Attention):
         self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
     ) -> Tensor:
         """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
-        bias = linear.bias.view(self.num_heads, 1, self.head_dim)
+        _, bias = self._per_head(linear)
         return projection(self.split_heads(F.linear(x, linear.weight)), padding_mask) + bias
 
     def _embed(self, rows: Tensor, linear: nn.Linear) -> Tensor:
         """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""
         if rows.dim() == 3:
             return self.split_heads(linear(rows))
-        weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))  # (d, d) -> (h, d_h, d)
-        return rows @ weight.transpose(1, 2) + linear.bias.view(self.num_heads, 1, self.head_dim)
+        weight, bias = self._per_head(linear)
+        return rows @ weight.transpose(1, 2) + bias
+
+    def _per_head(self, linear: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Each head's share of a map: its weight, (h, d_h, d), and its bias, (h, 1, d_h)."""
+        weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))
+        return weight, linear.bias.view(self.num_heads, 1, self.head_dim)
 
 
 @dataclass
@@ -216,15 +221,13 @@ class LinformerAttention(ProjectedAttention):
         constant, which softmax does not see, and P V is (P X) W_v and what P gives of the bias.
         """
         queries = self.split_heads(self.q_proj(x[:, :1])) * self.head_dim**-0.5
-        key_weight, value_weight = (
-            linear.weight.unflatten(0, (self.num_heads, self.head_dim)) for linear in (self.k_proj, self.v_proj)
-        )
+        (key_weight, _), (value_weight, value_bias) = self._per_head(self.k_proj), self._per_head(self.v_proj)
         scores = (queries @ key_weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
         if padding_mask is not None:
             scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
         weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
         values = (weights @ x).unsqueeze(2) @ value_weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
-        values = values + weights.sum(-1)[..., None, None] * self.v_proj.bias.view(self.num_heads, 1, self.head_dim)
+        values = values + weights.sum(-1)[..., None, None] * value_bias
         if first_values is None:
             return values
         return self.with_first_values(values, weights.unsqueeze(2) @ self.split_heads(first_values))

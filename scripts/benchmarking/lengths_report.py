@@ -138,8 +138,8 @@ def draw_lengths(pretrained: Sequence[Pretrained], path: Path) -> None:
     _draw_over_lengths(cost, pretrained, lambda own: [1000 * own.cost[what] for what in ("seconds", "low", "high")])
     _finish(cost, "time of an update")
     cost.set_ylabel("ms")
-    style: dict[str, Any] = {"ncols": 6, "frameon": False}
-    figure.legend(*updates.get_legend_handles_labels(), loc="outside lower center", **style)
+    handles, labels = updates.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
     figure.savefig(path, dpi=160)
 
 

@@ -169,7 +169,7 @@ def growth(plan: Plan) -> Iterator[Group]:
 
 
 def efficiency(plan: Plan) -> Iterator[Group]:
-    """One layer with the widths of the presets tiny, base and large: from which n a mechanism beats full attention.
+    """One layer with the widths of tiny, base and large: from which n a mechanism beats full attention.
 
     n is 128 to 4,096, one E = F, k = 128 (64 at n = 128); the preset ``near_and_far`` has the same k, the other
     mechanisms their defaults. ``--layers``, ``--embed-dim`` and ``--heads`` do not count here.
@@ -181,8 +181,9 @@ def efficiency(plan: Plan) -> Iterator[Group]:
         for phase in ("inference", "training step"):
             for n in EFFICIENCY_LENGTHS:
                 if n <= plan.lengths[-1]:
-                    cases = [one.case(model, n, min(128, n // 2), phase, "key-value") for model in EFFICIENCY]
-                    cases.append(_with_options(cases[EFFICIENCY.index("linformer")], BEST, preset))
+                    k = min(128, n // 2)
+                    cases = [one.case(model, n, k, phase, "key-value") for model in EFFICIENCY]
+                    cases.append(_with_options(one.case("linformer", n, k, phase, "key-value"), BEST, preset))
                     yield Group(f"{width}, {phase}, n={n}", tuple(cases))
 
 
