@@ -10,12 +10,13 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fairseq.dataclass.initialize import hydra_init
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -23,6 +24,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..config import OPTIONS
 from ..errors import UserError
 
 _BESIDE = Path(__file__).resolve().parents[2]
@@ -86,7 +88,7 @@ class Provenance:
 
     def recipe(self) -> str:
         """A digest of all but the seeds: runs of one task that share it are one experiment."""
-        options = {name: value for name, value in self.configuration.items() if name not in SEEDS}
+        options = {name: value for name, value in self._options().items() if name not in SEEDS}
         return _digest({**self.as_json(), "configuration": options})
 
     def changes(self, now: "Provenance") -> str:
@@ -94,8 +96,9 @@ class Provenance:
         changed = []
         if now.config != self.config:
             changed.append(f"the configuration was {self.config}, is {now.config}")
-        for name in sorted({*self.configuration, *now.configuration}):
-            before, after = (made.configuration.get(name, "absent") for made in (self, now))
+        mine, theirs = self._options(), now._options()
+        for name in sorted({*mine, *theirs}):
+            before, after = (options.get(name, "absent") for options in (mine, theirs))
             if before != after:
                 changed.append(f"{name} was {before}, is {after}")
         changed[_SHOWN:] = [f"{len(changed) - _SHOWN} more options"] if len(changed) > _SHOWN else []
@@ -104,6 +107,12 @@ class Provenance:
         if now.checkpoint != self.checkpoint:
             changed.append("the checkpoint that it starts from has other content")
         return ", ".join(changed)
+
+    def _options(self) -> dict[str, Any]:
+        """The configuration, and options of ours that an earlier version recorded without: they had their defaults."""
+        task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
+        of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
+        return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **self.configuration}
 
 
 def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from omegaconf import OmegaConf
@@ -83,6 +84,20 @@ def test_what_a_run_is_made_of(tmp_path, monkeypatch):
     four = ["clip_norm=3", "stop_min_lr=1", "sentence_avg=true", "skip_remainder_batch=true"]
     changes = first.changes(made("data", *(f"optimization.{word}" for word in four)))
     assert changes.startswith("optimization.clip_norm was 0.0, is 3.0, ") and changes.endswith(", 1 more options")
+
+
+def test_an_option_that_came_later_had_its_default(tmp_path):
+    """Otherwise an upgrade would refuse every complete run, and split the seeds of one recipe in a table of results."""
+    words = [f"task.data={tmp_path}", "checkpoint.finetune_from_model=null"]
+    now = Provenance.of("finetune/finetune", words)
+    later = ("model.linformer_class_token", "model.value_residual", "task.truncation")
+    kept = {name: value for name, value in now.configuration.items() if name not in later}
+    earlier = replace(now, configuration=kept)
+    assert len(kept) + len(later) == len(now.configuration)
+    assert earlier.changes(now) == now.changes(earlier) == "" and earlier.recipe() == now.recipe()
+    asked = Provenance.of("finetune/finetune", [*words, "model.value_residual=true", "task.truncation=tail"])
+    assert earlier.changes(asked) == "model.value_residual was False, is True, task.truncation was head, is tail"
+    assert earlier.recipe() != asked.recipe()
 
 
 def test_the_number_of_gpus_counts_where_it_was_asked_for(tmp_path):
