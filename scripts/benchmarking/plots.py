@@ -29,11 +29,12 @@ LINES = ("-", "--", "-.", ":")
 
 
 def style_of(number: int) -> dict[str, Any]:
-    """How the curve of a variant is drawn, by its number."""
+    """How the curve of a variant is drawn, by its number; those that share a colour have other lines."""
+    again = number // len(COLORS)
     return {
         "color": COLORS[number % len(COLORS)],
         "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": LINES[number % len(LINES)],
+        "linestyle": LINES[(number + again) % len(LINES)],
     }
 
 
@@ -84,10 +85,7 @@ def draw_growth(rows: Sequence[Row], path: Path) -> None:
 
 def draw_mechanisms(curves: Mapping[str, Curve], cost: Mapping[str, Cost], out: Path) -> None:
     """perplexity.png, against updates and, for what has a cost, against time; and cost.png, against n."""
-    styles = {
-        name: {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10], "marker": "."}
-        for i, name in enumerate(sorted(curves))
-    }
+    styles = {name: {"markersize": 5, **style_of(number)} for number, name in enumerate(sorted(curves))}
     lengths = [int(n) for n in next(iter(cost.values()))["seconds"]]
     figure = Figure(figsize=(12, 5), layout="constrained")
     by_updates, by_time = figure.subplots(1, 2, sharey=True)
