@@ -8,9 +8,8 @@ PyTorch compiles they are taken for every device.
 Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
 """
 
-import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -54,9 +53,8 @@ class _DropoutAttention(torch.autograd.Function):
     def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float) -> Tensor:
         ctx.p, ctx.seed = p, int(torch.randint(2**62, ()))
         out = queries.new_empty(queries.transpose(1, 2).shape).transpose(1, 2)  # so that heads join without a copy
-        scaled_keys, scaled_values = _scaled(queries, keys, values, p)
-        for rows, some, weights, kept in _weights(queries, scaled_keys, attn_mask, p, ctx.seed):
-            out[rows, :, some] = weights.mul_(kept) @ scaled_values[rows]
+        for part in _parts(queries, keys, values, attn_mask, p, ctx.seed):
+            out[part.rows, :, part.some] = part.weights.mul_(part.kept) @ part.values
         ctx.save_for_backward(queries, keys, values, attn_mask, out)
         return out
 
@@ -65,46 +63,74 @@ class _DropoutAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, attn_mask, out = ctx.saved_tensors
-        scaled_keys, scaled_values = _scaled(queries, keys, values, ctx.p)
         grad_queries = torch.empty_like(queries)
-        grad_keys, grad_values = torch.zeros_like(scaled_keys), torch.zeros_like(scaled_values)
-        for rows, some, weights, kept in _weights(queries, scaled_keys, attn_mask, ctx.p, ctx.seed):
-            some_queries, some_grad = (part[rows, :, some].to(weights.dtype) for part in (queries, grad))
-            dropped = weights * kept
-            grad_scores = (some_grad @ scaled_values[rows].transpose(2, 3)).mul_(dropped)
+        grad_keys, grad_values = (torch.zeros_like(own, dtype=_precision(queries)) for own in (keys, values))
+        for part in _parts(queries, keys, values, attn_mask, ctx.p, ctx.seed):
+            rows, some = part.rows, part.some
+            some_queries, some_grad = (own[rows, :, some].to(part.weights.dtype) for own in (queries, grad))
+            dropped = part.weights * part.kept
+            grad_scores = (some_grad @ part.values.transpose(2, 3)).mul_(dropped)
             # FlashAttention's D; softmax subtracts it.
             along_out = (some_grad * out[rows, :, some]).sum(-1, keepdim=True)
-            grad_scores.addcmul_(weights, along_out, value=-1)
-            grad_queries[rows, :, some] = grad_scores @ scaled_keys[rows]
+            grad_scores.addcmul_(part.weights, along_out, value=-1)
+            grad_queries[rows, :, some] = grad_scores @ part.keys
             grad_keys[rows] += grad_scores.transpose(2, 3) @ some_queries
             grad_values[rows] += dropped.transpose(2, 3) @ some_grad
-        grad_keys, grad_values = _scaled(queries, grad_keys, grad_values, ctx.p)
+        for own, factor in zip((grad_keys, grad_values), _factors(queries, ctx.p), strict=True):
+            own.mul_(factor)
         return grad_queries, grad_keys.to(keys.dtype), grad_values.to(values.dtype), None, None
 
 
-def _scaled(queries: Tensor, keys: Tensor, values: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """Keys / sqrt(d_h) and values / (1 - p), or their gradients, in the precision that attention is computed in."""
-    precision = torch.promote_types(queries.dtype, torch.float32)
-    return keys.to(precision) * queries.size(-1) ** -0.5, values.to(precision) * scale(p)
+class _Part(NamedTuple):
+    """Some rows of the batch and some of their queries, and what their attention is computed of, in its precision.
+
+    Attributes:
+        rows, some: which rows, and which of their queries.
+        keys, values: K / sqrt(d_h) and V / (1 - p) of these rows.
+        weights: the softmax of the scores.
+        kept: 1 for weights that dropout keeps, else 0.
+    """
+
+    rows: slice
+    some: slice
+    keys: Tensor
+    values: Tensor
+    weights: Tensor
+    kept: Tensor
 
 
-def _weights(
-    queries: Tensor, keys: Tensor, attn_mask: Tensor | None, p: float, seed: int
-) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-    """Rows of the batch and queries, some at a time: their softmax of Q K^T, and 1 for weights that are kept, else 0.
+def _precision(queries: Tensor) -> torch.dtype:
+    return torch.promote_types(queries.dtype, torch.float32)
 
-    As many whole rows as ``WEIGHTS`` allows, or else some queries of one: a gradient of keys is then a sum of few
-    parts. In the precision of the keys, which are scaled.
+
+def _factors(queries: Tensor, p: float) -> tuple[float, float]:
+    """Of keys and of values, and so of their gradients."""
+    return queries.size(-1) ** -0.5, scale(p)
+
+
+def _parts(
+    queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float, seed: int
+) -> Iterator[_Part]:
+    """All of the attention, part by part.
+
+    A part is as many whole rows as ``WEIGHTS`` allows, or else some queries of one: a gradient of keys is then a sum of
+    few parts.
     """
     generator = torch.Generator().manual_seed(seed)
+    precision, (of_keys, of_values) = _precision(queries), _factors(queries, p)
     batch, heads, length = queries.shape[:3]
     size = max(1, WEIGHTS // (heads * length * keys.size(2)))
     step = max(LEAST_QUERIES, WEIGHTS // (size * heads * keys.size(2)))
-    for first, start in itertools.product(range(0, batch, size), range(0, length, step)):
-        rows, some = slice(first, first + size), slice(start, start + step)
-        scores = queries[rows, :, some].to(keys.dtype) @ keys[rows].transpose(2, 3)
-        if attn_mask is not None:
-            own = attn_mask if attn_mask.size(0) == 1 else attn_mask[rows]
-            own = own if own.size(2) == 1 else own[:, :, some]
-            scores.masked_fill_(~own, torch.finfo(scores.dtype).min)  # minus infinity alone in a row would give nan
-        yield rows, some, scores.softmax(-1), draw_mask(scores.shape, p, generator).to(scores.dtype)
+    for first in range(0, batch, size):
+        rows = slice(first, first + size)
+        # Of these rows alone: blocks of queries have keys of their own, together several times the sequence.
+        own_keys, own_values = keys[rows].to(precision) * of_keys, values[rows].to(precision) * of_values
+        for start in range(0, length, step):
+            some = slice(start, start + step)
+            scores = queries[rows, :, some].to(precision) @ own_keys.transpose(2, 3)
+            if attn_mask is not None:
+                mask = attn_mask if attn_mask.size(0) == 1 else attn_mask[rows]
+                mask = mask if mask.size(2) == 1 else mask[:, :, some]
+                scores.masked_fill_(~mask, torch.finfo(precision).min)  # minus infinity alone in a row would give nan
+            kept = draw_mask(scores.shape, p, generator).to(precision)
+            yield _Part(rows, some, own_keys, own_values, scores.softmax(-1), kept)
