@@ -96,9 +96,9 @@ class Provenance:
         changed = []
         if now.config != self.config:
             changed.append(f"the configuration was {self.config}, is {now.config}")
-        mine, theirs = self._options(), now._options()
-        for name in sorted({*mine, *theirs}):
-            before, after = (options.get(name, "absent") for options in (mine, theirs))
+        recorded, asked = self._options(), now._options()
+        for name in sorted({*recorded, *asked}):
+            before, after = (options.get(name, "absent") for options in (recorded, asked))
             if before != after:
                 changed.append(f"{name} was {before}, is {after}")
         changed[_SHOWN:] = [f"{len(changed) - _SHOWN} more options"] if len(changed) > _SHOWN else []
@@ -109,7 +109,7 @@ class Provenance:
         return ", ".join(changed)
 
     def _options(self) -> dict[str, Any]:
-        """The configuration, and options of ours that an earlier version recorded without: they had their defaults."""
+        """The configuration; options of model and task that came after it was recorded are at their defaults."""
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
         return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **self.configuration}
