@@ -4,6 +4,7 @@ fairseq's trainer calls its task at each of these moments; ``TrainingTask`` is t
 """
 
 import atexit
+import gc
 import logging
 import math
 import signal
@@ -18,9 +19,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.distributed.nn.functional  # its functions keep the process group that there is when it is imported
 from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.distributed.utils import get_global_rank, get_global_world_size
+from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.optim import FairseqOptimizer
@@ -237,6 +239,18 @@ def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
     return Path(options[name])
 
 
+def _join_gloo_threads() -> None:
+    """Ends the threads of Gloo's process groups while Python is alive.
+
+    They let go of a collective's tensors after it, and need Python for that. Where Python is at its end, they abort the
+    process (github.com/pytorch/pytorch/pull/179291), and the launcher takes a complete run for a failed one. A group
+    joins its threads when nothing refers to it: fairseq does, and what is left of the trainer.
+    """
+    vars(get_global_group).clear()
+    gc.collect()
+    torch.distributed.destroy_process_group()
+
+
 class Run:
     """One training: its whole configuration, its folder and its progress.
 
@@ -265,6 +279,8 @@ class Run:
         self.stop_is_due = False  # whether this process was asked to save and stop
         self._stops = False  # whether any rank was
         self._is_master = get_global_rank() == 0
+        if get_global_world_size() > 1 and not torch.cuda.is_available():
+            atexit.register(_join_gloo_threads)
         asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
         check("checkpoint.write_checkpoints_asynchronously", asynchronous, not asynchronous, "false")
         self._take_folder()

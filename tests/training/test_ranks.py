@@ -106,6 +106,36 @@ def test_each_rank_is_killed_in_turn(corpus, alone, tmp_path):
     assert_same_weights(tmp_path / "run", alone)
 
 
+LATE_THREADS = """
+import os
+import torch.distributed
+
+new_group = torch.distributed.new_group
+
+
+def with_late_threads(*arguments, **options):
+    group = new_group(*arguments, **options)
+    for thread in map(int, os.listdir("/proc/self/task")):
+        os.sched_setaffinity(thread, {min(os.sched_getaffinity(0))})
+        if thread != os.getpid():
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    return group
+
+
+torch.distributed.new_group = with_late_threads
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets priorities as Linux has them")
+def test_ranks_end_in_order_with_threads_that_run_late(corpus, tmp_path):
+    """Gloo's own run only while the main one waits: on a loaded machine the last one is late now and then."""
+    command = by_torchrun(RANKS, pretraining(corpus, "run", 2))
+    (tmp_path / "sitecustomize.py").write_text(LATE_THREADS)
+    log = tmp_path / "log"
+    with started(command, log, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}") as process:
+        assert process.wait(120) == 0, log.read_text()[-4000:]
+
+
 SLOW_DISK = """
 import time
 import torch
