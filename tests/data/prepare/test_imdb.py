@@ -201,13 +201,13 @@ def test_a_tar_archive_is_not_decompressed_on_and_on(tmp_path: Path, monkeypatch
         read(make_tar(tmp_path / "b.tar", {"x" * 20_000: b""}))
 
 
-def test_a_tar_archive_with_a_time_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    member = tarfile.TarInfo("aclImdb/train/pos/0_9.txt")
-    member.mtime = 2**70
+def test_of_the_members_of_a_tar_archive_only_the_content_counts(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT) as archive:
-        archive.addfile(member)
-    with pytest.raises(ValueError, match=r"a\.tar cannot be unpacked here: timestamp out of range"):
-        read(tmp_path / "a.tar")
+        for name, content in REVIEWS.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode, member.mtime = len(content), 0, 2**70  # a time that cannot be
+            archive.addfile(member, io.BytesIO(content))
+    assert read(tmp_path / "a.tar") == read(make_tar(tmp_path / "b.tar", REVIEWS))
 
 
 def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,6 @@ def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pyte
 
     archives = [make_zip(tmp_path / "a", REVIEWS), make_tar(tmp_path / "b", REVIEWS)]
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    monkeypatch.setattr(tarfile, "copyfileobj", full)
     for archive in archives:
         with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: 'x'$"):
             read(archive)
@@ -346,6 +345,5 @@ def test_the_sample_archive_and_its_folder_agree(real_data: Path, tmp_path: Path
     for split, count in {"train": 5000, "valid": 2500}.items():
         assert Counter(row.label for row in rows[split]) == {"negative": count, "positive": count}
     assert not any("<br" in row.text for row in itertools.chain(*rows.values()))
-    with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(source, tmp_path)
     assert read(tmp_path) == rows
