@@ -76,9 +76,9 @@ class _DropoutAttention(torch.autograd.Function):
             grad_queries[rows, :, some] = grad_scores @ part.keys
             grad_keys[rows] += grad_scores.transpose(2, 3) @ some_queries
             grad_values[rows] += dropped.transpose(2, 3) @ some_grad
-        for own, factor in zip((grad_keys, grad_values), _factors(queries, ctx.p), strict=True):
-            own.mul_(factor)
-        return grad_queries, grad_keys.to(keys.dtype), grad_values.to(values.dtype), None, None
+        of_keys, of_values = _factors(queries, ctx.p)
+        grad_keys, grad_values = grad_keys.mul_(of_keys).to(keys.dtype), grad_values.mul_(of_values).to(values.dtype)
+        return grad_queries, grad_keys, grad_values, None, None
 
 
 class _Part(NamedTuple):
