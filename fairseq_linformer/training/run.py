@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.distributed.nn.functional  # its functions keep the process group that there is when it is imported
+import torch.distributed.nn.functional  # before there is a process group: its functions would keep that one
 from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
@@ -248,7 +248,8 @@ def _join_gloo_threads() -> None:
     """
     vars(get_global_group).clear()
     gc.collect()
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():  # still, and not left by another run of this process
+        torch.distributed.destroy_process_group()
 
 
 class Run:
