@@ -218,14 +218,17 @@ def draw_use(layers: Sequence[Mapping[str, Any]], path: Path) -> None:
     colour = _by_number(len(layers))
     for number, layer in enumerate(layers):
         use = np.sort(np.array(layer["use"]))[::-1]
+        share = "" if round(layer["share"], 2) == 1 else f", {layer['share']:.0%} of attention"
         style = {"color": colour(number), "linestyle": LINES[number % len(LINES)]}
-        panel.plot(np.arange(1, len(use) + 1), np.maximum(use, 1e-6), label=f"layer {number}", linewidth=1.8, **style)
+        panel.plot(
+            np.arange(1, len(use) + 1), np.maximum(use, 1e-6), label=f"layer {number}{share}", linewidth=1.8, **style
+        )
     panel.axhline(1, color="0.6", linewidth=1)
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter("{x:g}")
-    panel.set(xlabel="row, the most used first", ylabel="attention onto the row (mean of all: 1)")
+    panel.set(xlabel="row, the most used first", ylabel="attention onto the row (mean row: 1)")
     panel.grid(color="0.9")
-    _legend(figure, panel)
+    _legend(figure, panel, columns=2)
     figure.savefig(path, dpi=130)
 
 
@@ -326,11 +329,10 @@ def _label(panels: Sequence[Axes], across: str, up: str, columns: int = COLUMNS)
             panel.set_ylabel(up)
 
 
-def _legend(figure: Figure, panel: Axes) -> None:
+def _legend(figure: Figure, panel: Axes, columns: int = 6) -> None:
     handles, labels = panel.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(6, len(labels)), frameon=False, fontsize="small"
-    )
+    columns = min(columns, len(labels))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
 
 
 def _by_number(count: int) -> Any:

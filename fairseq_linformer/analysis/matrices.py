@@ -23,7 +23,8 @@ WHAT = {
     "uniform": "share of its squared norm along the constant row: 1 for the mean of all positions",
     "periodic": "largest share of one frequency in its power, the constant left out",
     "period": "of that frequency, in positions",
-    "use": "mean attention weight onto the row over heads, positions and rows of text, times m: 1 on average",
+    "share": "of attention that goes to rows, mean over heads, positions and rows of text; the others go to the window",
+    "use": "share of attention that goes to the row, as a multiple of the mean row's",
     "dead": f"rows with a norm below {DEAD:g} of the median row's",
     "unused": f"rows with a use below {DEAD:g}",
 }

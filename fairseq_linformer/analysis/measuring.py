@@ -63,7 +63,7 @@ def measure(encoder: SentenceEncoder, rows: Tensor, chosen: Sequence[int] | None
                 curves[layer, head] += cumulative(values).cpu() / len(rows)
             if isinstance(attention, ProjectedAttention):
                 weights = projected_weights(attention, x).rows
-                used[layer].append(weights.size(2) * weights.double().mean((0, 1)).cpu())
+                used[layer].append(weights.double().mean((0, 1)).cpu())
     head_dim = attentions[0].head_dim
     return Measured(
         describe_spectrum(curves, chosen, head_dim),
@@ -80,10 +80,14 @@ def inputs_of(encoder: SentenceEncoder, row: Tensor) -> list[Tensor]:
 
 
 def _describe_rows(attentions: list[Attention], used: list[list[Tensor]]) -> dict[str, Any]:
-    uses = [torch.stack(rows).mean(0) for rows in used]
-    unused = [(use < DEAD).nonzero().flatten().tolist() for use in uses]
-    layers = [{"use": use.tolist(), "unused": rows} for use, rows in zip(uses, unused, strict=True)]
+    layers = [_describe_use(torch.stack(rows).mean(0)) for rows in used]
     return {"what": WHAT, "matrices": describe_matrices(attentions), "layers": layers}
+
+
+def _describe_use(weights: Tensor) -> dict[str, Any]:
+    """Of the mean weights (m,) onto the rows of a layer."""
+    use = weights / weights.mean()
+    return {"share": float(weights.sum()), "use": use.tolist(), "unused": (use < DEAD).nonzero().flatten().tolist()}
 
 
 def _by_layer(matrices: Sequence[Mapping[str, Any]], kind: str) -> list[float]:

@@ -7,8 +7,9 @@ import torch
 
 from fairseq_linformer.analysis import low_rank
 from fairseq_linformer.analysis.low_rank import OWN, Errors, heads_of, own_matrices, ranks_to_try, row_space
+from fairseq_linformer.analysis.maps import projected_weights
 from fairseq_linformer.analysis.matrices import dead_rows, distinct_matrices, row_statistics
-from fairseq_linformer.analysis.measuring import in_short, measure
+from fairseq_linformer.analysis.measuring import attentions_of, in_short, inputs_of, measure
 from fairseq_linformer.analysis.spectrum import cumulative, effective_rank, heat_index, theorem_1, theorem_2
 from tests.helpers.layers import D, N, build
 from tests.helpers.models import small, tokens
@@ -195,6 +196,19 @@ def test_a_model_is_measured_over_all_rows():
     assert len(short["effective rank at 90%"]) == len(short["local"]) == len(short["unused rows"]) == 2
     own = measured.matrices["matrices"]
     assert short["width"][1] == pytest.approx((own[2]["median"]["width"] + own[3]["median"]["width"]) / 2)
+
+
+@torch.no_grad()
+def test_rows_beside_a_window_are_measured_by_what_they_get_of_its_attention():
+    """Their share of attention, and each one's use as a multiple of the mean row's."""
+    model = small(attention="linformer", max_positions=64, linformer_window=8).eval()
+    encoder, rows = model.encoder.sentence_encoder, tokens(1)
+    layers = measure(encoder, rows, [8, 8]).matrices["layers"]
+    for layer, attention, x in zip(layers, attentions_of(encoder), inputs_of(encoder, rows[0]), strict=True):
+        weights = projected_weights(attention, x).rows.mean((0, 1))  # (m,)
+        assert 0.1 < layer["share"] < 0.9
+        assert layer["share"] == pytest.approx(float(weights.sum()), rel=1e-5)
+        assert layer["use"] == pytest.approx((weights / weights.mean()).tolist(), rel=1e-5)
 
 
 def test_the_cumulative_values_are_those_of_the_naive_map():
