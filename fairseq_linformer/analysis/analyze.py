@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import UserError
@@ -48,6 +49,8 @@ def analyze(
         UserError: a checkpoint or the text cannot be read, matplotlib is missing, or `out` is in the way.
     """
     _check_matplotlib()
+    if not text.is_file():
+        raise FileNotFoundError(f"there is no file {text}")
     models = in_order([read_model(checkpoint, data) for checkpoint in checkpoints])
     twin = None if beside is None else read_model(beside, data)
     model = models[-1]
@@ -55,8 +58,11 @@ def analyze(
         check_twins(model, twin)
     with staged_folder(out.absolute(), MARK) as (folder, mark):
         blocks = read_blocks(text, model.tokenizer, model.options.max_positions, rows)
-        measured = [measure(one.encoder, blocks, one.chosen) for one in models]
         made_of = {"checkpoint": model.about, "text": digest_file(text), "rows": len(blocks), "n": blocks.size(1)}
+        whole = made_of | {"beside": twin and twin.about}
+        # First what takes seconds: a mistake that shows there costs no hours of singular values.
+        _write_looks(folder, [model] if twin is None else [model, twin], text, blocks[0], tokens, whole)
+        measured = [measure(one.encoder, blocks, one.chosen) for one in models]
         _write_numbers(folder, measured[-1], made_of)
         _draw_numbers(folder, measured[-1], model)
         if len(models) > 1:
@@ -66,9 +72,7 @@ def analyze(
             from .drawing import draw_training
 
             draw_training(points, folder / "training.png")
-        row = _row_to_look_at(text, model, twin, blocks)
-        _write_looks(folder, [model] if twin is None else [model, twin], text, row, tokens, made_of)
-        mark.write(json.dumps(made_of | {"beside": twin and twin.about}, indent=1) + "\n")
+        mark.write(json.dumps(whole, indent=1) + "\n")
         return sorted(path.name for path in folder.iterdir())
 
 
@@ -122,28 +126,22 @@ def _draw_numbers(folder: Path, measured: Measured, model: Analysed) -> None:
             drawing.draw_rows(measured.matrices["matrices"], folder / "projections_rows.png")
 
 
-def _row_to_look_at(text: Path, model: Analysed, twin: Analysed | None, blocks: Tensor) -> Tensor:
-    """The first line for a fine-tuned model, else the first block; no longer than both models read."""
-    longest = min(one.options.max_positions for one in (model, twin or model))
-    if model.fine_tuned:
-        return read_line(first_line(text), model.tokenizer, longest, model.begins)
-    return blocks[0, :longest]
-
-
 def _write_looks(
-    folder: Path,
-    models: Sequence[Analysed],
-    text: Path,
-    row: Tensor,
-    tokens: int,
-    made_of: Mapping[str, Any],
+    folder: Path, models: Sequence[Analysed], text: Path, block: Tensor, tokens: int, made_of: Mapping[str, Any]
 ) -> None:
-    """Where the models look in a row of the text, as numbers, page and pictures."""
+    """Where the models look, as numbers, page and pictures: in the first line if the first one was fine-tuned.
+
+    A row is no longer than each of them reads. What a model predicts is said where it reads that very row.
+    """
     from .drawing import draw_first_token, draw_looks
 
+    line = first_line(text)
+    lines = [read_line(model, line) for model in models]
+    row = min(lines, key=len) if models[0].fine_tuned else block[: min(model.longest for model in models)]
     found = look(models, row, tokens)
-    for shown, model in zip(found["models"], models, strict=True):
-        shown["predicted"] = predict_line(model, text)
+    for shown, model, own in zip(found["models"], models, lines, strict=True):
+        reads_it = model.fine_tuned and torch.equal(own, row)
+        shown["predicted"] = predict_line(model, line) if reads_it else None
     _write(folder / "looks.json", {"made_of": made_of, **found}, indent=None)
     names = " beside ".join(one.about["name"] for one in models)
     note = (

@@ -282,15 +282,16 @@ def draw_first_token(looks: Mapping[str, Any], path: Path) -> None:
     """What the first token takes of each token in each layer, mean over heads; a panel for each model."""
     models, tokens = looks["models"], looks["tokens"]
     layers = len(models[0]["maps"])
-    size = (max(6.0, 1.8 + 0.24 * len(tokens)), 1.2 + (0.9 + 0.34 * layers) * len(models))
+    size = (max(6.0, 1.8 + 0.24 * min(len(tokens), MOST_LABELS)), 1.2 + (0.9 + 0.34 * layers) * len(models))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(models), squeeze=False)[:, 0]
     for panel, model in zip(panels, models, strict=True):
         weights = np.array([np.mean(layer, axis=0)[0] for layer in model["maps"]]) * looks["unit"]  # (L, T)
         image = panel.imshow(np.maximum(weights, 0), cmap="viridis", aspect="auto", norm=PowerNorm(0.5, 0))
-        panel.set(title=f"{model['name']} ({model['attention']})", ylabel="layer")
+        panel.set(title=_no_formula(f"{model['name']} ({model['attention']})"), ylabel="layer")
         panel.set_yticks(range(layers))
-        panel.set_xticks(range(len(tokens)), [_printable(token) for token in tokens], rotation=90, fontsize=8)
+        if len(tokens) <= MOST_LABELS:
+            panel.set_xticks(range(len(tokens)), [_printable(token) for token in tokens], rotation=90, fontsize=8)
         figure.colorbar(image, ax=panel, label="weight")
     figure.savefig(path, dpi=120)
 
@@ -305,8 +306,13 @@ def _name_tokens(panel: Axes, tokens: Sequence[str], with_text: bool) -> None:
 
 
 def _printable(token: str) -> str:
-    """A token as a label: without what matplotlib takes for a formula, and short."""
-    return (token.strip() or "␣").replace("$", r"\$").replace("\n", "⏎")[:12]
+    """A token as a short label."""
+    return _no_formula((token.strip() or "␣").replace("\n", "⏎")[:12])
+
+
+def _no_formula(text: str) -> str:
+    """As matplotlib writes it as it is."""
+    return text.replace("$", r"\$")
 
 
 def _grid(count: int, columns: int = COLUMNS, height: float = 2.6, share: bool = False) -> tuple[Figure, list[Axes]]:

@@ -5,7 +5,8 @@ Two forms, both measured against P V with P = softmax(Q K^T / sqrt(d_h)):
 * projected: P replaced by a matrix of rank k, as in theorem 1 of arXiv 2006.04768, whose proof takes P R^T R with R
   Gaussian of variance 1 / k. Beside it the orthogonal projection P B B^T, where the columns of B span the rows of E;
   and the best matrix of rank k, the truncated singular value decomposition.
-* linformer: softmax(Q (E K)^T / sqrt(d_h)) F V, which a Linformer computes, with E = F but for the model's own.
+* linformer: softmax(Q (E K)^T / sqrt(d_h)) F V with E = F; and what a Linformer itself computes, with its own E and F
+  and, where it has them, its window and class token.
 
 The error is relative, |approximation w - P w| / |P w|, for each column w of V, of each head and row of text.
 
@@ -23,9 +24,9 @@ import torch
 from torch import Tensor
 
 from ..attention import Attention
-from ..attention.linformer import ProjectedAttention
-from ..attention.projection import LinearProjection, adaptive_pooling
-from .maps import projection_matrix, softmax_maps
+from ..attention.linformer import LinformerAttention
+from ..attention.projection import adaptive_pooling
+from .maps import head_maps, projection_matrix, softmax_maps
 from .spectrum import EPSILONS, theorem_1, theorem_2
 
 FORMS = ("projected", "linformer")
@@ -64,6 +65,11 @@ class Head:
         keys = key_matrix @ self.keys + self.key_bias
         weights = (self.queries @ keys.T * self.queries.size(-1) ** -0.5).softmax(-1)
         return weights @ (value_matrix @ self.values + self.value_bias)
+
+    def projected(self, matrix: Tensor) -> Tensor:
+        """P B B^T V, where B spans the rows of F (k, n): (n, d_h)."""
+        basis = row_space(matrix)
+        return self.weights @ (basis @ (basis.T @ self.all_values))
 
 
 class Kept(NamedTuple):
@@ -115,9 +121,9 @@ class Errors:
             The singular values of each head's P, (n,), the largest first.
         """
         n, spectra = x.size(1), []
-        own = own_matrices(attention, x)
+        own = own_approximation(attention, x) if isinstance(attention, LinformerAttention) else None
         means = {k: adaptive_pooling(torch.tensor(n), k, n, x.dtype).to(x.device) for k in ranks_to_try(n)}
-        for number, head in enumerate(heads_of(attention, x)):
+        for head in heads_of(attention, x):
             exact = head.weights @ head.all_values
             left, sizes, right = torch.linalg.svd(head.weights)
             spectra.append(sizes)
@@ -128,9 +134,12 @@ class Errors:
                 projected = head.weights @ (gaussian.T @ (gaussian @ head.all_values))
                 self._add(("projected", "Gaussian", k), projected, exact)
                 self._add(("linformer", "Gaussian", k), head.linformer(gaussian, gaussian), exact)
-                self._add_matrices("segment means", segments, segments, head, exact)
+                self._add(("projected", "segment means", k), head.projected(segments), exact)
+                self._add(("linformer", "segment means", k), head.linformer(segments, segments), exact)
             if own is not None:
-                self._add_matrices(OWN, own[0][number], own[1][number], head, exact)
+                matrix, weights = next(own)
+                self._add(("projected", OWN, len(matrix)), head.projected(matrix), exact)
+                self._add(("linformer", OWN, len(matrix)), weights @ head.values + head.value_bias, exact)
             self._add_bounds(head, exact, x)
         return spectra
 
@@ -141,12 +150,6 @@ class Errors:
 
     def _add(self, key: Key, approximation: Tensor, exact: Tensor) -> None:
         self.errors[key].append(relative_errors(approximation, exact))
-
-    def _add_matrices(self, kind: str, keys: Tensor, values: Tensor, head: Head, exact: Tensor) -> None:
-        """E, and for the projected form F: it is what multiplies V."""
-        basis, k = row_space(values), len(values)
-        self._add(("projected", kind, k), head.weights @ (basis @ (basis.T @ head.all_values)), exact)
-        self._add(("linformer", kind, k), head.linformer(keys, values), exact)
 
     def _add_bounds(self, head: Head, exact: Tensor, x: Tensor) -> None:
         """Which part of the text keeps what the theorems promise, with the k that they ask for each epsilon."""
@@ -196,20 +199,17 @@ class Errors:
         ]
 
 
-def own_matrices(attention: Attention, x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """E and F of a Linformer with matrices, (h, k, n) each; None for any other."""
-    if not isinstance(attention, ProjectedAttention) or not isinstance(attention.key_projection, LinearProjection):
-        return None
-    both = (projection_matrix(part, x) for part in (attention.key_projection, attention.value_projection))
-    keys, values = (matrix.expand(attention.num_heads, -1, -1) for matrix in both)
-    return keys, values
+def own_approximation(attention: LinformerAttention, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """F (k, n) and the map (n, n) of each head in turn on a row of text x, (1, n, d)."""
+    matrices = projection_matrix(attention.value_projection, x).expand(attention.num_heads, -1, -1)
+    yield from zip(matrices, head_maps(attention, x), strict=True)
 
 
 WHAT = {
     "error": "|approximation w - P w| / |P w| for each column w of V",
     "quantiles": "over columns, heads and rows of text",
     "projected": "P R^T R (Gaussian), P B B^T (B spans the rows of F), or the truncated SVD of P",
-    "linformer": "softmax(Q (E K)^T / sqrt(d_h)) F V",
+    "linformer": "softmax(Q (E K)^T / sqrt(d_h)) F V; the model's own: its map times V, window and all",
     "theorem 1, columns": "columns w of V: |P R^T R w - P w| / |P w|, for the matrix that the theorem's proof builds",
     "theorem 1, products": "rows p of P and columns w: |p R^T R w - p w| / (|p| |w|), which random projections bound",
     "theorem 2": "positions: |softmax(q (E K)^T) F V - p V| / (|p| |V|); Frobenius norm of V",

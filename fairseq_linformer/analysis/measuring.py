@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from ..attention import Attention
 from ..attention.linformer import ProjectedAttention
@@ -54,7 +55,7 @@ def measure(encoder: SentenceEncoder, rows: Tensor, chosen: Sequence[int] | None
     curves = torch.zeros((len(attentions), attentions[0].num_heads, rows.size(1)), dtype=torch.double)
     errors = [Errors() for _ in attentions]
     used: list[list[Tensor]] = [[] for _ in attentions]
-    for row in rows:
+    for row in tqdm(rows, unit="row", disable=None):
         for layer, (attention, x) in enumerate(zip(attentions, inputs_of(encoder, row), strict=True)):
             spectra = errors[layer].add(attention, x) if compares else []
             if not isinstance(attention, SoftmaxAttention):  # its own map is another than that of softmax
@@ -105,7 +106,7 @@ def in_short(measured: Measured) -> dict[str, Any]:
     if measured.low_rank is not None:
         layers = [layer["linformer"].get(OWN) for layer in measured.low_rank["layers"]]
         if all(layers):
-            short["error of the model's own E and F"] = [own[0]["median"] for own in layers]
+            short["error of the model's own map"] = [own[0]["median"] for own in layers]
     if measured.matrices is not None:
         for kind in STATISTICS if measured.matrices["matrices"] else ():
             short[kind] = _by_layer(measured.matrices["matrices"], kind)

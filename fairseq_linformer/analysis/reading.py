@@ -17,6 +17,7 @@ from ..data.prepare.encoding import encode_items
 from ..data.prepare.labelled import Example
 from ..data.prepare.reading import find_files, read_chunks
 from ..data.tokenizer import Tokenizer, load_tokenizer
+from ..data.truncation import kept_tokens
 from ..encoder import SentenceEncoder
 from ..errors import UserError
 from ..finetune.prediction import Predictor
@@ -41,6 +42,8 @@ class Analysed:
         updates: that it was trained with.
         begins: whether its rows begin with <s>.
         fine_tuned: whether it was fine-tuned on labelled texts.
+        longest: tokens of a row at most: n, or what its task cuts texts to.
+        truncation: how that cuts them, one of ``truncation.METHODS``.
         about: for JSON: digest, updates and sizes.
     """
 
@@ -52,6 +55,8 @@ class Analysed:
     updates: int
     begins: bool
     fine_tuned: bool
+    longest: int
+    truncation: str
     about: dict[str, Any]
 
     @property
@@ -86,6 +91,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
     uses = get_attention(options.attention).USES_PROJECTION
     sizes = ("encoder_layers", "encoder_attention_heads", "encoder_embed_dim", "max_positions")
     names = ("attention", *sizes, *(("projection", "sharing", "projected_length") if uses else ()))
+    truncation = str(task.get("truncation", "head"))
     about = {"name": "/".join(source.absolute().parts[-2:]), "digest": digest, "updates": updates}
     return Analysed(
         source,
@@ -96,6 +102,8 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         updates,
         begins=task._name not in FINE_TUNED or task.get("init_token") is not None,
         fine_tuned=task._name in FINE_TUNED,
+        longest=min(options.max_positions, task.get("truncate_to") or options.max_positions),
+        truncation="head" if truncation == "random-crop" else truncation,  # as the task does outside train
         about=about | {name: getattr(options, name) for name in names},
     )
 
@@ -131,29 +139,27 @@ def first_line(text: Path) -> str:
     return next(line for chunk in read_chunks(find_files([text])) for line in chunk.lines if line)
 
 
-def predict_line(model: Analysed, text: Path) -> str | None:
-    """What a fine-tuned model says of the first line of a file, with its probability: "positive (93 %)".
+def predict_line(model: Analysed, line: str) -> str | None:
+    """What a fine-tuned model says of a line, with its probability: "positive (93 %)".
 
-    None where there is nothing to say: of a model that was not fine-tuned, reads pairs, or labels words.
+    None where there is nothing to say: of a model that reads pairs, or labels words.
     """
-    if not model.fine_tuned:
-        return None
     with as_checkpoint(model.source) as checkpoint:
         predictor = Predictor(checkpoint, model.data)
         if predictor.pairs or predictor.record.kind == "token-label":
             return None
-        (said,) = predictor.texts([Example(first_line(text), None)])
+        (said,) = predictor.texts([Example(line, None)])
     if isinstance(said.label, tuple):
         return ", ".join(said.label) or "no label"
     return f"{said.label} ({said.probabilities[said.label]:.0%})" if said.probabilities else said.label
 
 
-def read_line(line: str, tokenizer: Tokenizer, length: int, begins: bool) -> Tensor:
-    """A line as a fine-tuned model reads it: <s> where rows begin so, tokens, </s>; (n,)."""
-    dictionary = tokenizer.dictionary
-    start = [dictionary.bos()] if begins else []
-    ids = tokenizer.encode([line])[0][: length - len(start) - 1].tolist()
-    return torch.tensor([*start, *ids, dictionary.eos()])
+def read_line(model: Analysed, line: str) -> Tensor:
+    """A line as a fine-tuned model reads it: <s> where rows begin so, tokens, </s>, cut as its task cuts them; (n,)."""
+    dictionary = model.tokenizer.dictionary
+    bos, eos = dictionary.bos(), dictionary.eos()
+    row = torch.tensor([*([bos] if model.begins else []), *model.tokenizer.encode([line])[0].tolist(), eos])
+    return row[kept_tokens(row, model.longest, model.truncation, bos, eos)]
 
 
 def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:

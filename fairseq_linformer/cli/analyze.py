@@ -37,8 +37,8 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--data", metavar="DIR", type=Path, help=text)
     text = "rows of n tokens to average over, from all over the text (default 8)"
     add("--rows", metavar="R", type=number(int, least=1), default=8, help=text)
-    text = "first tokens whose maps are shown (default 32; pictures name up to 48)"
-    add("--tokens", metavar="T", type=number(int, least=1), default=32, help=text)
+    text = "first tokens whose maps are shown (default 32, at most 256; pictures name up to 48)"
+    add("--tokens", metavar="T", type=number(int, least=1, most=256), default=32, help=text)
     return parser.parse_args(words)
 
 

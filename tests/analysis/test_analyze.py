@@ -107,6 +107,26 @@ def test_a_fine_tuned_checkpoint_looks_at_the_first_line(vocabulary, text, tmp_p
 
 
 @pytest.mark.slow
+def test_what_is_predicted_is_of_the_row_that_is_shown(vocabulary, text, tmp_path):
+    """Cut as the task cuts it; and of nothing where a block of text is shown. Names may look like formulas."""
+    tail = {"truncation": "tail", "truncate_to": 5}
+    tuned = write_fine_tuned(tmp_path / "a$b_$c", vocabulary, "single-label", options={"projected_length": 5}, **tail)
+    analyze([tuned], text, tmp_path / "out", rows=1, tokens=15)
+    looks = numbers(tmp_path / "out", "looks")
+    assert looks["length"] == 5 and looks["tokens"][0] == "<s>" and looks["tokens"][-1] == "</s>"
+    assert text.read_text().splitlines()[0].endswith("".join(looks["tokens"][1:-1]))
+    assert looks["models"][0]["predicted"]
+    pretrained = write_pretrained(tmp_path / "run", vocabulary, projected_length=5)
+    analyze([pretrained], text, tmp_path / "beside", beside=tuned, rows=1, tokens=15)
+    assert [one["predicted"] for one in numbers(tmp_path / "beside", "looks")["models"]] == [None, None]
+
+
+def test_a_text_that_is_no_file_is_refused_before_a_model_is_read(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        analyze([tmp_path / "none.pt"], tmp_path, tmp_path / "out")
+
+
+@pytest.mark.slow
 def test_a_folder_of_transformers(vocabulary, text, tmp_path):
     from fairseq_linformer.hf.exporting import export
 

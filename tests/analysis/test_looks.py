@@ -1,5 +1,6 @@
 """What is shown of a text, and the page that shows it."""
 
+import dataclasses
 import html
 import json
 import re
@@ -25,7 +26,7 @@ HOSTILE = ["</script><script>alert(1)</script>", "<!--", "&lt;&amp;", "\u2028", 
 def analysed(attention, name, **options):
     model = small(attention=attention, max_positions=64, **options).eval()
     encoder = model.encoder.sentence_encoder
-    return Analysed(Path(name), None, encoder, model.args, Numbers(), 7, True, False, {"name": name})
+    return Analysed(Path(name), None, encoder, model.args, Numbers(), 7, True, False, 64, "head", {"name": name})
 
 
 def page_data(page):
@@ -119,6 +120,12 @@ def test_blocks_are_those_of_pretraining(text):
 def test_a_line_is_read_as_in_fine_tuning(text):
     (text.parent / "line.txt").write_text("\n\n7 8 9\n1\n")
     line = first_line(text.parent / "line.txt")
-    assert read_line(line, Numbers(), 10, begins=True).tolist() == [0, 11, 12, 13, 2]
-    assert read_line(line, Numbers(), 4, begins=True).tolist() == [0, 11, 12, 2]
-    assert read_line(line, Numbers(), 3, begins=False).tolist() == [11, 12, 2]
+    model = analysed("linformer", "a")
+    for begins, longest, truncation, expected in (
+        (True, 10, "head", [0, 11, 12, 13, 2]),
+        (True, 4, "head", [0, 11, 12, 2]),
+        (True, 4, "tail", [0, 12, 13, 2]),
+        (False, 3, "head", [11, 12, 2]),
+    ):
+        own = dataclasses.replace(model, begins=begins, longest=longest, truncation=truncation)
+        assert read_line(own, line).tolist() == expected

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_linformer.analysis import low_rank
-from fairseq_linformer.analysis.low_rank import OWN, Errors, heads_of, own_matrices, ranks_to_try, row_space
+from fairseq_linformer.analysis.low_rank import OWN, Errors, heads_of, ranks_to_try, row_space
 from fairseq_linformer.analysis.maps import projected_weights
 from fairseq_linformer.analysis.matrices import dead_rows, distinct_matrices, row_statistics
 from fairseq_linformer.analysis.measuring import attentions_of, in_short, inputs_of, measure
@@ -51,16 +51,25 @@ def layer():
     return build("linformer", sharing="none")[0].double().eval(), torch.randn(1, N, D, dtype=torch.double)
 
 
+OWN_PARTS = [
+    {"sharing": "none"},
+    {"window": 4, "class_token": True},
+    {"projection": "split-pool", "sharing": "key-value", "window": 4},
+]
+
+
+@pytest.mark.parametrize("options", OWN_PARTS, ids=lambda own: "-".join(map(str, own.values())))
 @torch.no_grad()
-def test_errors_of_the_models_own_matrices_are_those_of_its_output(layer):
-    """Of the Linformer's form: the distance of what leaves its heads from full attention with the same weights."""
-    attention, x = layer
+def test_errors_of_the_model_are_those_of_its_output(options):
+    """The distance of what leaves its heads, by whatever it has, from full attention with the same weights."""
+    attention, x = build("linformer", **options)[0].double().eval(), torch.randn(1, N, D, dtype=torch.double)
     errors = Errors()
     errors.add(attention, x)
-    keys, values, _ = attention.keys_and_values(x, None)
-    out = attention.mix(x, keys, values, None, None)[0]
     full = attention.attend(*map(attention.split_heads, attention.project(x)))[0]
-    expected = ((out - full).norm(dim=1) / full.norm(dim=1)).flatten()
+    heads = []
+    attention.join_heads = lambda own: heads.append(own) or x  # what it is given: before the last map
+    attention(x)
+    expected = ((heads[0][0] - full).norm(dim=1) / full.norm(dim=1)).flatten()
     torch.testing.assert_close(torch.cat(errors.errors["linformer", OWN, 5]), expected)
     point = errors.summary()["linformer"][OWN][0]
     assert point["k"] == 5 and point["median"] == pytest.approx(float(expected.quantile(0.5)))
@@ -132,11 +141,11 @@ def test_the_bounds_of_the_theorems(layer, monkeypatch):
             assert found["theorem 1", "products"]["share_within"] == found["theorem 2", "Gaussian"]["share_within"] == 1
 
 
-def test_own_matrices_are_for_models_with_matrices_alone(layer):
-    attention, x = layer
-    assert own_matrices(attention, x)[0].shape == (3, 5, N)
-    assert own_matrices(build("softmax")[0], x.float()) is None
-    assert own_matrices(build("linformer", projection="mean-pool", sharing="key-value")[0], x.float()) is None
+@torch.no_grad()
+def test_full_attention_has_no_approximation_of_its_own(layer):
+    errors = Errors()
+    errors.add(build("softmax")[0].double().eval(), layer[1])
+    assert not any(kind == OWN for _, kind, _ in errors.errors)
 
 
 def test_rows_of_known_shape():
