@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import torch
 
 import fairseq_linformer
-from fairseq_linformer.config import ResolvedConfig, architecture_options
+from fairseq_linformer.config import ResolvedConfig
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.finetune import baseline
 from fairseq_linformer.system.files import write_whole
@@ -176,7 +176,7 @@ class LongComparison:
 
     def _origin(self, names: Sequence[str]) -> dict[str, Any]:
         """What runs of these variants depend on, training aside."""
-        models = {name: architecture_options(self.configs[name]) for name in names}
+        models = {name: asdict(self.configs[name]) for name in names}  # with what belongs to the recipe: dropout
         about = {"code": code_digest(CODE), "torch": torch.__version__, "device": self.device, "data": self._digest}
         return {**about, "models": models, "tokens": self.tokens}
 

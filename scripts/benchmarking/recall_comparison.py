@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 import fairseq_linformer
-from fairseq_linformer.config import ResolvedConfig, architecture_options
+from fairseq_linformer.config import ResolvedConfig
 from fairseq_linformer.system.files import write_whole
 
 from . import recall, small_model
@@ -142,7 +142,7 @@ class RecallComparison:
 
     def _origin(self, names: Sequence[str]) -> dict[str, Any]:
         """What runs of these variants depend on, training aside."""
-        models = {name: architecture_options(self.configs[name]) for name in names}
+        models = {name: asdict(self.configs[name]) for name in names}  # with what belongs to the recipe: dropout
         about = {"code": code_digest(CODE), "torch": torch.__version__, "device": self.device}
         return {**about, "task": asdict(self.task), "models": models}
 

@@ -135,6 +135,7 @@ def test_a_run_belongs_to_all_that_made_it(stub, tmp_path, monkeypatch):
         ({"tokens": 48}, 6),
         ({"learning_rates": [0.1, 0.2, 0.3]}, 2),
         ({"variants": {"softmax": ["model.attention=softmax", "model.local_conv=5"], "none": none}}, 3),
+        ({"variants": {"softmax": ["model.attention=softmax", "model.dropout=0.1"], "none": none}}, 3),
     ):
         del stub[3:]
         comparison(tmp_path, **change).run()

@@ -161,10 +161,11 @@ def test_a_run_belongs_to_all_that_made_it(trained, tmp_path, monkeypatch):
         del trained[3:]
         comparison(tmp_path, **change).run()
         assert len(trained) == 3 + 6, change
-    other = {"softmax": ["model.attention=softmax", "model.local_conv=5"], "none": VARIANTS["none"]}
-    del trained[3:]
-    comparison(tmp_path, variants=other).run()
-    assert {run[0] for run in trained[3:]} == {"softmax"}, "the model has changed, the other's has not"
+    for changed in ("model.local_conv=5", "model.dropout=0.1"):
+        other = {"softmax": ["model.attention=softmax", changed], "none": VARIANTS["none"]}
+        del trained[3:]
+        comparison(tmp_path, variants=other).run()
+        assert {run[0] for run in trained[3:]} == {"softmax"}, "the model has changed, the other's has not"
     monkeypatch.setattr(recall_comparison, "code_digest", lambda code: "of other code")
     del trained[3:]
     comparison(tmp_path).run()
