@@ -66,12 +66,8 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--seeds", metavar="N", nargs="+", type=seed, default=[1, 2, 3], help="(1 2 3)")
     add("--updates", metavar="N", type=count, help=f"of every run ({by_task('updates')})")
     add("--tokens", metavar="N", type=count, help=f"of an update, at least one row ({by_task('tokens')})")
-    add(
-        "--rows",
-        metavar="N",
-        type=count,
-        help="to train on, at most (default: each is seen once; with --source: 25,000)",
-    )
+    rows = f"to train on, at most (default: those of all updates, each once; with --source at most {MOST_ROWS:,})"
+    add("--rows", metavar="N", type=count, help=rows)
     add("--test-rows", metavar="N", type=count, default=512, help="of the test, and for the learning rate (512)")
     add("--rounds", metavar="N", type=count, default=15, help="times that an update is measured (15)")
     add_device(parser)
@@ -96,7 +92,8 @@ def comparisons(arguments: argparse.Namespace) -> list[LongComparison]:
             configure(overrides, n)  # which takes less time than rows
     compared = []
     for n, named in variants.items():
-        rows = arguments.rows or (MOST_ROWS if "source" in task.needs else updates * max(1, tokens // n))
+        seen = updates * max(1, tokens // n)  # TF-IDF, too, learns from no more
+        rows = arguments.rows or (min(MOST_ROWS, seen) if "source" in task.needs else seen)
         places = arguments.texts, arguments.tokenizer, arguments.source
         comparison = LongComparison(
             arguments.task,

@@ -226,6 +226,27 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path, more, lengths, sa
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--updates", "10", "--tokens", "128"], {64: 20, 32: 40, 512: 10}),
+        (["--updates", "20000", "--tokens", "128"], {64: 25_000, 32: 25_000, 512: 20_000}),
+        (["--rows", "99"], {64: 99, 32: 99, 512: 99}),
+    ],
+)
+def test_no_more_rows_are_read_than_are_trained_on(words, expected, monkeypatch, tmp_path):
+    asked = {}
+
+    def make_rows(task, request):
+        asked[request.length] = request.rows
+        return DATA
+
+    monkeypatch.setattr("long_documents.make_rows", make_rows)
+    words = ["--task", "imdb-bytes", "--source", str(tmp_path), "--lengths", "64", "32", "512", *words]
+    comparisons(parse_arguments(words))
+    assert asked == expected and list(asked) == [32, 64, 512]
+
+
 def test_what_is_typed_twice_or_together_is_refused(capsys):
     assert parse_arguments(["--task", "listops"]).only is None
     own = parse_arguments(["--task", "listops", "--variant", "k8", "model.projected_length=8", "--variant", "plain"])
