@@ -192,8 +192,8 @@ class LongComparison:
             right = [int(own) == label for own, label in zip(said, test.labels.tolist(), strict=True)]
             return {"accuracy": sum(right) / len(right)}
 
-        code = code_digest((Path(baseline.__file__),))
-        return once(self.out, "baseline", {"code": code, "data": self._digest}, result)["accuracy"]
+        about = {"code": code_digest((Path(baseline.__file__),)), "data": self._digest}
+        return once(self.out, "baseline", {**about, "texts": self.data.digest_of_texts()}, result)["accuracy"]
 
 
 def _in_words(result: Result) -> str:

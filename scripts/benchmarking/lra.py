@@ -59,7 +59,8 @@ def lra_listops(request: Request) -> TaskData:
         UserError: it cannot be read.
     """
     names = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
-    return _table_task(request, "listops-1000", names, _expression, len(listops.SYMBOLS), classes=10)
+    symbols, most = len(listops.SYMBOLS), request.length - MARKS
+    return _table_task(request, "listops-1000", names, lambda fields: _expression(fields, most), symbols, classes=10)
 
 
 def lra_retrieval(request: Request) -> TaskData:
@@ -148,10 +149,10 @@ def _examples(file: Path, parse: Callable[[list[str]], Labelled]) -> Iterator[La
                 raise UserError(f"{file}: line {number} is not as in the official archive ({error!r})") from error
 
 
-def _expression(fields: list[str]) -> Labelled:
+def _expression(fields: list[str], most: int) -> Labelled:
     source, target = fields
     symbols = source.replace("(", " ").replace(")", " ").split()
-    return listops.encode(symbols, int(target))
+    return listops.encode(symbols[:most], int(target))
 
 
 def _pair(fields: list[str], most: int) -> Labelled:

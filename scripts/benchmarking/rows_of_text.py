@@ -4,6 +4,7 @@ Dimensions: N rows, n positions.
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,11 @@ class TaskData:
             digest.update(str(tuple(rows.tokens.shape)).encode())
             digest.update(rows.tokens.numpy().tobytes() + rows.labels.numpy().tobytes())
         return digest.hexdigest()[:12]
+
+    def digest_of_texts(self) -> str:
+        """A hash of all words."""
+        words = json.dumps([list(rows.texts) for rows in (self.train, self.valid, self.test)])
+        return hashlib.sha256(words.encode()).hexdigest()[:12]
 
     def majority(self) -> float:
         """The share of the test rows that have the most frequent label of train."""

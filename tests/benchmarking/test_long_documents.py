@@ -149,6 +149,12 @@ def test_a_run_belongs_to_all_that_made_it(stub, tmp_path, monkeypatch):
     assert len(stub) == 3 + 6, "other code"
 
 
+def test_the_baseline_belongs_to_the_words_that_it_reads(tmp_path):
+    assert comparison(tmp_path)._baseline() > 0.9, "the symbol that says the label is among the words"
+    blank = [replace(rows, texts=["nothing here"] * len(rows)) for rows in (DATA.train, DATA.valid, DATA.test)]
+    assert comparison(tmp_path, data=TaskData(*blank, DATA.dictionary, DATA.classes))._baseline() == 0.5
+
+
 def results(variants, **changes):
     found = [
         {

@@ -51,6 +51,12 @@ def test_expressions_lose_the_brackets_of_the_tree_and_keep_their_own(release, i
     assert row[0] == BEGIN and row[8:] == [END, PAD, PAD, PAD]
 
 
+def test_an_expression_is_cut_in_its_words_as_in_its_row(release):
+    data = make_rows("lra-listops", Request(5, 100, 2, source=release))
+    assert sorted(data.train.texts) == ["[MAX 4 [MED", "[SM 0 0", "[SM 1 1", "[SM 2 2"]
+    assert (data.train.tokens[:, 4] == END).all()
+
+
 def test_both_papers_of_a_pair_are_in_the_row(release):
     data = make_rows("lra-retrieval", Request(21, 100, 100, source=release))
     assert data.classes == 2 and len(data.train) == 4
