@@ -92,13 +92,14 @@ def once(folder: Path, name: str, made_of: dict[str, Any], result: Callable[[], 
 
     Raises:
         UserError: the file is damaged.
+        OSError: the folder cannot be made.
     """
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
     file = folder / f"{name}-{digest}.json"
     if file.is_file():
         return read_state(file, _Kept)["result"]
+    folder.mkdir(parents=True, exist_ok=True)  # first: computing may take hours
     kept = _Kept(made_of=made_of, result=result())
-    folder.mkdir(parents=True, exist_ok=True)
     write_whole(file, json.dumps(kept, indent=1) + "\n")
     return kept["result"]
 

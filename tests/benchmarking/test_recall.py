@@ -182,6 +182,13 @@ def test_a_damaged_result_is_named(trained, tmp_path):
         comparison(tmp_path).run()
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_a_training(trained, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        comparison(tmp_path / "file").run()
+    assert not trained
+
+
 def recalled(name, seconds, shares, rate=0.1):
     cost = {"seconds": seconds, "low": seconds / 2, "high": 2 * seconds}
     return Recalled(name, {0.1: 0.5, 0.2: 0.25}, rate, shares, cost)
