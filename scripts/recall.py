@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 from benchmarking.options import add_device, add_variants, own_variants, parse_once_each
-from benchmarking.recall import Task
+from benchmarking.recall import Task, configure
 from benchmarking.recall_comparison import VARIANTS, RecallComparison, compare_recall
 from benchmarking.small_model import TEST_SEED
 
@@ -58,19 +58,34 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+def comparisons(arguments: argparse.Namespace) -> list[RecallComparison]:
+    """One for each length, shortest first, with its models' configurations: what can fail before a training.
+
+    Raises:
+        UserError: a length, a number of pairs or an override cannot work.
+    """
+    tasks = [Task(n, tuple(sorted(arguments.pairs))) for n in sorted(arguments.lengths)]
+    for task in tasks:
+        for overrides in arguments.variants.values():
+            configure(overrides, task.length)
+    return [
+        RecallComparison(
+            task,
+            arguments.out / f"n{task.length}",
+            arguments.variants,
+            arguments.learning_rates,
+            arguments.seeds,
+            arguments.updates,
+            arguments.rounds,
+            arguments.device,
+        )
+        for task in tasks
+    ]
+
+
 if __name__ == "__main__":
     arguments = parse_arguments()
     with program():
         torch.set_num_threads(arguments.threads)
-        for n in arguments.lengths:
-            comparison = RecallComparison(
-                Task(n, tuple(sorted(arguments.pairs))),
-                arguments.out / f"n{n}",
-                arguments.variants,
-                arguments.learning_rates,
-                arguments.seeds,
-                arguments.updates,
-                arguments.rounds,
-                arguments.device,
-            )
-            print(f"\nn = {n}\n\n{compare_recall(comparison)}\nfiles: {comparison.out}")
+        for comparison in comparisons(arguments):
+            print(f"\nn = {comparison.task.length}\n\n{compare_recall(comparison)}\nfiles: {comparison.out}")

@@ -9,7 +9,7 @@ import torch
 from benchmarking import recall, recall_comparison
 from benchmarking.recall import FIRST, TEST_SEED, Task, Trainer, configure
 from benchmarking.recall_comparison import VARIANTS, RecallComparison, Recalled, as_table, compare_recall, frontier
-from recall import parse_arguments
+from recall import comparisons, parse_arguments
 
 from fairseq_linformer.attention import ATTENTIONS
 from tests.helpers.models import DEVICE
@@ -247,6 +247,17 @@ def test_variants_are_the_users_own_or_some_of_those_that_have_a_name(capsys):
         with pytest.raises(SystemExit):
             parse_arguments(words)
         assert said in capsys.readouterr().err
+
+
+def test_what_cannot_work_at_a_length_is_refused_before_the_first_trains():
+    own = comparisons(parse_arguments(["--lengths", "64", "32", "--pairs", "4", "2", "--out", "o"]))
+    assert [(one.task, one.out.as_posix()) for one in own] == [(Task(n, (2, 4)), f"o/n{n}") for n in (32, 64)]
+    for words, said in {
+        ("--variant", "k48", "model.projected_length=48"): "projected_length=.*48",
+        ("--pairs", "9"): "pairs=9 is not allowed",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            comparisons(parse_arguments(["--lengths", "64", "32", *words]))
 
 
 def test_a_device_that_is_not_there_is_refused(capsys, monkeypatch):
