@@ -15,7 +15,7 @@ batches of 8 rows; the last column compares with the first variant, seed by seed
 import argparse
 from collections.abc import Sequence
 
-from benchmarking.options import comparison_parser, parse_once_each, refuse_repeated
+from benchmarking.options import comparison_parser, own_variants, parse_once_each
 from benchmarking.variants import Comparison, as_table
 
 from fairseq_linformer.cli.program import program
@@ -28,8 +28,8 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--variant", metavar="WORD", nargs="+", action="append", required=True, help=variant)
     parser.add_argument("--all", metavar="OVERRIDE", nargs="+", default=[], help="Hydra's overrides for every variant")
     arguments = parse_once_each(parser, words)
-    refuse_repeated(parser, "--variant", [name for name, *_ in arguments.variant])
-    arguments.variants = {name: [*arguments.all, *overrides] for name, *overrides in arguments.variant}
+    own = own_variants(parser, arguments)
+    arguments.variants = {name: [*arguments.all, *overrides] for name, overrides in own.items()}
     del arguments.all, arguments.variant
     return arguments
 

@@ -1,6 +1,7 @@
 """The options that the comparisons of trained models share (scripts/compare.py and its siblings)."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.training.launch import job_device
 
 from .variants import LEARNING_RATE
+
+NAME = re.compile(r"[^.=/|][^=/|]*")  # of a variant: a folder, a cell of a table, and no override
 
 
 def comparison_parser(
@@ -60,6 +63,10 @@ def _device(name: str) -> str:
 def own_variants(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, list[str]]:
     """The variants that a user gives by --variant, overrides by name; none where there are none."""
     own = arguments.variant or []
+    for name, *_ in own:
+        if not NAME.fullmatch(name):
+            expected = "--variant NAME OVERRIDE …, where NAME has none of = / | and begins with no dot"
+            parser.error(f"--variant: {name} is not a name; expected is {expected}")
     refuse_repeated(parser, "--variant", [name for name, *_ in own])
     return {name: overrides for name, *overrides in own}
 

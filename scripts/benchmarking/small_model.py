@@ -8,9 +8,10 @@ from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
+from yaml import YAMLError
 
 from fairseq_linformer.attention import Attention
-from fairseq_linformer.config import ResolvedConfig
+from fairseq_linformer.config import ARCHITECTURES, ResolvedConfig
 from fairseq_linformer.errors import UserError, check
 from fairseq_linformer.layer import LocalConvolution
 from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
@@ -35,8 +36,11 @@ def configure_model(base: Sequence[str], overrides: Sequence[str], length: int) 
     own = [override.removeprefix("model.") for override in overrides]
     try:
         options = OmegaConf.from_dotlist([*base, *own])
-    except OmegaConfBaseException as error:
-        raise UserError(f"{' '.join(overrides)}: {str(error).splitlines()[0]}") from error
+        architecture = str(options._name)
+    except (OmegaConfBaseException, YAMLError) as error:
+        said = "a value is not YAML" if isinstance(error, YAMLError) else str(error).splitlines()[0]
+        raise UserError(f"{' '.join(overrides)}: {said}") from error
+    check("model._name", architecture, architecture in ARCHITECTURES, f"one of {', '.join(ARCHITECTURES)}")
     return resolve_config(options, length)
 
 

@@ -70,6 +70,10 @@ def test_what_does_not_fit_in_a_row_is_refused(length, pairs, said):
         ("optimization.lr=1", r"optimization\.lr=1 is not allowed: it must be model\.OPTION=VALUE"),
         ("model.attention", r"model\.attention= is not allowed: it must be model\.OPTION=VALUE"),
         ("model.no_such=1", "no_such"),
+        ("model.attention=[", r"model\.attention=\[: a value is not YAML"),
+        ("model._name=roberta", r"model\._name=roberta is not allowed: it must be one of linformer_roberta_tiny, "),
+        ("model._name=[1]", r"model\._name=\[1\] is not allowed"),
+        ("model._name=${x}", "Interpolation key 'x' not found"),
         ("model.projected_length=99", "projected_length=.*99"),
     ],
 )
@@ -241,6 +245,8 @@ def test_variants_are_the_users_own_or_some_of_those_that_have_a_name(capsys):
     for words, said in {
         ("--variant", "a", "--only", "none"): "not allowed with argument",
         ("--variant", "a", "--variant", "a"): "--variant: each must be there once, not a, a",
+        ("--variant", "model.projected_length=8"): "--variant: model.projected_length=8 is not a name; expected is",
+        ("--variant", "../up"): "--variant: ../up is not a name; expected is --variant NAME OVERRIDE …, where NAME",
         ("--only", "none", "none"): "--only: each must be there once, not none, none",
         ("--pairs", "2", "2"): "--pairs: each must be there once, not 2, 2",
     }.items():
