@@ -18,7 +18,8 @@ the other seeds and the rate that was best on rows kept for that. All are tested
 linear SVM, which learns from the rows that they are trained on.
 
 OUT/TASK/nN gets results.json and results.md, OUT/TASK lengths.png: accuracy and the median time of an update, measured
-in turns, against n. A repeated command trains only what is not complete.
+in turns, against n, where updates, number of test rows and machine are the same. A repeated command trains only what is
+not complete.
 """
 
 import argparse

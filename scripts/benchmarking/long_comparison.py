@@ -204,7 +204,7 @@ def compare_long(comparison: LongComparison) -> str:
     """Runs a comparison, writes results.json and results.md into its folder, and draws lengths.png in the one above.
 
     Returns:
-        The tables. The picture has every length of the task that lies in that folder.
+        The tables, and which lengths of the folder above the picture leaves out.
     """
     results = comparison.run()
     tables = as_table(results)
@@ -212,8 +212,16 @@ def compare_long(comparison: LongComparison) -> str:
     write_whole(comparison.out / "results.md", tables + "\n")
     files = comparison.out.parent.glob(f"n*/{RESULTS_FILE}")
     done = sorted((read_state(file, Results) for file in files), key=lambda own: own["length"])
-    draw_lengths(done, comparison.out.parent / "lengths.png")
-    return tables
+    drawn = [own for own in done if _conditions(own) == _conditions(results)]
+    draw_lengths(drawn, comparison.out.parent / "lengths.png")
+    left_out = ", ".join(f"{own['length']:,}" for own in done if own not in drawn)
+    said = f"lengths.png leaves out n = {left_out}: of other updates, test rows or another machine"
+    return f"{tables}\n\n{said}" if left_out else tables
+
+
+def _conditions(results: Results) -> tuple[int, int, dict[str, Any]]:
+    """What two lengths have in common where a picture compares them."""
+    return results["updates"], results["rows"]["test"], results["machine"]
 
 
 def as_table(results: Results) -> str:

@@ -189,6 +189,24 @@ def test_the_table_has_every_variant_the_baseline_and_what_was_published():
     assert "LRA" not in own and "Published" not in own and own.splitlines()[1] == "|---|---|---|---|"
 
 
+def test_the_picture_has_the_lengths_that_compare_and_the_others_are_named(stub, tmp_path, monkeypatch):
+    stub += [None] * 3  # none is interrupted
+    drawn = []
+    monkeypatch.setattr(long_comparison, "draw_lengths", lambda done, path: drawn.append([r["length"] for r in done]))
+    newest = comparison(tmp_path / "n24")
+    assert "leaves out" not in compare_long(newest)
+    own = json.loads((tmp_path / "n24/results.json").read_text())
+    other_rows, other_machine = {**own["rows"], "test": 4}, {**own["machine"], "threads": 99}
+    others = {16: {}, 48: {"updates": 6}, 64: {"rows": other_rows}, 96: {"machine": other_machine}}
+    for n, change in {**others, 128: {"tokens": 7}}.items():
+        (tmp_path / f"n{n}").mkdir()
+        (tmp_path / f"n{n}/results.json").write_text(json.dumps({**own, "length": n, **change}))
+    assert compare_long(newest).endswith(
+        "\n\nlengths.png leaves out n = 48, 64, 96: of other updates, test rows or another machine"
+    )
+    assert drawn == [[24], [16, 24, 128]]
+
+
 def words_of_command(folder, *more):
     tiny = ["--learning-rates", "0.001", "--seeds", "1", "--updates", "2", "--tokens", "64", "--rows", "40"]
     words = ["--task", "listops", "--out", str(folder), "--rounds", "1", "--test-rows", "8", *tiny]
