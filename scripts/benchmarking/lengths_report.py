@@ -85,31 +85,32 @@ def shortest_time(pretrained: Sequence[Pretrained]) -> float:
 def lengths_tables(pretrained: Sequence[Pretrained]) -> str:
     """Perplexities in Markdown, a row for each variant and n; then those of every learning rate tried.
 
-    Each is compared, seed by seed, with the first variant at the shortest n.
+    Each is compared, seed by seed, with the first variant at the same n.
     """
     first, minutes = pretrained[0], shortest_time(pretrained)
     names, contexts = list(dict.fromkeys(own.name for own in pretrained)), list(pretrained[-1].losses)
-    seeds = ", ".join(map(str, first.curves))
-    columns = ["variant", "n", "lr", f"perplexity after {first.updates} updates, seeds {seeds}"]
-    columns += [f"against {first.name}, n = {first.length:,}", f"after {minutes:.1f} min"]
+    references = {own.length: own for own in pretrained if own.name == first.name}
+    seeds = [*first.curves]
+    columns = ["variant", "n", "lr", f"perplexity after {first.updates} updates, seeds {', '.join(map(str, seeds))}"]
+    columns += [f"against {first.name}, same n", f"after {minutes:.1f} min"]
     columns += [f"in rows of {rows:,}" for rows in contexts[:-1]]
     lines = [f"| {' | '.join([*columns, 'ms per update'])} |", "|---" * (len(columns) + 1) + "|"]
     for own in sorted(pretrained, key=lambda own: names.index(own.name)):
-        lines.append(f"| {' | '.join(_cells(own, first, minutes, contexts[:-1]))} |")
+        lines.append(f"| {' | '.join(_cells(own, references[own.length], minutes, contexts[:-1]))} |")
     rates = list(first.variant.tried)
     if len(rates) > 1:
         tried = " | ".join(f"lr {rate:g}" for rate in rates)
-        lines += ["", f"| perplexity with seed {min(first.curves)} | n | {tried} |", "|---" * (2 + len(rates)) + "|"]
+        lines += ["", f"| perplexity with seed {seeds[0]} | n | {tried} |", "|---" * (2 + len(rates)) + "|"]
         for own in pretrained:
             values = " | ".join(f"{own.variant.tried[rate]:.2f}" for rate in rates)
             lines.append(f"| {own.name} | {own.length:,} | {values} |")
     return "\n".join(lines)
 
 
-def _cells(own: Pretrained, first: Pretrained, minutes: float, contexts: Sequence[int]) -> list[str]:
+def _cells(own: Pretrained, reference: Pretrained, minutes: float, contexts: Sequence[int]) -> list[str]:
     """A row of the table."""
     values = own.perplexities(own.length)
-    others = [100 * (x / y - 1) for x, y in zip(values, first.perplexities(first.length), strict=True)]
+    others = [100 * (x / y - 1) for x, y in zip(values, reference.perplexities(own.length), strict=True)]
     then = own.after(minutes)
     low, middle, high = (f"{1000 * own.cost[what]:.0f}" for what in ("low", "seconds", "high"))
     return [
@@ -117,7 +118,7 @@ def _cells(own: Pretrained, first: Pretrained, minutes: float, contexts: Sequenc
         f"{own.length:,}",
         f"{own.variant.learning_rate:g}",
         with_deviation(values, ".2f"),
-        "" if own is first else f"{with_deviation(others, '+.1f')} %",
+        "" if own is reference else f"{with_deviation(others, '+.1f')} %",
         "not measured" if then is None else with_deviation(then, ".2f"),
         *(with_deviation(own.perplexities(rows), ".2f") if rows < own.length else "" for rows in contexts),
         f"{middle} ({low} to {high})",
