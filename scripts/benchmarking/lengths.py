@@ -10,11 +10,10 @@ from typing import Any
 
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.optim import build_optimizer
-from fairseq.utils import move_to_cuda, split_paths
+from fairseq.utils import move_to_cuda
 from tqdm import tqdm
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.system.files import check_data_path, write_whole
@@ -28,7 +27,7 @@ from .presets import BEST, preset_overrides
 from .pretraining import planned
 from .runner import code_digest
 from .trials import once, timed_once
-from .variants import CHECKPOINT, EMBED_DIM, Comparison, Tuned
+from .variants import CHECKPOINT, EMBED_DIM, Comparison, Tuned, corpus_folder
 
 LENGTHS = [512, 1024, 2048, 4096]
 # What is compared unless the user says otherwise.
@@ -78,7 +77,7 @@ class AtLength(Comparison):
         """Of a checkpoint of a run where it is given rows of that many tokens; measured once."""
 
         def result() -> dict[str, float]:
-            roberta = LinformerRobertaModel.from_pretrained(str(run), checkpoint, str(self.data.absolute()))
+            roberta = LinformerRobertaModel.from_pretrained(str(run), checkpoint, str(self.corpus))
             return self.text.losses(roberta.to(job_device()), rows).as_figures()
 
         made_of = {"checkpoint": digest_file(run / checkpoint), "text": self.text.digest, "rows": rows}
@@ -96,7 +95,7 @@ class AtLength(Comparison):
         Each call takes a step further from the end of the training; no checkpoint changes.
         """
         run = self.folder(variant.name, variant.learning_rate, self.seeds[0])
-        roberta = LinformerRobertaModel.from_pretrained(str(run), CHECKPOINT, str(self.data.absolute()))
+        roberta = LinformerRobertaModel.from_pretrained(str(run), CHECKPOINT, str(self.corpus))
         model, task, cfg = roberta.model.to(job_device()), roberta.task, roberta.cfg
         task.load_dataset("valid")
         dataset = task.dataset("valid")
@@ -164,7 +163,7 @@ class LengthComparison:
             UserError: as ``AtLength.check``, or the corpus is shorter than the longest block.
             OSError: the corpus does not exist.
         """
-        corpus = Path(split_paths(data_paths(str(self.data.absolute())))[0])  # of shards the first, which has valid
+        corpus = corpus_folder(self.data)
         read_split(corpus, "train", self.tokens)
         text = MaskedText.of_stream(read_split(corpus, "valid", self.tokens))
         shared = (self.learning_rates, self.seeds, self.updates, self.jobs)

@@ -62,7 +62,7 @@ def compare_mechanisms(
     tuned = sorted(comparison.run(), key=lambda variant: statistics.mean(variant.perplexities.values()))
     curves = {variant.name: _curve(comparison, variant) for variant in tuned}
     machine = Machine(job_device(), "float32")
-    cost = CostMeter(tiny_sizes(data), machine, rounds, LENGTHS).measure_once(attentions, out / COST_FILE)
+    cost = CostMeter(tiny_sizes(comparison.corpus), machine, rounds, LENGTHS).measure_once(attentions, out / COST_FILE)
     reference = next(variant for variant in tuned if variant.name == attentions[0])
     tables = f"{as_table(tuned, reference, updates)}\n\n{cost_table(cost)}"
     about = machine.describe()

@@ -9,7 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
+from fairseq.utils import split_paths
+
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.system.files import check_data_path, write_whole
 from fairseq_linformer.system.state import read_state
@@ -62,7 +65,7 @@ class Comparison:
     """Variants of the model of configs/pretrain/tiny_512, with two layers of d=64.
 
     Args:
-        data: a prepared corpus.
+        data: a prepared corpus, in shards or not.
         out: folder of the runs, ``NAME/lrRATE/seedN``; complete ones are not repeated.
         variants: by name, Hydra's overrides.
         learning_rates: tried with the first seed, for each variant; the other seeds have the best.
@@ -124,15 +127,29 @@ class Comparison:
         """Of a run, as an absolute path."""
         return self.out.absolute() / name / f"lr{rate:g}" / f"seed{seed}"
 
+    @property
+    def corpus(self) -> Path:
+        """What is read beside the trainings, as ``corpus_folder`` says."""
+        return corpus_folder(self.data)
+
     def measure(self, run: Path) -> float:
         """The perplexity of the complete run in a folder."""
-        return perplexity(self.data.absolute(), run)
+        return perplexity(self.corpus, run)
 
     def _perplexities(self, runs: Sequence[tuple[str, float, int]]) -> dict[tuple[str, float, int], float]:
         for result in side_by_side([self.training(*run) for run in runs], self.jobs):
             if isinstance(result, Exception):
                 raise result
         return {run: self.measure(self.folder(*run)) for run in runs}
+
+
+def corpus_folder(data: Path) -> Path:
+    """A corpus's folder with its dictionary and valid, as an absolute path: of shards the first.
+
+    Raises:
+        UserError: some shards are not prepared yet.
+    """
+    return Path(split_paths(data_paths(str(data.absolute())))[0])
 
 
 def perplexity(data: Path, run: Path) -> float:

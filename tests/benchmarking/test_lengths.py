@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarking import lengths, variants
-from benchmarking.lengths import VARIANTS, LengthComparison
+from benchmarking.lengths import VARIANTS, AtLength, LengthComparison
 from benchmarking.lengths_report import Pretrained, draw_lengths, draw_positions, lengths_tables
 from benchmarking.masked_text import Losses, MaskedText, read_split
 from benchmarking.variants import Tuned
@@ -16,6 +16,7 @@ from compare_lengths import parse_arguments
 from matplotlib.figure import Figure
 
 from fairseq_linformer import LinformerRobertaModel
+from tests.helpers.benchmarks import write_shards
 from tests.helpers.commands import run
 
 MEANS = ["model.projection=mean-pool", "model.projected_length=8"]
@@ -100,6 +101,30 @@ def test_an_update_has_the_same_tokens_whatever_n_is(corpus, tmp_path, monkeypat
         n = int(options["model.max_positions"])
         assert int(options["dataset.batch_size"]) * n == 64 and options["task.tokens_per_sample"] == str(n)
         assert options["checkpoint.save_interval_updates"] == "2", "a quarter of ten, rounded down"
+
+
+def test_a_corpus_in_shards_is_measured_on_the_first(monkeypatch, tmp_path):
+    first = write_shards(tmp_path / "data")
+    asked = []
+
+    class Asked(Exception):
+        pass
+
+    def from_pretrained(run, checkpoint, data):
+        asked.append(data)
+        raise Asked
+
+    monkeypatch.setattr(LinformerRobertaModel, "from_pretrained", from_pretrained)
+    text = MaskedText.of_stream(torch.arange(100).numpy())
+    own = AtLength(tmp_path / "data", tmp_path, {"a": []}, [0.1], [1], 5, 1, length=32, text=text)
+    (tmp_path / "checkpoint_last.pt").touch()
+    for measure in (
+        lambda: own.losses(tmp_path, "checkpoint_last.pt", 32),
+        lambda: own.update(Tuned("a", {0.1: 9.0}, 0.1, {1: 9.0})),
+    ):
+        with pytest.raises(Asked):
+            measure()
+    assert asked == [str(first)] * 2
 
 
 def pretrained(name, n, values, curve, seconds):

@@ -1,5 +1,6 @@
 """scripts/compare.py: what each run is asked for, and the table. Training is left to other tests."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 from benchmarking import variants
 from benchmarking.variants import Comparison, as_table, perplexity
 from compare import parse_arguments
+
+from tests.helpers.benchmarks import write_shards
 
 NAMES = ["--data", "data", "--variant", "linformer", "--variant", "softmax", "model.attention=softmax"]
 
@@ -80,6 +83,14 @@ def test_each_variant_has_its_own_best_learning_rate(trained, tmp_path):
         "| a | 10.00 | 12.00 |",
         "| b | 30.00 | 11.00 |",
     ]
+
+
+def test_a_corpus_in_shards_is_measured_on_the_first(monkeypatch, tmp_path):
+    first = write_shards(tmp_path / "data")
+    monkeypatch.setattr(variants, "perplexity", lambda data, run: data)
+    comparison = Comparison(tmp_path / "data", tmp_path / "out", {"a": []}, [0.1], seeds=[1], updates=5, jobs=1)
+    assert comparison.measure(tmp_path) == first
+    assert replace(comparison, data=first).measure(tmp_path) == first
 
 
 def test_one_seed_and_one_learning_rate(trained, tmp_path):

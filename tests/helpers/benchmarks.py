@@ -1,5 +1,6 @@
 """Sizes, plans and inputs small enough for tests of the benchmark."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -16,6 +17,15 @@ MACHINE = Machine("cpu", "float32")
 def plan(**changes) -> Plan:
     rest = {"tokens": 128, "lengths": (512,), "device": "cpu", "models": suites.COMPARED, "reviews": None}
     return Plan(**{"sizes": SIZES, **rest, **changes})
+
+
+def write_shards(folder: Path) -> Path:
+    """All of a corpus in two shards that tells it from another one; the first shard's folder."""
+    for shard in ("shard1", "shard2"):
+        (folder / shard).mkdir(parents=True)
+        (folder / shard / "corpus.json").touch()
+    (folder / "shards.json").write_text(json.dumps({"shards": [["a.txt 1"], ["b.txt 1"]]}))
+    return folder / "shard1"
 
 
 def write_reviews(folder: Path, *lengths: int) -> Path:
