@@ -59,6 +59,7 @@ def compare_mechanisms(
     variants = {name: [*overrides, *validations] for name, overrides in {**own, CONTROL: ONE_MEAN}.items()}
     comparison = Comparison(data, out, variants, learning_rates, seeds, updates, jobs)
     out.mkdir(parents=True, exist_ok=True)
+    read_costs(out / COST_FILE)  # a damaged file is refused before the trainings
     tuned = sorted(comparison.run(), key=lambda variant: statistics.mean(variant.perplexities.values()))
     curves = {variant.name: _curve(comparison, variant) for variant in tuned}
     machine = Machine(job_device(), "float32")
@@ -126,11 +127,8 @@ class CostMeter:
         """
         about = {"code": code_digest(), **self.machine.describe(), "rounds": self.rounds, "sizes": repr(self.sizes)}
         about |= {"attentions": sorted(attentions), "lengths": repr(self.lengths), "tokens": TOKENS, "phase": PHASE}
-        try:
-            measured = json.loads(file.read_text()) if file.is_file() else []
-            known = [entry["cost"] for entry in measured if entry["about"] == about]
-        except (KeyError, TypeError, ValueError):
-            raise UserError(f"{file} holds no costs of attentions: move it away") from None
+        measured = read_costs(file)
+        known = [entry["cost"] for entry in measured if entry["about"] == about]
         if known:
             return known[0]
         cost = self.measure(attentions)
@@ -152,6 +150,19 @@ class CostMeter:
                 for attention, case in cases.items():
                     cost[attention]["parameters"] = sum(parameter.numel() for parameter in case.build().parameters())
         return cost
+
+
+def read_costs(file: Path) -> list[dict[str, Any]]:
+    """All costs that a file keeps, each beside what it belongs to; none where there is no file.
+
+    Raises:
+        UserError: the file is of another kind.
+    """
+    try:
+        measured = json.loads(file.read_text()) if file.is_file() else []
+        return [{"about": entry["about"], "cost": entry["cost"]} for entry in measured]
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{file} holds no costs of attentions: move it away") from None
 
 
 def batch_tokens(n: int) -> int:

@@ -62,6 +62,13 @@ def test_tables_plots_and_cost(trained, data, tmp_path):
     assert json.loads((tmp_path / "out" / "cost.json").read_text()) == [measured], "not measured again"
 
 
+def test_damaged_costs_are_refused_before_a_training(trained, data, tmp_path):
+    (tmp_path / "cost.json").write_text('[{"about": {}')
+    with pytest.raises(ValueError, match=r"cost\.json holds no costs of attentions: move it away"):
+        compare_mechanisms(data, tmp_path, ["softmax"], [0.1], [1], 10, jobs=1, rounds=1)
+    assert not trained
+
+
 def test_the_model_that_is_measured_is_that_of_the_configuration(data):
     """Its dictionary has 50 pieces, fairseq's four own symbols, and the <mask> of the task."""
     sizes = tiny_sizes(data)
