@@ -6,7 +6,8 @@ own folder, lra_release, or the folder that holds it:
 * ListOps: ``listops-1000/basic_{train,val,test}.tsv`` with the columns Source, Target and a header.
 * Retrieval: ``tsv_data/new_aan_pairs.{train,eval,test}.tsv``: label, two identifiers, two texts; no header.
 * Pathfinder: ``pathfinder32/curv_contour_length_14/metadata/NUMBER.npy``, which are texts: folder, file and, fourth,
-  label of a picture of 32 x 32 grey levels. As in the Arena's code, the first 80 % are train and the last 10 % test.
+  label of a picture of 32 x 32 grey levels. The first 80 % are train and the last 10 % test: the Arena's shares, in the
+  order of the metadata.
 
 Its tasks Text (IMDB in bytes) and Image (CIFAR-10) have data of their own.
 """
