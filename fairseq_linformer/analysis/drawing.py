@@ -38,6 +38,10 @@ NAMES = {
     "uniform": "share along the constant row",
     "periodic": "share of the strongest frequency",
 }
+FORM_LABELS = {
+    "projected": "P replaced by rank k\nrelative error of P w",
+    "linformer": "softmax(Q (E K)ᵀ) F w\nrelative error",
+}
 MOST_LABELS = 48  # tokens that fit beside a map as text
 
 
@@ -116,13 +120,14 @@ def draw_ranks(spectrum: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_low_rank(low_rank: Mapping[str, Any], n: int, path: Path) -> None:
-    """Error of P V against k, a row of panels for each form, a column for each layer; median and 5 to 95 %."""
+    """Error of P V against k, a panel for each form and layer; median and 5 to 95 %."""
     layers = low_rank["layers"]
-    figure = Figure(figsize=(1.0 + 2.6 * max(2, len(layers)), 6.4), layout="constrained")
-    panels = figure.subplots(2, len(layers), squeeze=False, sharex=True, sharey="row")
+    figure, panels = _by_layer(len(FORMS), len(layers), width=2.6, height=3.0)
     for number, layer in enumerate(layers):
         for form, row in zip(FORMS, panels, strict=True):
             panel = row[number]
+            panel.sharey(row[0])
+            panel.sharex(panels[0][0])
             for kind, style in KINDS.items():
                 if kind in layer[form]:
                     _draw_errors(panel, layer[form][kind], style, kind)
@@ -133,11 +138,9 @@ def draw_low_rank(low_rank: Mapping[str, Any], n: int, path: Path) -> None:
             panel.xaxis.set_major_formatter("{x:g}")
             panel.yaxis.set_major_formatter("{x:g}")
             panel.grid(color="0.9")
-        panels[0][number].set_title(f"layer {number}")
-        panels[1][number].set_xlabel("k")
+            panel.set(title=f"layer {number}" if form == "projected" else "", xlabel="k", ylabel=FORM_LABELS[form])
+            panel.label_outer(remove_inner_ticks=True)
     panels[0][0].set_ylim(bottom=1e-3)  # the best matrix of a large k has hardly any error
-    panels[0][0].set_ylabel("P replaced by rank k\nrelative error of P w")
-    panels[1][0].set_ylabel("softmax(Q (E K)ᵀ) F w\nrelative error")
     _legend(figure, panels[0][0])
     figure.savefig(path, dpi=110)
 
@@ -169,7 +172,7 @@ def draw_matrices(matrices: Sequence[Matrix], path: Path) -> None:
         magnitudes = torch.stack([one.values.abs().cpu() for one in own]).mean(0).numpy()
         magnitudes = magnitudes / max(magnitudes.max(), np.finfo(np.float32).tiny)
         scale = PowerNorm(0.5, 0, 1)
-        panel.imshow(magnitudes, cmap="cividis", aspect="auto", norm=scale, interpolation="nearest")
+        panel.imshow(magnitudes, cmap="cividis", aspect="auto", norm=scale)
         layer = "all layers" if own[0].layer is None else f"layer {own[0].layer}"
         panel.set_title(f"{own[0].letters}, {layer}", fontsize="medium")
     _label(panels, "position", "row")
@@ -257,24 +260,25 @@ def draw_training(points: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_looks(looks: Mapping[str, Any], path: Path) -> None:
-    """Maps of the shown tokens, mean over heads: a row of panels for each model, a column for each layer."""
+    """Maps of the shown tokens, mean over heads, a panel for each model and layer."""
     models, tokens = looks["models"], looks["tokens"]
     layers = len(models[0]["maps"])
-    figure = Figure(figsize=(1.2 + 3.6 * layers, 0.6 + 3.8 * len(models)), layout="constrained")
-    panels = figure.subplots(len(models), layers, squeeze=False)
+    figure, panels = _by_layer(len(models), layers, width=3.6, height=3.8)
     maps = [[np.mean(layer, axis=0) * looks["unit"] for layer in model["maps"]] for model in models]
     most = max(float(own.max()) for model in maps for own in model)
     for row, model, own_maps in zip(panels, models, maps, strict=True):
         for layer, (panel, own) in enumerate(zip(row, own_maps, strict=True)):
-            panel.imshow(np.maximum(own, 0), cmap="viridis", norm=PowerNorm(0.5, 0, most), interpolation="nearest")
+            panel.imshow(np.maximum(own, 0), cmap="viridis", norm=PowerNorm(0.5, 0, most))
             panel.set_title(f"{model['attention']}, layer {layer}", fontsize="medium")
-            _name_tokens(panel, tokens, with_text=layer == 0)
+            _name_tokens(panel, tokens, with_text=layer % COLUMNS == 0)
     figure.supxlabel("token that is looked at")
     figure.supylabel("token that looks")
     label = "weight, mean over heads" + (
         " (negative ones as 0)" if any(np.min(own) < 0 for m in maps for own in m) else ""
     )
-    figure.colorbar(panels[0][0].images[0], ax=list(panels.flat), label=label, shrink=0.8)
+    figure.colorbar(
+        panels[0][0].images[0], ax=[panel for row in panels for panel in row], label=label, shrink=0.8, aspect=40
+    )
     figure.savefig(path, dpi=110)
 
 
@@ -324,6 +328,20 @@ def _grid(count: int, columns: int = COLUMNS, height: float = 2.6, share: bool =
     for panel in panels[count:]:
         panel.set_visible(False)
     return figure, panels[:count]
+
+
+def _by_layer(parts: int, layers: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
+    """Panels [part][layer] of a new figure: the parts of a layer below each other, COLUMNS layers abreast."""
+    across = min(COLUMNS, layers)
+    down = parts * math.ceil(layers / across)
+    figure = Figure(figsize=(1.2 + width * max(2, across), 0.6 + height * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    panels = [
+        [grid[layer // across * parts + part][layer % across] for layer in range(layers)] for part in range(parts)
+    ]
+    for panel in grid.flat:
+        panel.set_visible(any(panel in row for row in panels))
+    return figure, panels
 
 
 def _label(panels: Sequence[Axes], across: str, up: str, columns: int = COLUMNS) -> None:

@@ -87,7 +87,7 @@ def _cell(ratios: Mapping[int, float]) -> str:
         return "not measured"
     length = efficiency_length(ratios)
     if length == 0:
-        return f"below {min(ratios):,}, the smallest n measured"
+        return f"{min(ratios):,} or less"
     return f"not up to {max(ratios):,}" if math.isinf(length) else f"{length:,.0f}"
 
 
@@ -109,9 +109,11 @@ def draw_efficiency(rows: Sequence[Row], path: Path) -> None:
         panel.set_title(f"width of {width}")
     for panel in panels[-1]:
         panel.set_xlabel("sequence length n")
-    handles, labels = panels[0][0].get_legend_handles_labels()
+    curves = {curve.get_label(): curve for panel in panels.flat for curve in panel.get_lines()[:-1]}  # the last is at 1
     figure.suptitle("multiples of full attention's cost")
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(STYLES), frameon=False, fontsize="small")
+    figure.legend(
+        curves.values(), curves.keys(), loc="outside lower center", ncols=len(STYLES), frameon=False, fontsize="small"
+    )
     figure.savefig(path, dpi=110)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairseq_linformer.system.files import write_whole
 
-from .efficiency import draw_efficiency, efficiency_table
+from .efficiency import COSTS, cost_ratios, draw_efficiency, efficiency_table
 from .plots import draw_figure2, draw_growth, draw_overview
 from .rows import Row, by
 from .suites import PROJECTED_LENGTHS, SUITES
@@ -56,7 +56,7 @@ def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) ->
         parts.append(f"## Exponents of growth with n\n\n{exponents(growth)}")
         draw_growth(growth, out / "growth.png")
     efficiency = [row for row in rows if row["suite"] == "efficiency" and "skipped" not in row]
-    if efficiency:
+    if any(cost_ratios(efficiency, cost) for cost in COSTS):  # full attention may have been too slow at every n
         parts.append(f"## Efficiency lengths\n\n{efficiency_table(efficiency)}")
         draw_efficiency(efficiency, out / "efficiency.png")
     text = "\n\n".join(part.rstrip() for part in parts) + "\n"

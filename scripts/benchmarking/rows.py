@@ -31,6 +31,7 @@ class _Row(_Figures):
     note: str
     phase: str
     n: int
+    d: int
     k: int
     rows: int | None
 

@@ -220,7 +220,8 @@ def describe(case: Case) -> Row:
     """The columns of a row that say which case it is."""
     rows = len(case.batches[0]) if len(case.batches) == 1 else None
     k = case.sizes.projected_length
-    return {"model": case.model, "note": case.note, "phase": case.phase, "n": case.sizes.length, "k": k, "rows": rows}
+    sizes = {"n": case.sizes.length, "d": case.sizes.embed_dim, "k": k}
+    return {"model": case.model, "note": case.note, "phase": case.phase, **sizes, "rows": rows}
 
 
 def forecast(rows: list[Row], case: Case) -> float:
@@ -235,4 +236,5 @@ def forecast(rows: list[Row], case: Case) -> float:
 
 def _alike(row: Row, case: Case) -> bool:
     """Whether they differ in length only."""
-    return all(row[name] == getattr(case, name) for name in ("model", "note", "phase"))
+    own = describe(case)
+    return all(row[name] == own[name] for name in ("model", "note", "phase", "d"))

@@ -50,6 +50,18 @@ def test_what_cannot_run_is_left_out_with_its_reason_and_what_follows_is_not_tri
     write_report(tmp_path / "slow", slow.settings, slow.rows)
 
 
+def test_a_model_that_is_too_slow_at_one_width_is_tried_at_another(monkeypatch, tmp_path):
+    def suite(plan):
+        for d in (24, 48):
+            wide = replace(plan, sizes=replace(plan.sizes, embed_dim=d))
+            yield Group(f"d={d}", (wide.case("linformer", 16, 8, "inference"),), memory=False)
+
+    monkeypatch.setitem(runner.SUITES, "models", suite)
+    slow = Benchmark(plan(), MACHINE, 2, 0.0, tmp_path)
+    slow.run(["models"])
+    assert all(row["skipped"].startswith("took ") for row in slow.rows)
+
+
 def test_what_does_not_fit_in_memory_costs_its_own_figure_alone(monkeypatch, tmp_path):
     def too_large(self, work):
         raise torch.OutOfMemoryError("out of memory")

@@ -50,8 +50,8 @@ def test_each_width_and_phase_is_compared_with_its_own_full_attention():
     assert efficiency_table(rows).splitlines() == [
         "| width | | mechanism | less time from n | less memory from n |",
         "|---|---|---|---|---|",
-        "| tiny | inference | `linformer` | 256 | below 128, the smallest n measured |",
-        "| tiny | inference | `nystrom` | below 128, the smallest n measured | below 128, the smallest n measured |",
+        "| tiny | inference | `linformer` | 256 | 128 or less |",
+        "| tiny | inference | `nystrom` | 128 or less | 128 or less |",
         "| base | inference | `linformer` | not up to 512 | not measured |",
         "| base | inference | `near_and_far` | 323 | 323 |",
     ]
@@ -73,6 +73,17 @@ def test_the_plot_has_a_panel_for_each_width_phase_and_cost(monkeypatch, tmp_pat
         curve, _ = panel.get_lines()  # the last one is at 1
         assert curve.get_label() == "linformer" and curve.get_xydata().tolist() == [[128, 2.0], [512, 0.5]]
     assert set(efficiency.STYLES) == {*suites.EFFICIENCY, "near_and_far"} - {"softmax"}, "each has a style of its own"
+
+
+def test_the_plot_names_what_one_width_lacks_and_the_report_does_without_full_attention(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: figures.append(figure))
+    rows = [*rows_of("softmax", (2, 8)), *rows_of("linformer", (4, 4))]
+    rows += [*rows_of("softmax", (2, 8), "base"), *rows_of("nystrom", (4, 4), "base")]
+    write_report(tmp_path, {}, rows)
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["linformer", "nystrom"]
+    assert "Efficiency lengths" not in write_report(tmp_path, {}, rows_of("linformer", (4, 4)))
 
 
 @pytest.mark.exhaustive
