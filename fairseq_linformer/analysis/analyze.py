@@ -66,12 +66,7 @@ def analyze(
         _write_numbers(folder, measured[-1], made_of)
         _draw_numbers(folder, measured[-1], model)
         if len(models) > 1:
-            points = [{"updates": one.updates, **in_short(own)} for one, own in zip(models, measured, strict=True)]
-            digests = [one.about["digest"] for one in models]
-            _write(folder / "training.json", {"made_of": {**made_of, "checkpoints": digests}, "points": points})
-            from .drawing import draw_training
-
-            draw_training(points, folder / "training.png")
+            _write_training(folder, models, measured, made_of)
         mark.write(json.dumps(whole, indent=1) + "\n")
         return sorted(path.name for path in folder.iterdir())
 
@@ -124,6 +119,17 @@ def _draw_numbers(folder: Path, measured: Measured, model: Analysed) -> None:
         if measured.matrices["matrices"]:
             drawing.draw_matrices(list(distinct_matrices(attentions_of(model.encoder))), folder / "projections.png")
             drawing.draw_rows(measured.matrices["matrices"], folder / "projections_rows.png")
+
+
+def _write_training(
+    folder: Path, models: Sequence[Analysed], measured: Sequence[Measured], made_of: Mapping[str, Any]
+) -> None:
+    from .drawing import draw_training
+
+    points = [{"updates": one.updates, **in_short(own)} for one, own in zip(models, measured, strict=True)]
+    digests = [one.about["digest"] for one in models]
+    _write(folder / "training.json", {"made_of": {**made_of, "checkpoints": digests}, "points": points})
+    draw_training(points, folder / "training.png")
 
 
 def _write_looks(
