@@ -65,8 +65,8 @@ def own_variants(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     own = arguments.variant or []
     for name, *_ in own:
         if not NAME.fullmatch(name):
-            expected = "--variant NAME OVERRIDE …, where NAME has none of = / | and begins with no dot"
-            parser.error(f"--variant: {name} is not a name; expected is {expected}")
+            allowed = "a name comes first, without = / | in it or a dot in front: --variant NAME OVERRIDE …"
+            parser.error(f"--variant {name} is not allowed: {allowed}")
     refuse_repeated(parser, "--variant", [name for name, *_ in own])
     return {name: overrides for name, *overrides in own}
 

@@ -245,8 +245,11 @@ def test_variants_are_the_users_own_or_some_of_those_that_have_a_name(capsys):
     for words, said in {
         ("--variant", "a", "--only", "none"): "not allowed with argument",
         ("--variant", "a", "--variant", "a"): "--variant: each must be there once, not a, a",
-        ("--variant", "model.projected_length=8"): "--variant: model.projected_length=8 is not a name; expected is",
-        ("--variant", "../up"): "--variant: ../up is not a name; expected is --variant NAME OVERRIDE …, where NAME",
+        (
+            "--variant",
+            "model.projected_length=8",
+        ): "--variant model.projected_length=8 is not allowed: a name comes first",
+        ("--variant", "../up"): "--variant ../up is not allowed: a name comes first",
         ("--only", "none", "none"): "--only: each must be there once, not none, none",
         ("--pairs", "2", "2"): "--pairs: each must be there once, not 2, 2",
     }.items():

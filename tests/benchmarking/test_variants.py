@@ -28,8 +28,8 @@ def test_variants_have_their_own_overrides_after_those_of_all():
     ("words", "said"),
     [
         (["--variant", "softmax"], "--variant: each must be there once, not linformer, softmax, softmax"),
-        (["--variant", "a|b"], "--variant: a|b is not a name; expected is --variant NAME OVERRIDE …"),
-        (["--variant", ".hidden"], "--variant: .hidden is not a name"),
+        (["--variant", "a|b"], "--variant a|b is not allowed: a name comes first"),
+        (["--variant", ".hidden"], "--variant .hidden is not allowed: a name comes first"),
         (["--seeds", "1", "2", "1"], "--seeds: each must be there once, not 1, 2, 1"),
         (["--learning-rates", "1e-3", "0.001"], "--learning-rates: each must be there once, not 0.001, 0.001"),
         (["--learning-rates", "0"], "--learning-rates: 0 is not allowed"),
