@@ -31,7 +31,7 @@ from .data.shards import data_paths
 from .data.targets import MultiHotDataset, WordTargetDataset
 from .data.tasks import KINDS, SUMMARY_FILE, Task, label_names, own_task, read_summary
 from .data.tokenizer import DICTIONARY_FILE
-from .data.truncation import METHODS, TruncatedDataset
+from .data.truncation import METHODS, TruncatedDataset, limits
 from .errors import UserError, check
 from .model import TokenClassificationHead
 from .system.files import check_data_path
@@ -245,11 +245,11 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         if self.record.kind == "token-label":
             _check_file(Path(cfg.data), f"label/{split}.idx")  # without it nothing says where words begin
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
-        method = "head" if cfg.truncation == "random-crop" and split != "train" else str(cfg.truncation)
+        length, method = limits(cfg)
         truncated = TruncatedDataset(
             dataset,
-            cfg.max_positions if cfg.truncate_to is None else cfg.truncate_to,
-            method,
+            length,
+            str(cfg.truncation) if split == "train" else method,
             dictionary.bos(),
             dictionary.eos(),
             seed=cfg.seed,

@@ -17,7 +17,7 @@ from ..data.prepare.encoding import encode_items
 from ..data.prepare.labelled import Example
 from ..data.prepare.reading import find_files, read_chunks
 from ..data.tokenizer import Tokenizer, load_tokenizer
-from ..data.truncation import kept_tokens
+from ..data.truncation import kept_tokens, limits
 from ..encoder import SentenceEncoder
 from ..errors import UserError
 from ..finetune.prediction import Predictor
@@ -91,7 +91,8 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
     uses = get_attention(options.attention).USES_PROJECTION
     sizes = ("encoder_layers", "encoder_attention_heads", "encoder_embed_dim", "max_positions")
     names = ("attention", *sizes, *(("projection", "sharing", "projected_length") if uses else ()))
-    truncation = str(task.get("truncation", "head"))
+    fine_tuned = task._name in FINE_TUNED
+    longest, truncation = limits(task) if fine_tuned else (options.max_positions, "head")
     about = {"name": "/".join(source.absolute().parts[-2:]), "digest": digest, "updates": updates}
     return Analysed(
         source,
@@ -100,10 +101,10 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         options,
         tokenizer,
         updates,
-        begins=task._name not in FINE_TUNED or task.get("init_token") is not None,
-        fine_tuned=task._name in FINE_TUNED,
-        longest=min(options.max_positions, task.get("truncate_to") or options.max_positions),
-        truncation="head" if truncation == "random-crop" else truncation,  # as the task does outside train
+        begins=not fine_tuned or task.get("init_token") is not None,
+        fine_tuned=fine_tuned,
+        longest=longest,
+        truncation=truncation,
         about=about | {name: getattr(options, name) for name in names},
     )
 

@@ -19,7 +19,7 @@ from ..data.prepare.labelled import Example, encode_columns, encode_words
 from ..data.targets import CUT, UNKNOWN, moved, usual_class
 from ..data.tasks import Task
 from ..data.tokenizer import load_tokenizer
-from ..data.truncation import kept_tokens
+from ..data.truncation import kept_tokens, limits
 from ..errors import UserError
 from ..model import LinformerRobertaModel
 from ..task import TextPredictionTask, read_record
@@ -141,9 +141,8 @@ class Predictor:
 
     def _shortened(self, row: _Row) -> _Row:
         """The row as long as ``text_prediction`` allows; ``sentence_prediction`` has no such options: its head."""
-        cfg, dictionary = self.task.cfg, self.task.source_dictionary
-        length, method = getattr(cfg, "truncate_to", None) or cfg.max_positions, str(getattr(cfg, "truncation", "head"))
-        kept = kept_tokens(row.tokens, length, method, dictionary.bos(), dictionary.eos())
+        dictionary = self.task.source_dictionary
+        kept = kept_tokens(row.tokens, *limits(self.task.cfg), dictionary.bos(), dictionary.eos())
         return _Row(row.tokens[kept], None if row.places is None else moved(row.places, kept))
 
     def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:
