@@ -137,17 +137,17 @@ def _write_looks(
 ) -> None:
     """Where the models look, as numbers, page and pictures: in the first line if the first one was fine-tuned.
 
-    A row is no longer than each of them reads. What a model predicts is said where it reads that very row.
+    A row is no longer than each of them reads.
     """
     from .drawing import draw_first_token, draw_looks
 
-    line = first_line(text)
-    lines = [read_line(model, line) for model in models]
-    row = min(lines, key=len) if models[0].fine_tuned else block[: min(model.longest for model in models)]
+    if models[0].fine_tuned:
+        row, predicted = _classified(first_line(text), models)
+    else:
+        row, predicted = block[: min(model.longest for model in models)], [None] * len(models)
     found = look(models, row, tokens)
-    for shown, model, own in zip(found["models"], models, lines, strict=True):
-        reads_it = model.fine_tuned and torch.equal(own, row)
-        shown["predicted"] = predict_line(model, line) if reads_it else None
+    for shown, said in zip(found["models"], predicted, strict=True):
+        shown["predicted"] = said
     _write(folder / "looks.json", {"made_of": made_of, **found}, indent=None)
     names = " beside ".join(one.about["name"] for one in models)
     note = (
@@ -159,6 +159,14 @@ def _write_looks(
     draw_looks(found, folder / "looks.png")
     if models[0].fine_tuned:
         draw_first_token(found, folder / "looks_first_token.png")
+
+
+def _classified(line: str, models: Sequence[Analysed]) -> tuple[Tensor, list[str | None]]:
+    """A line as the model reads it that cuts it shortest, and what those predict that read this very row."""
+    rows = [read_line(model, line) for model in models]
+    row = min(rows, key=len)
+    reads_it = [model.fine_tuned and torch.equal(own, row) for model, own in zip(models, rows, strict=True)]
+    return row, [predict_line(model, line) if own else None for model, own in zip(models, reads_it, strict=True)]
 
 
 def _write(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:

@@ -109,7 +109,8 @@ def draw_efficiency(rows: Sequence[Row], path: Path) -> None:
         panel.set_title(f"width of {width}")
     for panel in panels[-1]:
         panel.set_xlabel("sequence length n")
-    curves = {curve.get_label(): curve for panel in panels.flat for curve in panel.get_lines()[:-1]}  # the last is at 1
+    labelled = [panel.get_legend_handles_labels() for panel in panels.flat]
+    curves = {label: curve for handles, labels in labelled for curve, label in zip(handles, labels, strict=True)}
     figure.suptitle("multiples of full attention's cost")
     figure.legend(
         curves.values(), curves.keys(), loc="outside lower center", ncols=len(STYLES), frameon=False, fontsize="small"

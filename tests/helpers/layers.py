@@ -67,3 +67,12 @@ def assert_finite_with_nothing_real_in_reach(attention):
     out[:, :1].sum().backward()
     gradients = [x.grad, *(parameter.grad for parameter in attention.parameters() if parameter.grad is not None)]
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def leaving_heads(attention, x):
+    """What leaves the heads of a layer on x, (B, n, d), before the last map: (B, h, n, d_h)."""
+    heads = []
+    attention.join_heads = lambda own: heads.append(own) or x
+    attention(x)
+    del attention.join_heads
+    return heads[0]
