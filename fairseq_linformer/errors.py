@@ -96,6 +96,9 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     Where another error followed from it, the traceback of that error comes first. The exception is a plain Exception:
     fairseq wraps whatever stops it from loading a checkpoint in one, which says less than what it wraps.
     """
+    if kind is KeyboardInterrupt:  # before the first update, or a second time: training.run saves otherwise
+        print("interrupted", file=sys.stderr)
+        return
     from .system.explaining import explain
 
     wrappers = []

@@ -40,6 +40,38 @@ def test_pretraining(name):
         assert tokens == 2**20, "the header's batch arithmetic"
 
 
+NAMES = {
+    "optimization.max_update=7 dataset.num_workers=0 common.cpu=true task.save_interval_minutes=1": "",
+    "model.attention=softmax": "-softmax",
+    "model.attention=softmax model.projected_length=64 optimization.lr=[0.01]": "-softmax-projected_length64-lr0.01",
+    "+preset=near_and_far": "-near_and_far",
+    "+preset=[modern,near_and_far]": "-modern_near_and_far",
+    "+precision=bf16 common.seed=2 optimizer=adam": "-bf16-seed2-adam",
+    "task.mask_prob=0.4 dataset.batch_size=1": "-mask_prob0.4-batch_size1",
+    "model.projected_length='256..64' ++model.local_conv=3": "-projected_length256..64-local_conv3",
+}
+
+
+@pytest.mark.parametrize(("words", "added"), NAMES.items())
+def test_the_folder_of_a_pretraining_tells_what_it_trains(words, added):
+    """Otherwise a comparison finds the first variant's run complete."""
+    cfg = composed("pretrain", "tiny_512", "task.data=data-bin/corpus", *words.split())
+    assert cfg.checkpoint.save_dir == f"runs/tiny_512{added}"
+
+
+def test_the_folder_of_a_fine_tuning_tells_what_it_trains():
+    start = ["task.data=data-bin/tasks/SST-2/", "checkpoint.finetune_from_model=runs/a/b.pt", "recipe=sst_2"]
+    assert composed("finetune", "finetune", *start).checkpoint.save_dir == "runs/SST-2"
+    slower = [*start, "optimization.lr=[3e-5]", "common.seed=2"]
+    assert composed("finetune", "finetune", *slower).checkpoint.save_dir == "runs/SST-2-lr3e_5-seed2"
+
+
+def test_the_name_of_a_folder_is_never_too_long():
+    words = [[f"model.projected_length='{number}{',8' * 200}'"] for number in (1, 2)]
+    names = {composed("pretrain", "tiny_512", "task.data=D", *more).checkpoint.save_dir for more in words}
+    assert len(names) == 2 and all(len(name) < 130 for name in names)
+
+
 @pytest.mark.parametrize("name", PRETRAIN)
 def test_the_modern_preset_changes_the_recipe_of_each(name):
     paper, modern = (composed("pretrain", name, "task.data=DATA", *more) for more in ([], ["+preset=modern"]))

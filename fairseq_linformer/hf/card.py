@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCardData
-from omegaconf import OmegaConf
+from hydra._internal.utils import get_args  # as fairseq-hydra-train itself reads its command line
 
 from ..config import ResolvedConfig, architecture_options
 from ..finetune.results import RESULTS_FILE, SCORES_FILE
-from ..training.launch import LOG_FILE, command_line
+from ..training.launch import command_line
 
 PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
@@ -59,7 +59,7 @@ def model_card(
         _table(architecture_options(options)),
         "## Training",
         _table(dict(_training(state))),
-        *_command(run),
+        *_command(state),
         *_results(run),
     ]
     return "\n\n".join(lines) + "\n"
@@ -87,16 +87,19 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"best {metric} of validation", f"{best}" + (f" (perplexity {2**best:.2f})" if is_loss else "")
 
 
-def _command(run: Path) -> Iterator[str]:
+def _command(state: Mapping[str, Any]) -> Iterator[str]:
     """The command line, with the last parts of paths alone: the others are of the machine."""
-    file = run / LOG_FILE.parent / ".hydra" / "hydra.yaml"
-    if not file.is_file():
+    words = ((state.get("task_state") or {}).get("made_of") or {}).get("command")
+    if not words:
         return
-    hydra: Any = OmegaConf.load(file).hydra
-    folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
-    overrides = [_short(override) for override in hydra.overrides.task]
-    if folders:
-        yield f"```bash\n{command_line(f'{folders[0].name}/{hydra.job.config_name}', *overrides)}\n```"
+    program, *arguments = words
+    if program == "fairseq-hydra-train":
+        hydra = get_args(arguments)
+        config = f"{Path(hydra.config_dir or '').name}/{hydra.config_name}"
+        line = command_line(config, *(_short(override) for override in hydra.overrides))
+    else:
+        line = shlex.join([program, *(Path(word).name or word for word in arguments)])
+    yield f"```bash\n{line}\n```"
 
 
 def _short(override: str) -> str:

@@ -190,6 +190,7 @@ class Progress:
         seconds: of training.
         best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
         vocabulary: the fingerprint of the vocabulary, empty where the checkpoint carries none.
+        made_of: what the training is made of (``record.Record``); empty where the checkpoint does not say.
     """
 
     updates: int
@@ -197,6 +198,7 @@ class Progress:
     seconds: float
     best: float
     vocabulary: dict[str, str]
+    made_of: dict[str, Any]
 
 
 def read_progress(path: Path) -> Progress:
@@ -222,6 +224,7 @@ def read_progress(path: Path) -> Progress:
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
             vocabulary=carried_fingerprint(state.get("task_state")),
+            made_of=dict((state.get("task_state") or {}).get("made_of") or {}),
         )
     except _NOT_OF_FAIRSEQ as error:
         raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error

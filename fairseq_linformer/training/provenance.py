@@ -1,12 +1,14 @@
 """What a training is made of, by content: the composed configuration, the data, and the checkpoint that it starts from.
 
-A run's folder keeps it (``running.RUN_FILE``), and so does every file that describes a result. Names and times decide
-nothing: a folder that moved is the same one, and a file that was replaced under its old name is another.
+The checkpoints of a training carry it, a run of finetune.py keeps it in its folder (``launch.RUN_FILE``), and so does
+every file that describes a result. Names and times decide nothing: a folder that moved is the same one, and a file that
+was replaced under its old name is another.
 """
 
 import hashlib
 import json
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ from typing import Any
 
 from fairseq.dataclass.initialize import hydra_init
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.utils import split_paths
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -26,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..config import OPTIONS
 from ..errors import UserError
+from .checkpoint_files import LAST
 
 _BESIDE = Path(__file__).resolve().parents[2]
 _INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
@@ -37,10 +41,47 @@ _SOURCES = ("task.data", "checkpoint.finetune_from_model", "checkpoint.restore_f
 # What fairseq's defaults take from the machine, wherever they stand in the configuration.
 _MACHINE = ("device_id", "distributed_world_size", "nprocs_per_node")
 SEEDS = ("common.seed", "task.seed")
-_OWN_LAST = "checkpoint_last.pt"  # fairseq's restore_file for the run's own last checkpoint
+
+# What a training may go on with otherwise: its length, and how it is validated, saved, logged and spread over devices.
+# Of these groups, all options but those named, which change what an update computes or which checkpoint is best ...
+_GROUPS_THAT_MAY_CHANGE = {
+    "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
+    "common": ("seed", "fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp"),
+    "dataset": (
+        "max_tokens",
+        "train_subset",
+        "curriculum",
+        "required_batch_size_multiple",
+        "required_seq_len_multiple",
+        "grouped_shuffling",
+        "update_ordered_indices_seed",
+    ),
+    "distributed_training": (),
+    "bmuf": (),
+    "common_eval": (),
+    "eval_lm": (),
+    "generation": (),
+    "interactive": (),
+    "job_logging_cfg": (),
+}
+# ... and of the others these options; rows per update are compared as such (``_rows_per_update``).
+_OPTIONS_THAT_MAY_CHANGE = (
+    "optimization.max_update",
+    "optimization.max_epoch",
+    "optimization.stop_time_hours",
+    "optimization.update_freq",
+    "lr_scheduler.total_num_update",
+    "optimizer.lr",  # which is optimization.lr
+    "lr_scheduler.lr",
+    "task.save_interval_minutes",
+    "model.checkpoint_activations",
+    "model.compile_layers",
+)
+_SAME_OPTIMIZER = {"fused_adam": "adam"}  # each goes on with the other's state
 
 _SHOWN = 3  # options that a message names
 _BLOCK = 1 << 20
+_LARGE, _BLOCKS = 1 << 28, 64
 _composing = threading.Lock()  # Hydra keeps what it composes with in the process
 
 
@@ -69,15 +110,30 @@ class Provenance:
             FileNotFoundError: the data, or the checkpoint, does not exist.
         """
         options = dict(_flat(compose_configuration(config, overrides)))
-        data, start, restored = (options[name] for name in _SOURCES)
-        start = start or (None if restored == _OWN_LAST else restored)
         given = {word.lstrip("+").partition("=")[0] for word in overrides}
         kept = {
             name: value
             for name, value in options.items()
             if name not in (*_PLACES, *_SOURCES) and (name.rpartition(".")[2] not in _MACHINE or name in given)
         }
-        return cls(config, kept, digest_folder(Path(data)), None if start is None else digest_file(Path(start)))
+        start = start_of({name.removeprefix("checkpoint."): value for name, value in options.items()})
+        return cls(config, kept, digest_data(options["task.data"]), None if start is None else digest_file(start))
+
+    @classmethod
+    def of_training(cls, options: Mapping[str, Any], data: str, checkpoint: str | None) -> "Provenance":
+        """What a training goes on with: of its whole configuration, what may not change meanwhile.
+
+        Args:
+            options: the whole configuration, before the model is built, which completes it.
+            data: digest of the data.
+            checkpoint: digest of the checkpoint that it starts from, if any.
+        """
+        flat = dict(_flat(options))
+        kept = {name: value for name, value in flat.items() if not _may_change(name)}
+        kept["optimizer._name"] = _SAME_OPTIMIZER.get(flat["optimizer._name"], flat["optimizer._name"])
+        if flat["dataset.batch_size"] is not None:
+            kept["rows per update (dataset.batch_size x optimization.update_freq x processes)"] = _rows_per_update(flat)
+        return cls("", kept, data, checkpoint)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -113,6 +169,36 @@ class Provenance:
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
         return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **self.configuration}
+
+
+def _may_change(name: str) -> bool:
+    group, _, option = name.partition(".")
+    if not option or name in (*_PLACES, *_SOURCES, *_OPTIONS_THAT_MAY_CHANGE):
+        return True
+    return group in _GROUPS_THAT_MAY_CHANGE and option not in _GROUPS_THAT_MAY_CHANGE[group]
+
+
+def _rows_per_update(options: Mapping[str, Any]) -> str:
+    """Rows of one update on all processes together, in each epoch that has a number of its own."""
+    rows = options["dataset.batch_size"] * options["distributed_training.distributed_world_size"]
+    return ", ".join(f"{rows * times:g}" for times in options["optimization.update_freq"])
+
+
+def start_of(checkpoint_options: Mapping[str, Any]) -> Path | None:
+    """The checkpoint that a training starts from, by the options that name one; None where its weights are new."""
+    start, restored = (checkpoint_options[name] for name in ("finetune_from_model", "restore_file"))
+    start = start or (None if restored == LAST else restored)
+    return None if start is None else Path(start)
+
+
+def typed_command() -> list[str]:
+    """The program's name and arguments of this process, or of the job that Hydra started in it."""
+    if not HydraConfig.initialized():  # fairseq-train, or a process of several that fairseq started
+        return [Path(*sys.argv[:1]).name, *sys.argv[1:]]
+    hydra = HydraConfig.get()
+    folders = [source.path for source in hydra.runtime.config_sources if source.schema == "file"]
+    where = ["--config-dir", folders[0]] if folders else []
+    return ["fairseq-hydra-train", *where, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
 
 
 def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -182,8 +268,27 @@ def _digest_content(path: Path, version: tuple[int, ...]) -> str:
     return digest.hexdigest()
 
 
+def digest_data(folders: str) -> str:
+    """The digest of the folder of a training's data, or of its folders, between colons."""
+    digests = [digest_folder(Path(folder)) for folder in split_paths(folders)]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def _digest_large(file: Path) -> str:
+    """The SHA-256 of a file's size and of blocks spread over it, its ends included: a corpus may have terabytes."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with file.open("rb") as stream:
+        for block in range(_BLOCKS):
+            stream.seek((size - _BLOCK) * block // (_BLOCKS - 1))
+            digest.update(stream.read(_BLOCK))
+    return digest.hexdigest()
+
+
 def digest_folder(folder: Path) -> str:
     """The SHA-256 of the names and digests of all files below a folder, hidden ones excepted.
+
+    Of a file of more than 256 MiB its size counts, and 64 blocks of 1 MiB spread over it.
 
     Raises:
         FileNotFoundError: there is none.
@@ -192,4 +297,6 @@ def digest_folder(folder: Path) -> str:
         raise FileNotFoundError(f"there is no folder {folder}")
     files = [Path(place, name) for place, _, names in os.walk(folder, followlinks=True) for name in names]
     own = {str(file.relative_to(folder)): file for file in files}
-    return _digest({name: digest_file(file) for name, file in own.items() if not Path(name).name.startswith(".")})
+    shown = {name: file for name, file in own.items() if not Path(name).name.startswith(".")}
+    large = {name for name, file in shown.items() if file.stat().st_size > _LARGE}
+    return _digest({name: (_digest_large if name in large else digest_file)(file) for name, file in shown.items()})

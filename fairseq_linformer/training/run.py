@@ -7,6 +7,7 @@ import atexit
 import gc
 import logging
 import math
+import os
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ import torch.distributed.nn.functional  # before there is a process group: its f
 from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
-from fairseq.logging import metrics
+from fairseq.logging import metrics, progress_bar
 from fairseq.models import BaseFairseqModel
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
@@ -40,12 +41,12 @@ from ..model import LinformerRobertaModel
 from ..system.files import LOCK_FILE, lock
 from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
 from .launch_checks import adapt_to_ranks, check_launch
+from .record import Record, is_in
 from .saving import TimedSaving
 from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 
 logger = logging.getLogger(__name__)
 
-STOPPED = 128 + signal.SIGUSR1  # the status of a run that saved and stopped, as a shell names that of a signal
 FEWEST_LOG_LINES = 20  # of a run, so that a short one shows its progress, too
 
 
@@ -91,16 +92,17 @@ class TrainingTask(FairseqTask):
         return fingerprint(self.source_dictionary, Path(split_paths(self.cfg.data)[0]))
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "vocabulary": self.vocabulary}
+        made_of = {} if self.run is None or self.run.record is None else {"made_of": self.run.record.as_state()}
+        return {**super().state_dict(), "vocabulary": self.vocabulary, **made_of}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a checkpoint's state, without the fingerprint of its vocabulary.
+        """Takes a checkpoint's state, without what this class added.
 
         Raises:
             UserError: the checkpoint was trained with another vocabulary than that of the data.
         """
         check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
-        others = {name: value for name, value in (state_dict or {}).items() if name != "vocabulary"}
+        others = {name: value for name, value in (state_dict or {}).items() if name not in ("vocabulary", "made_of")}
         super().load_state_dict(others)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
@@ -151,7 +153,8 @@ class TrainingTask(FairseqTask):
             ) from error
         if self.run is not None:
             self.run.last_loss, self.run.last_size = loss.detach(), size
-            logs["save_is_due"], logs["stop_is_due"] = float(self.run.save_is_due()), float(self.run.stop_is_due)
+            logs["save_is_due"] = float(self.run.save_is_due())
+            logs["stop_is_due"] = float(self.run.stopped_by is not None)
         return loss, size, logs
 
     def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
@@ -185,6 +188,7 @@ class TrainingTask(FairseqTask):
         """Called after fairseq has saved; `path` is the first copy."""
         if self.run is not None:
             self.run.saving.saved(Path(path))
+            self.run.write_record()
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
@@ -225,18 +229,25 @@ def adopt(model: DictConfig, options: Mapping[str, Any]) -> None:
 def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
     """The checkpoint that fairseq will read; None where it begins with new weights.
 
+    A run that started from ``restore_file`` goes on from its own last checkpoint, as one from ``finetune_from_model``
+    does: fairseq would start again. Only an earlier checkpoint of the folder itself is read instead of the last.
+
     Raises:
         FileNotFoundError: the user names one that is not there. fairseq would train from scratch.
     """
     options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
-    if options.restore_file == LAST and last.is_file():
-        return last
     name = "finetune_from_model" if options.restore_file == LAST else "restore_file"
-    if options[name] is None:
+    named = options[name] and Path(options[name])
+    if last.is_file() and (name == "finetune_from_model" or not is_in(last.parent, named)):
+        if name == "restore_file":
+            options.update({"restore_file": LAST, "optimizer_overrides": "{}"})
+            options.update({f"reset_{part}": False for part in ("optimizer", "lr_scheduler", "dataloader", "meters")})
+        return last
+    if named is None:
         return None
-    if not Path(options[name]).is_file():
-        raise FileNotFoundError(f"checkpoint.{name}={options[name]}: there is no such checkpoint")
-    return Path(options[name])
+    if not named.is_file():
+        raise FileNotFoundError(f"checkpoint.{name}={named}: there is no such checkpoint")
+    return named
 
 
 def _join_gloo_threads() -> None:
@@ -275,9 +286,10 @@ class Run:
         self.updates = 0
         self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
         self._then = then
+        self._resumed_from: Progress | None = None
         self._first_update: tuple[float, int] | None = None  # of this process: when it ended, and its number
         self._place = -1  # of a batch among those that this rank computes for an update
-        self.stop_is_due = False  # whether this process was asked to save and stop
+        self.stopped_by: signal.Signals | None = None  # the signal that asked this process to save and stop
         self._stops = False  # whether any rank was
         self._is_master = get_global_rank() == 0
         if get_global_world_size() > 1 and not torch.cuda.is_available():
@@ -285,6 +297,7 @@ class Run:
         asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
         check("checkpoint.write_checkpoints_asynchronously", asynchronous, not asynchronous, "false")
         self._take_folder()
+        self.record = Record(cfg) if self._is_master else None
         self._check_source(vocabulary)
         self._log_often_enough()
         if self._is_master:
@@ -292,14 +305,24 @@ class Run:
         self._stop_on_signal()
 
     def _stop_on_signal(self) -> None:
-        """SIGUSR1, which Slurm can send before a job's time is over, saves a checkpoint and ends the run."""
+        """SIGUSR1, which Slurm can send before a job's time is over, and Ctrl-C save a checkpoint and end the run.
+
+        A second Ctrl-C ends it at once, but not under torchrun, which passes each on to the ranks that have it already.
+        The processes that load data inherit what is done with a signal, and so live on until the checkpoint is written.
+        """
+        main, by_torchrun = os.getpid(), "TORCHELASTIC_RUN_ID" in os.environ
 
         def handle(number: int, frame: Any) -> None:
-            self.stop_is_due = True
+            self.stopped_by = signal.Signals(number)
+            if number == signal.SIGINT and os.getpid() == main and not by_torchrun:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.write(2, b"\nstopping after this update; Ctrl-C again ends the run at once, without a checkpoint\n")
 
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # not that of a launcher
-            signal.signal(signal.SIGUSR1, handle)
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, default in ((signal.SIGUSR1, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+            if signal.getsignal(number) is default:  # not that of a launcher
+                signal.signal(number, handle)
 
     def _take_folder(self) -> None:
         """Locks the folder for as long as this process lives, and mends what a killed run left there."""
@@ -317,10 +340,15 @@ class Run:
             return
         progress = read_progress(source)
         check_same_vocabulary(vocabulary, progress.vocabulary, self.cfg.task.data, str(source))
+        if not is_in(self.folder, source):
+            return
+        if self.record is not None:
+            self.record.check_same(source, progress)
         resumes = source == self.folder / LAST and not self.cfg.checkpoint.reset_optimizer
         if resumes and self._is_complete(progress):
             self._report(progress.updates)
             sys.exit(0)
+        self._resumed_from = progress
 
     def _log_often_enough(self) -> None:
         updates = self.cfg.optimization.max_update
@@ -351,8 +379,29 @@ class Run:
         if place > 0:
             # Not by fairseq's set_torch_seed, which first reads the state of a GPU's generator, and waits for it.
             torch.manual_seed(int(np.random.SeedSequence([self.cfg.common.seed, done, place]).generate_state(1)[0]))
+        if self._resumed_from is not None:
+            self._go_on(self._resumed_from)
         self.updates = done + 1
         self.saving.restore()
+
+    def _go_on(self, progress: Progress) -> None:
+        """Lets what is logged go on where the checkpoint was written: the clock, and TensorBoard's curves.
+
+        fairseq loads the state of a clock that does not run. The points that a killed run drew after its checkpoint are
+        hidden, or each would be there twice.
+        """
+        self._resumed_from = None
+        wall = metrics.get_meter("default", "wall")
+        wall.start_time = time.perf_counter() - progress.seconds
+        logs = self.cfg.common.tensorboard_logdir
+        if self._is_master and logs and Path(logs).is_dir() and progress_bar.SummaryWriter is not None:
+            for curves in filter(Path.is_dir, Path(logs).iterdir()):
+                writer = progress_bar.SummaryWriter(str(curves), purge_step=progress.updates + 1)
+                progress_bar._tensorboard_writers[curves.name] = writer
+
+    def write_record(self) -> None:
+        if self.record is not None:
+            self.record.write()
 
     def save_is_due(self) -> bool:
         """Whether it is time for a checkpoint. The clock of the first rank decides for all."""
@@ -397,10 +446,12 @@ class Run:
         """Ends the process once the checkpoint is written: a launcher that sees one rank end kills the others."""
         last = self.folder / LAST
         if self._is_master:
-            print(f"stopped by SIGUSR1 after update {updates:,}: the same command goes on from {last}", flush=True)
+            then = f"the same command goes on from {last}" if last.is_file() else "nothing was saved"
+            by = "Ctrl-C" if self.stopped_by == signal.SIGINT else signal.SIGUSR1.name
+            print(f"stopped by {by} after update {updates:,}: {then}", flush=True)
         if get_global_world_size() > 1:
             torch.distributed.barrier()
-        sys.exit(STOPPED)
+        sys.exit(128 + (self.stopped_by or signal.SIGUSR1))  # as a shell names the status of a signal
 
     def _report(self, updates: int) -> None:
         """Prints what the run made, and what to type next."""

@@ -2,14 +2,26 @@
 
 fairseq-hydra-train has not read ``common.user_dir`` and imported ``fairseq_linformer`` by then: only a plugin of
 Hydra's can do anything. Hydra looks for plugins in the namespace package ``hydra_plugins`` alone, which is why this
-folder lies beside the package. Every program that uses Hydra imports it, so it is small: it adds one resolver, and does
-nothing else but in fairseq-hydra-train with a --config-dir.
+folder lies beside the package. Every program that uses Hydra imports it, so it is small: it adds two resolvers and a
+launcher, and does nothing else but in fairseq-hydra-train with a --config-dir.
 
 ``${folder_name:PATH}`` is the last part of a path: ``${folder_name:${task.data}}`` is SST-2 for data-bin/tasks/SST-2/.
+
+``${run_name:NAME,${hydra:overrides.task}}`` adds to a name what a command line sets otherwise for the training itself:
+tiny_512-softmax-lr0.0003 for ``model.attention=softmax optimization.lr=[0.0003]``.
+
+``hydra/launcher=processes`` gives each job of a ``--multirun`` a process of its own.
 """
 
+import hashlib
 import os
+import re
+import shlex
+import signal
+import subprocess
 import sys
+import warnings
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -17,10 +29,75 @@ from types import TracebackType
 
 from hydra._internal.utils import get_args  # as fairseq-hydra-train itself reads its command line
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+# What tells one training from another: choices from groups, and options of these. Recipes belong to a task's data.
+_TELLS = re.compile(
+    r"[a-z_]+$|(model|criterion|optimizer|lr_scheduler)\.|task\.(?!data$|save_)|common\.seed$|dataset\.batch_size$"
+    r"|optimization\.(?!max_|stop_)"
+)
+_LONGEST = 120  # characters of a name; file systems allow 255 bytes
+
+
+def run_name(name: str, overrides: Sequence[str]) -> str:
+    """A folder's name for a run: `name`, values of choices and of ``model.attention``, other options with theirs."""
+    parts = []
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if not _TELLS.match(key) or key == "recipe":
+            continue
+        option = key.rpartition(".")[2] if "." in key and key != "model.attention" else ""
+        parts.append(option + re.sub(r"[^\w.]+", "_", value).strip("_."))
+    whole = "-".join([name, *filter(None, parts)])
+    if len(whole) <= _LONGEST:
+        return whole
+    return f"{whole[: _LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
 OmegaConf.register_new_resolver("folder_name", lambda path: Path(os.path.abspath(path)).name, replace=True)
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
+class ProcessLauncher(Launcher):
+    """Runs the jobs of a ``--multirun`` one after the other, each as the command line that it stands for.
+
+    Hydra's own launcher calls fairseq again in the same process, where it keeps the best loss, the open TensorBoard
+    files and the locks of the job before.
+    """
+
+    def setup(self, *, hydra_context: object, task_function: object, config: object) -> None:
+        args = get_args()
+        self._command = [*sys.argv[:1], "--config-dir", args.config_dir, "--config-name", args.config_name]
+        self._added = {"HYDRA_FULL_ERROR"} if sys.excepthook is _report else set()  # with it, a job keeps its traceback
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        failed, common = [], set.intersection(*map(set, job_overrides))
+        environment = {name: value for name, value in os.environ.items() if name not in self._added}
+        signal.signal(signal.SIGINT, lambda number, frame: None)  # which the job has too: it saves, and is waited for
+        for number, overrides in enumerate(job_overrides, 1):
+            shown = shlex.join(word for word in overrides if word not in common)
+            print(f"job {number} of {len(job_overrides)}: {shown}", flush=True)
+            command = [sys.executable, *self._command, *overrides]
+            status = subprocess.run(command, check=False, env=environment).returncode
+            if status in (128 + signal.SIGINT, -signal.SIGINT):
+                sys.exit(128 + signal.SIGINT)
+            if status:
+                failed.append(shown)
+        if failed:
+            sys.exit(f"error: {len(failed)} of {len(job_overrides)} jobs failed: {'; '.join(failed)}")
+        return [JobReturn(overrides=overrides, status=JobStatus.COMPLETED) for overrides in job_overrides]
+
+
+ConfigStore.instance().store(
+    group="hydra/launcher",
+    name="processes",
+    node={"_target_": f"{__name__}.{ProcessLauncher.__name__}"},
+    provider="fairseq_linformer",
+)
 
 
 class FairseqLinformerPlugin(SearchPathPlugin):
@@ -30,6 +107,7 @@ class FairseqLinformerPlugin(SearchPathPlugin):
         if Path(*sys.argv[:1]).stem != "fairseq-hydra-train":
             return
         args = get_args()
+        warnings.filterwarnings("ignore", r"\s*'.*' is validated against ConfigStore schema")  # fairseq's doing
         if asks_for_cpu(args.overrides):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU in sight fairseq clips and joins processes there
         if args.config_dir is None:
@@ -66,6 +144,9 @@ def check_config_name(folder: Path, name: str) -> None:
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if kind is KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return
     from fairseq_linformer.errors import report
 
     report(kind, error, trace)

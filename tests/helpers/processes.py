@@ -1,12 +1,18 @@
-"""Processes to wait for, and a server of files."""
+"""Processes to start, to signal and to wait for, and a server of files."""
 
 import contextlib
 import functools
 import http.server
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from tests.helpers import ROOT
 
 
 @contextlib.contextmanager
@@ -38,3 +44,21 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline, "60 seconds have passed"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def started(command: list, log: Path, **environment: str) -> Iterator[subprocess.Popen]:
+    """A command line of this environment in a process group of its own, which ends with the block."""
+    program, *words = map(str, command)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [program, *words], env=environment, cwd=log.parent, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,13 +1,15 @@
 """What is left out of fairseq's log, and what is not."""
 
 import logging
+import warnings
+from argparse import Namespace
 
 import pytest
-from hydra.core.hydra_config import HydraConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import nn
 
-import fairseq_linformer  # noqa: F401 (leaves it out)
+from fairseq_linformer.system.console import hide_noise
 
 
 @pytest.mark.parametrize(
@@ -31,9 +33,32 @@ def test_no_warning_is_left_out(caplog):
     assert caplog.records
 
 
-@pytest.mark.parametrize("hydra", [True, False])
-def test_options_are_left_out_where_hydra_writes_them_to_a_file(caplog, monkeypatch, hydra):
-    monkeypatch.setattr(HydraConfig, "initialized", lambda: hydra)
+@pytest.mark.parametrize("program", ["train", "validate"])
+def test_the_configuration_is_left_out(caplog, program):
+    """Which is one line of 8,000 characters; a run's folder has it as config.yaml."""
     caplog.set_level(logging.INFO)
-    logging.getLogger("fairseq_cli.train").info(OmegaConf.create({"a": 1}))
-    assert bool(caplog.records) != hydra
+    logging.getLogger(f"fairseq_cli.{program}").info(OmegaConf.create({"a": 1}))
+    assert not caplog.records
+
+
+def test_a_log_file_has_it_all(caplog, tmp_path, monkeypatch):
+    file = logging.FileHandler(tmp_path / "log")
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers, file])
+    caplog.set_level(logging.INFO)
+    for line in ("detected shared parameter: a <- b", "Loaded checkpoint a.pt"):
+        logging.getLogger("fairseq.trainer").info(line)
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "detected shared parameter: a <- b",
+        "Loaded checkpoint a.pt",
+    ]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.filterwarnings("default")
+def test_hydras_warnings_about_fairseq_are_left_out():
+    """Twenty lines at each start of fairseq-train and fairseq-validate."""
+    with warnings.catch_warnings(record=True) as shown:
+        hide_noise()
+        convert_namespace_to_omegaconf(Namespace(task=None, arch=None))
+        warnings.warn("another", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["another"]

@@ -5,20 +5,18 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fairseq_linformer.checkpoint import read_checkpoint
-from fairseq_linformer.training.run import STOPPED
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, by_torchrun, run, with_flags, with_hydra
-from tests.helpers.processes import wait_until
+from tests.helpers.processes import started, wait_until
 
 RANKS = 2
+STOPPED = 128 + signal.SIGUSR1
 UPDATES = 24
 TWICE = "optimization.update_freq=[2]"  # one rank, as many rows per update as two
 JOINED = {"distributed_init_method": "env://", "distributed_world_size": RANKS, "distributed_rank": -1}
@@ -61,24 +59,6 @@ def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone,
         words = [*command, f"checkpoint.save_dir={folder}", f"optimization.max_update={updates}"]
         run(*(by_torchrun(ranks, words) if ranks == RANKS else [*words, TWICE]), cwd=tmp_path)
     assert_same_weights(tmp_path / "resumed", tmp_path / "straight")
-
-
-@contextlib.contextmanager
-def started(command: list, log: Path, **environment: str) -> Iterator[subprocess.Popen]:
-    """A command line of this environment in a process group of its own, which ends with the block."""
-    program, *words = map(str, command)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [program, *words], env=environment, cwd=log.parent, stdout=output, stderr=output, start_new_session=True
-        )
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def pid_of(rank: int, launcher: int) -> int:

@@ -15,6 +15,7 @@ from fairseq_linformer.attention import get_attention
 from fairseq_linformer.config import LinformerRobertaConfig, architecture_options
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.run import Run, TrainingTask, adopt
+from tests.helpers import ROOT
 from tests.helpers.checkpoints import state
 from tests.helpers.configs import composed
 
@@ -29,9 +30,13 @@ def config(folder, **changes):
             "write_checkpoints_asynchronously": False,
             "best_checkpoint_metric": "loss",
         },
-        "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0},
+        "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0, "update_freq": [1]},
+        "optimizer": {"_name": "adam"},
+        "model": {"_name": "another"},
+        "dataset": {"batch_size": 1},
+        "distributed_training": {"distributed_world_size": 1},
         "common": {"log_interval": 100},
-        "task": {"data": "data", "save_interval_minutes": 15},
+        "task": {"data": str(ROOT / "configs/precision"), "save_interval_minutes": 15},
     }
     return OmegaConf.merge(options, OmegaConf.from_dotlist([f"{name}={value}" for name, value in changes.items()]))
 

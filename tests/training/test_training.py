@@ -1,14 +1,17 @@
 """The real command lines: fairseq-train, fairseq-hydra-train, fairseq-validate, Python; resume; bad checkpoints."""
 
 import math
+import os
 import re
 import shutil
+import signal
 
 import pytest
 import torch
 from fairseq.data import data_utils
 from fairseq.tasks import setup_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import read_checkpoint
@@ -16,6 +19,7 @@ from fairseq_linformer.system.files import lock
 from fairseq_linformer.training.evaluation import masked_lm_perplexity, perplexity_of_frequencies
 from tests.helpers import ROOT
 from tests.helpers.commands import last_line, run, with_flags, with_hydra
+from tests.helpers.processes import started, wait_until
 
 
 def parameters(folder, name="checkpoint_last.pt"):
@@ -137,6 +141,7 @@ def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_p
     schedule = ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=5", "lr_scheduler.total_num_update=60"]
     paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
     command = [*FINETUNE, *schedule, *paths, "common.cpu=true", "dataset.num_workers=0"]
+    command += ["checkpoint.save_dir=runs/SST-2"]
     run(*command, "optimization.max_update=20", cwd=tmp_path)
     output = run(*command, "optimization.max_update=60", cwd=tmp_path)
     assert "Loaded checkpoint runs/SST-2/checkpoint_last.pt" in output
@@ -187,6 +192,80 @@ def test_a_complete_run_says_so_and_changes_nothing(trained, tmp_path):
     output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path)
     assert "complete: 6 updates\nbest checkpoint: run/checkpoint_best.pt, perplexity" in output
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")} == before
+
+
+def test_a_run_is_not_complete_nor_continued_for_another_configuration(trained, tmp_path):
+    """Whoever compares attentions would compare one with itself; and the record stays that of the training."""
+    shutil.copytree(trained / "hydra", tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
+    assert "attention: linformer" in before[tmp_path / "run/config.yaml"].decode()
+    for updates, words, said in (
+        (6, ["model.attention=softmax"], "model.attention was linformer, is softmax"),
+        (7, ["task.mask_prob=0.4"], "task.mask_prob was 0.15, is 0.4"),
+    ):
+        output = run(*with_hydra(trained / "data", "run", updates, *words), cwd=tmp_path, status=1)
+        assert last_line(output).startswith(f"error: run holds a run with other settings ({said}): name another")
+    output = run(*with_flags(trained / "data", "run", 6, "--mask-prob", 0.4), cwd=tmp_path, status=1)
+    assert "task.mask_prob was 0.15, is 0.4" in last_line(output)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
+
+
+def test_a_run_from_another_ones_checkpoint_goes_on_from_its_own(trained, tmp_path):
+    """As the refusal advises. fairseq would start again from the other's, and write over its own."""
+    start = f"checkpoint.restore_file={trained / 'hydra/checkpoint_last.pt'}"
+    for updates, loaded in ((7, trained / "hydra"), (8, "run")):
+        output = run(*with_hydra(trained / "data", "run", updates, start, "task.mask_prob=0.4"), cwd=tmp_path)
+        assert f"Loaded checkpoint {loaded}/checkpoint_last.pt (epoch 1 @ {updates - 1} updates)" in output
+
+
+def test_jobs_of_a_multirun_leave_nothing_to_each_other(trained, tmp_path):
+    """In one process the second would keep the first one's best loss, and have no best checkpoint and no curves."""
+    run(*with_hydra(trained / "data", "runs/${common.seed}", 2, "common.seed=1,2", "--multirun"), cwd=tmp_path)
+    files = [sorted(path.name for path in (tmp_path / "runs" / seed).rglob("*.pt")) for seed in "12"]
+    assert files[0] == files[1] and "checkpoint_best.pt" in files[0]
+    curves = [sorted(path.parent.name for path in (tmp_path / "runs" / seed).rglob("events.*")) for seed in "12"]
+    assert curves[0] == curves[1] == ["train", "train_inner", "valid"]
+    run(*with_hydra(trained / "data", "alone", 2, "common.seed=2"), cwd=tmp_path)
+    assert_same_training(parameters(tmp_path / "alone"), parameters(tmp_path / "runs/2"))
+
+
+def test_a_job_of_a_multirun_that_fails_is_named_and_the_others_run(trained, tmp_path):
+    words = ["model.attention=linformer,softmax,sparse", "--multirun"]
+    output = run(*with_hydra(trained / "data", "run", 2, *words), cwd=tmp_path, status=1)
+    assert output.count("run holds a run with other settings (model.attention was linformer, is s") == 2
+    assert last_line(output) == "error: 2 of 3 jobs failed: model.attention=softmax; model.attention=sparse"
+    assert "Traceback" not in output
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(trained, tmp_path):
+    settings = ["dataset.num_workers=1", "checkpoint.save_interval_updates=9999"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    with started(with_hydra(trained / "data", "run", 5000, *settings), tmp_path / "log") as process:
+        wait_until(lambda: "num_updates=250," in (tmp_path / "log").read_text())
+        os.killpg(process.pid, signal.SIGINT)  # to all of its processes, as a terminal does
+        assert process.wait(60) == 128 + signal.SIGINT
+    output = (tmp_path / "log").read_text()
+    said = r"stopped by Ctrl-C after update ([\d,]+): the same command goes on from run/checkpoint_last.pt"
+    updates = int(re.fullmatch(said, last_line(output))[1].replace(",", ""))
+    assert "Traceback" not in output
+    assert parameters(tmp_path / "run")["optimizer_history"][-1]["num_updates"] == updates
+
+
+def test_logs_go_on_where_the_checkpoint_was_written(trained, tmp_path):
+    """The clock counts on, and TensorBoard draws no point twice, though the killed run was past its checkpoint."""
+    settings = ["checkpoint.keep_interval_updates=-1", "common.tensorboard_logdir=curves"]
+    run(*with_hydra(trained / "data", "run", 6, *settings), cwd=tmp_path)
+    shutil.copy(tmp_path / "run/checkpoint_1_3.pt", tmp_path / "run/checkpoint_last.pt")
+    state = parameters(tmp_path / "run")
+    state["extra_state"]["previous_training_time"] = 1000.0
+    torch.save(state, tmp_path / "run/checkpoint_last.pt")
+    output = run(*with_hydra(trained / "data", "run", 6, *settings), cwd=tmp_path)
+    walls = [int(seconds) for seconds in re.findall(r" wall=(\d+)", output)]
+    assert len(walls) == 3 and all(1000 <= seconds < 1600 for seconds in walls)
+    for name in ("train_inner", "valid"):
+        events = EventAccumulator(str(tmp_path / "curves" / name)).Reload()
+        steps = [event.step for event in events.Scalars("loss")]
+        assert steps == ([1, 2, 3, 4, 5, 6] if name == "train_inner" else [3, 6])
 
 
 def test_a_model_built_from_a_checkpoints_configuration_is_no_training(trained):

@@ -1,0 +1,129 @@
+"""What a run may go on with, and what is another run. The command lines: test_training.py."""
+
+import json
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fairseq_linformer.training import provenance
+from fairseq_linformer.training.checkpoint_files import LAST, read_progress
+from fairseq_linformer.training.provenance import digest_data, digest_folder
+from fairseq_linformer.training.record import Record
+from tests.helpers.checkpoints import state
+from tests.helpers.configs import composed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Composes a training; what it is made of is written to a checkpoint where `saved`, else compared with it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.bin").write_text("text")
+
+    def made(*words, config=("pretrain", "tiny_512"), saved=False):
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        cfg = composed(*config, f"task.data={tmp_path / 'data'}", f"checkpoint.save_dir={folder}", *words)
+        cfg.common.user_dir = ""  # ${hydra:…}: found where --config-dir names the folder
+        OmegaConf.resolve(cfg)
+        record = Record(cfg)
+        if saved:
+            # A checkpoint holds plain data, and JSON what its readers understand.
+            task_state = {"made_of": json.loads(json.dumps(record.as_state()))}
+            torch.save(state(5, task_state=task_state), folder / LAST)
+        record.check_same(folder / LAST, read_progress(folder / LAST))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optimization.max_update=2000", "optimization.stop_time_hours=1"],
+        ["optimization.max_update=2000", "lr_scheduler.total_num_update=3000"],
+        ["dataset.validate_interval_updates=7", "dataset.max_valid_steps=3", "dataset.batch_size_valid=3"],
+        ["checkpoint.save_interval_updates=7", "checkpoint.keep_interval_updates=3", "task.save_interval_minutes=1"],
+        ["common.log_format=json", "common.tensorboard_logdir=elsewhere", "common.log_interval=3", "common.cpu=true"],
+        ["dataset.num_workers=5", "model.checkpoint_activations=true"],
+        ["dataset.data_buffer_size=5", "model.compile_layers=true"],
+        ["distributed_training.distributed_world_size=2", "dataset.batch_size=1"],
+        ["dataset.batch_size=1", "optimization.update_freq=[2]", "distributed_training.ddp_backend=legacy_ddp"],
+        ["optimizer=adam"],
+    ],
+)
+def test_a_run_goes_on_with(record, words):
+    record(saved=True)
+    record(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["model.attention=softmax"], "model.attention was linformer, is softmax"),
+        (["+preset=near_and_far"], "model.linformer_window was None, is 128"),
+        (["+preset=modern"], "lr_scheduler._name was polynomial_decay, is trapezoidal"),
+        (["optimization.lr=[0.0003]"], r"\(optimization.lr was \[0.001\], is \[0.0003\]\)"),
+        (["task.mask_prob=0.4", "optimization.max_update=1210"], r"\(task.mask_prob was 0.15, is 0.4\)"),
+        (["common.seed=2"], "common.seed was 1, is 2"),
+        (["+precision=bf16"], "common.bf16 was False, is True"),
+        (["optimizer.weight_decay=0.1"], "optimizer.weight_decay was 0.01, is 0.1"),
+        (["dataset.batch_size=4"], r"rows per update \(.*\) was 2, is 4"),
+        (["checkpoint.best_checkpoint_metric=ppl"], "checkpoint.best_checkpoint_metric was loss, is ppl"),
+        (["lr_scheduler=trapezoidal"], "lr_scheduler._name was polynomial_decay, is trapezoidal"),
+    ],
+)
+def test_another_run_is_refused(record, words, said):
+    """By the option, its value then and now; with what can be done."""
+    record(saved=True)
+    with pytest.raises(ValueError, match=rf"run holds a run with other settings .*{said}.*checkpoint.restore_file="):
+        record(*words)
+
+
+def test_replaced_data_is_another_run(record, tmp_path):
+    record(saved=True)
+    (tmp_path / "data" / "train.bin").write_text("next")
+    with pytest.raises(ValueError, match="the data has other content"):
+        record()
+
+
+def test_the_checkpoint_that_it_started_from_is_part_of_a_run(record, tmp_path):
+    """Where that is gone, the run goes on, and still knows it."""
+    for name in ("one", "other"):
+        torch.save(state(3, name=name), tmp_path / f"{name}.pt")
+    started = {name: f"checkpoint.finetune_from_model={tmp_path / name}.pt" for name in ("one", "other", "gone")}
+    record(started["one"], saved=True)
+    record(started["one"])
+    for words in ([started["other"]], []):
+        with pytest.raises(ValueError, match="the checkpoint that it starts from has other content"):
+            record(*words)
+    record(started["gone"])
+    record(f"checkpoint.restore_file={tmp_path / 'run' / LAST}")
+
+
+def test_a_checkpoint_without_a_record_is_continued(record, tmp_path):
+    """One that fairseq alone wrote."""
+    (tmp_path / "run").mkdir()
+    torch.save(state(5), tmp_path / "run" / LAST)
+    record()
+
+
+def test_a_large_file_counts_by_its_size_and_blocks_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "_LARGE", 1000)
+    monkeypatch.setattr(provenance, "_BLOCK", 10)
+    file = tmp_path / "train.bin"
+    digests = set()
+    for content in (b"1" * 2000, b"1" * 2001, b"2" + b"1" * 1999, b"1" * 1999 + b"2", b"1" * 1000 + b"2" * 1000):
+        file.write_bytes(content)
+        digests.add(digest_folder(tmp_path))
+    assert len(digests) == 5
+
+
+def test_folders_between_colons_count_in_their_order(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.bin").write_text(name)
+    a, b = (str(tmp_path / name) for name in "ab")
+    assert digest_data(a) == digest_folder(tmp_path / "a")
+    assert len({digest_data(a), digest_data(b), digest_data(f"{a}:{b}"), digest_data(f"{b}:{a}")}) == 4
