@@ -43,8 +43,10 @@ _MACHINE = ("device_id", "distributed_world_size", "nprocs_per_node")
 SEEDS = ("common.seed", "task.seed")
 
 # What a training may go on with otherwise: its length, and how it is validated, saved, logged and spread over devices.
-# Of these groups, all options but those named, which change what an update computes or which checkpoint is best ...
-_GROUPS_THAT_MAY_CHANGE = {
+# Of these groups all options decide what an update computes, but for those below; of the next only those named; of all
+# others none. Rows per update are compared as such (``_rows_per_update``).
+_GROUPS_THAT_DECIDE = ("model", "task", "criterion", "optimizer", "optimization", "lr_scheduler")
+_OPTIONS_THAT_DECIDE = {
     "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
     "common": ("seed", "fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp"),
     "dataset": (
@@ -56,15 +58,7 @@ _GROUPS_THAT_MAY_CHANGE = {
         "grouped_shuffling",
         "update_ordered_indices_seed",
     ),
-    "distributed_training": (),
-    "bmuf": (),
-    "common_eval": (),
-    "eval_lm": (),
-    "generation": (),
-    "interactive": (),
-    "job_logging_cfg": (),
 }
-# ... and of the others these options; rows per update are compared as such (``_rows_per_update``).
 _OPTIONS_THAT_MAY_CHANGE = (
     "optimization.max_update",
     "optimization.max_epoch",
@@ -173,9 +167,9 @@ class Provenance:
 
 def _may_change(name: str) -> bool:
     group, _, option = name.partition(".")
-    if not option or name in (*_PLACES, *_SOURCES, *_OPTIONS_THAT_MAY_CHANGE):
-        return True
-    return group in _GROUPS_THAT_MAY_CHANGE and option not in _GROUPS_THAT_MAY_CHANGE[group]
+    if group in _GROUPS_THAT_DECIDE:
+        return not option or name in (*_PLACES, *_SOURCES, *_OPTIONS_THAT_MAY_CHANGE)
+    return option not in _OPTIONS_THAT_DECIDE.get(group, ())
 
 
 def _rows_per_update(options: Mapping[str, Any]) -> str:
