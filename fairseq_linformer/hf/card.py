@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from ..config import ResolvedConfig, architecture_options
 from ..finetune.results import RESULTS_FILE, SCORES_FILE
+from ..training.checkpoint_files import updates_of_training
 from ..training.launch import LOG_FILE, command_line
 
 PIPELINES: dict[str | None, str] = {
@@ -76,7 +77,7 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "data", data.name
     if (data / SUMMARY).is_file():
         yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
-    yield "updates", sum(part["num_updates"] for part in state.get("optimizer_history") or ())
+    yield "updates", f"{updates_of_training(state):,}"
     for name in ("lr", "update_freq"):
         yield name, ", ".join(map(str, cfg.optimization[name]))
     yield "batch size", f"{cfg.dataset.batch_size} rows per device and step"

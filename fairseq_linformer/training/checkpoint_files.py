@@ -15,7 +15,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -215,9 +215,9 @@ def read_progress(path: Path) -> Progress:
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} {RUNS_CODE}") from error
     try:
-        history, extra = state["optimizer_history"][-1], state["extra_state"]
+        updates, extra = updates_of_training(state), state["extra_state"]
         return Progress(
-            updates=int(history.get("num_updates", 0)),
+            updates,
             next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
@@ -225,6 +225,15 @@ def read_progress(path: Path) -> Progress:
         )
     except _NOT_OF_FAIRSEQ as error:
         raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error
+
+
+def updates_of_training(state: Mapping[str, Any]) -> int:
+    """The updates of the training that a checkpoint is of, resumed or not.
+
+    fairseq adds an entry to the history in every process. It counts from the training's first update, so the entries
+    before it are the same updates, or those of the checkpoint that the training started from.
+    """
+    return int(state["optimizer_history"][-1].get("num_updates", 0))
 
 
 def mend_last_checkpoint(folder: Path) -> None:
