@@ -24,6 +24,7 @@ import torch
 from iopath.common.file_io import NativePathHandler
 
 from ..errors import UserError
+from ..system.state import check_plain
 from .vocabulary import carried_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -138,16 +139,30 @@ def check_whole(path: Path) -> None:
     """Checks that a checkpoint is as it was written.
 
     torch writes a zip archive with a checksum of every tensor, but does not compare it on reading. Files of torch
-    before 1.6 have no checksums: of these only the beginning is checked.
+    before 1.6 have no checksums.
 
     Raises:
         DamagedCheckpointError: the file is not a checkpoint, or has changed.
         FileNotFoundError: there is no such file.
+        UserError: its configuration refers to something outside of it.
     """
-    if not _is_old(path):
+    with contextlib.suppress(pickle.UnpicklingError):  # this content is refused when it is read
+        _read(path)
+
+
+def _read(path: Path) -> Any:
+    """The content of a checkpoint, whose configuration refers to nothing; its tensors stay in the file where it is a
+    zip archive.
+    """
+    if _is_old(path):
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    else:
         _check_sums(path)
-        with contextlib.suppress(pickle.UnpicklingError):  # this content is refused when it is read
-            _read_mapped(path)
+        content = _read_mapped(path)
+    if isinstance(content, dict):
+        for name in ("cfg", "args"):
+            check_plain(content.get(name), str(path))
+    return content
 
 
 def _check_sums(path: Path) -> None:
@@ -207,11 +222,7 @@ def read_progress(path: Path) -> Progress:
         UserError: it is not a fairseq checkpoint, or holds what could run code on loading.
     """
     try:
-        if _is_old(path):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            _check_sums(path)
-            state = _read_mapped(path)
+        state = _read(path)
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} {RUNS_CODE}") from error
     try:

@@ -34,8 +34,8 @@ def test_updates_are_those_of_the_training_however_often_it_was_resumed(corpus, 
     run("scripts/prepare_glue.py", *words, cwd=tmp_path)
     start = f"checkpoint.finetune_from_model={tmp_path}/pretrained/checkpoint_last.pt"
     words = ["--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", "recipe=sst_2", start]
-    words += [f"task.data={tmp_path}/tasks/SST-2", "checkpoint.save_dir=tuned", "common.cpu=true", "dataset.num_workers=0"]
-    words += ["optimization.max_epoch=0", "lr_scheduler.warmup_updates=1"]
+    words += [f"task.data={tmp_path}/tasks/SST-2", "checkpoint.save_dir=tuned", "common.cpu=true"]
+    words += ["dataset.num_workers=0", "optimization.max_epoch=0", "lr_scheduler.warmup_updates=1"]
     for updates, out in ((1, "2"), (4, "3")):
         run("fairseq-hydra-train", *words, f"optimization.max_update={updates}", cwd=tmp_path)
         assert updates_of(tmp_path / "tuned", "checkpoint_last.pt", tmp_path / out) == updates
