@@ -15,7 +15,7 @@ from ..config import OPTIONS, PER_LAYER
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
-from ..system.files import staged_folder
+from ..system.files import leaves_folder, staged_folder
 from ..system.state import check_plain, read_state
 from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
@@ -78,7 +78,7 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
         files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     weights: dict[str, Tensor] = {}
     for name in sorted(files):
-        if not (source / name).is_file():
+        if leaves_folder(name) or not (source / name).is_file():
             raise FileNotFoundError(f"{source} holds no {name}: transformers writes it with save_pretrained")
         weights |= load_file(source / name)
     return weights

@@ -4,9 +4,10 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from ..errors import UserError, one_line
@@ -69,6 +70,22 @@ def check_path(path: Path | str) -> None:
         raise UserError(
             f"{one_line(path)}: a path with ${{ in it is not allowed: fairseq takes that for an option's name"
         )
+
+
+A_NAME = "letters, digits, -, _ and . alone, the first neither - nor ., and at most 200 bytes"
+
+
+def is_name(name: str) -> bool:
+    """Whether a name that someone else may have given can be that of a file or a folder, and stand in an override."""
+    return (
+        bool(re.fullmatch(r"\w[\w.-]*", name)) and len(name.encode()) <= 200
+    )  # file systems allow 255, endings included
+
+
+def leaves_folder(name: str) -> bool:
+    """Whether a path that someone else's file names leads out of its folder, on any system."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return path.is_absolute() or ".." in path.parts or bool(re.match(r"[A-Za-z]:", name))
 
 
 def check_data_path(path: Path) -> None:
