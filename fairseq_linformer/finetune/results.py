@@ -16,6 +16,7 @@ from ..config import ResolvedConfig
 from ..data.tasks import SUMMARY_FILE, TASKS, Task, read_summary
 from ..errors import UserError
 from ..system.files import leaves_folder, write_whole
+from ..system.markdown import cell
 from ..system.state import read_state
 from ..training.launch import FINE_TUNING, RUN_FILE, read_run
 from ..training.provenance import Provenance, digest_file, digest_folder
@@ -131,7 +132,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
         if row["values"]:
             spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
             cells = [f"{row['mean']:.1f}{spread}", f"{row['median']:.1f}", str(len(row["values"]))]
-        name = f"{row['task']} ({row['title']})" if row["title"] else row["task"]
+        name = f"{row['task']} ({cell(row['title'])})" if row["title"] else row["task"]
         baseline = "" if row["baseline"] is None else f"{row['baseline']:.1f}"
         lines.append("| " + " | ".join([name, row["metric"], *cells, baseline, row["paper"]]) + " |")
     return "\n".join(lines) + "\n"

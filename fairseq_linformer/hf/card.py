@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from ..config import ResolvedConfig, architecture_options
 from ..finetune.results import RESULTS_FILE, SCORES_FILE
+from ..system.markdown import cell
 from ..training.checkpoint_files import updates_of_training
 from ..training.launch import LOG_FILE, command_line
 
@@ -67,7 +68,7 @@ def model_card(
 
 
 def _table(rows: Mapping[str, Any]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+    return "\n".join(["| | |", "|---|---|", *(f"| {cell(name)} | {cell(value)} |" for name, value in rows.items())])
 
 
 def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -114,4 +115,4 @@ def _results(run: Path) -> Iterator[str]:
         yield _table({f"{split}: {name}": f"{value:.1f}" for split, of in scores.items() for name, value in of.items()})
     elif table.is_file():
         yield "## Results after fine-tuning"
-        yield table.read_text(encoding="utf-8").strip()
+        yield table.read_text(encoding="utf-8").strip().replace("<", "&lt;")

@@ -72,14 +72,13 @@ def check_path(path: Path | str) -> None:
         )
 
 
-A_NAME = "letters, digits, -, _ and . alone, the first neither - nor ., and at most 200 bytes"
+LONGEST_NAME = 200  # bytes: file systems allow 255, and a name gets endings
+A_NAME = f"letters, digits, -, _ and . alone, the first neither - nor ., and at most {LONGEST_NAME} bytes"
 
 
 def is_name(name: str) -> bool:
     """Whether a name that someone else may have given can be that of a file or a folder, and stand in an override."""
-    return (
-        bool(re.fullmatch(r"\w[\w.-]*", name)) and len(name.encode()) <= 200
-    )  # file systems allow 255, endings included
+    return bool(re.fullmatch(r"\w[\w.-]*", name)) and len(name.encode()) <= LONGEST_NAME
 
 
 def leaves_folder(name: str) -> bool:
