@@ -14,6 +14,7 @@ from ..finetune.results import RESULTS_FILE, SCORES_FILE
 from ..system.markdown import cell
 from ..training.checkpoint_files import updates_of_training
 from ..training.launch import LOG_FILE, command_line
+from ..training.origins import carried_origins
 
 PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
@@ -78,6 +79,9 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "data", data.name
     if (data / SUMMARY).is_file():
         yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
+    if origins := carried_origins(state.get("task_state")):
+        named = ", then ".join(f"{one['source']} (SHA-256 {one['sha256']})" for one in origins)
+        yield "converted by convert_roberta.py from", named
     yield "updates", f"{updates_of_training(state):,}"
     for name in ("lr", "update_freq"):
         yield name, ", ".join(map(str, cfg.optimization[name]))

@@ -25,6 +25,7 @@ from iopath.common.file_io import NativePathHandler
 
 from ..errors import UserError
 from ..system.state import check_plain
+from .origins import Origin, carried_origins
 from .vocabulary import carried_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -205,6 +206,7 @@ class Progress:
         seconds: of training.
         best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
         vocabulary: the fingerprint of the vocabulary, empty where the checkpoint carries none.
+        origins: what its model was converted from.
     """
 
     updates: int
@@ -212,6 +214,7 @@ class Progress:
     seconds: float
     best: float
     vocabulary: dict[str, str]
+    origins: list[Origin]
 
 
 def read_progress(path: Path) -> Progress:
@@ -233,6 +236,7 @@ def read_progress(path: Path) -> Progress:
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
             vocabulary=carried_fingerprint(state.get("task_state")),
+            origins=carried_origins(state.get("task_state")),
         )
     except _NOT_OF_FAIRSEQ as error:
         raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error

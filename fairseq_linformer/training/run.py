@@ -40,6 +40,7 @@ from ..model import LinformerRobertaModel
 from ..system.files import LOCK_FILE, lock
 from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
 from .launch_checks import adapt_to_ranks, check_launch
+from .origins import ORIGINS, Origin
 from .saving import TimedSaving
 from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 
@@ -91,16 +92,17 @@ class TrainingTask(FairseqTask):
         return fingerprint(self.source_dictionary, Path(split_paths(self.cfg.data)[0]))
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "vocabulary": self.vocabulary}
+        origins = {ORIGINS: self.run.origins} if self.run is not None and self.run.origins else {}
+        return {**super().state_dict(), "vocabulary": self.vocabulary, **origins}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a checkpoint's state, without the fingerprint of its vocabulary.
+        """Takes a checkpoint's state, without what this class adds to it.
 
         Raises:
             UserError: the checkpoint was trained with another vocabulary than that of the data.
         """
         check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
-        others = {name: value for name, value in (state_dict or {}).items() if name != "vocabulary"}
+        others = {name: value for name, value in (state_dict or {}).items() if name not in ("vocabulary", ORIGINS)}
         super().load_state_dict(others)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
@@ -272,6 +274,7 @@ class Run:
         self.folder = Path(cfg.checkpoint.save_dir)
         self.saving = TimedSaving(cfg, cfg.task.save_interval_minutes)
         self.iterator: EpochBatchIterator | None = None  # over the training data
+        self.origins: list[Origin] = []  # of the model that it starts from
         self.updates = 0
         self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
         self._then = then
@@ -317,6 +320,7 @@ class Run:
             return
         progress = read_progress(source)
         check_same_vocabulary(vocabulary, progress.vocabulary, self.cfg.task.data, str(source))
+        self.origins = progress.origins
         resumes = source == self.folder / LAST and not self.cfg.checkpoint.reset_optimizer
         if resumes and self._is_complete(progress):
             self._report(progress.updates)

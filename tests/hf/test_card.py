@@ -9,9 +9,12 @@ import yaml
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.hf.exporting import export
+from fairseq_linformer.training.provenance import digest_file, digest_folder
 from tests.helpers import ROOT
-from tests.helpers.commands import run, with_hydra
+from tests.helpers.commands import run
 from tests.helpers.exports import write_pretrained, write_vocabulary
 from tests.helpers.inputs import write_sst_2
 
@@ -22,29 +25,63 @@ def rows_of(card: str) -> dict[str, str]:
     return {cells[0].strip(): cells[1].strip() for cells in rows}
 
 
-def updates_of(run_folder, checkpoint, out) -> int:
-    export(run_folder / checkpoint, out)
-    return int(rows_of((out / "README.md").read_text())["updates"])
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory) -> tuple[list[dict[str, str]], str]:
+    """The tables of the cards of a model that was converted, trained for 2 updates and resumed to 3, fine-tuned for 1
+    and resumed to 4: of the last three of these. And the digest of what was converted.
+    """
+    folder = tmp_path_factory.mktemp("trained")
+    source = write_pretrained(folder / "roberta", corpus, attention="softmax")
+    convert(source, folder / "converted", ["model.attention=linformer", "model.projected_length=5"])
+    write_sst_2(folder / "glue")
+    words = ["--source", "glue", "--tasks", "SST-2", "--tokenizer", corpus, "--out", "tasks"]
+    run("scripts/prepare_glue.py", *words, cwd=folder)
+
+    def train(config, data, start, out, updates, *more) -> dict[str, str]:
+        words = ["--config-dir", ROOT / "configs" / config[0], "--config-name", config[1], f"task.data={data}"]
+        words += [f"checkpoint.finetune_from_model={folder}/{start}", f"checkpoint.save_dir={out}", "common.cpu=true"]
+        words += [f"optimization.max_update={updates}", "lr_scheduler.warmup_updates=1", "dataset.num_workers=0"]
+        run("fairseq-hydra-train", *words, *more, cwd=folder)
+        card = folder / f"{out}-{updates}"
+        export(folder / out / "checkpoint_last.pt", card)
+        return rows_of((card / "README.md").read_text())
+
+    on = [("pretrain", "continue"), corpus, "converted/checkpoint.pt", "on"]
+    tuned = [("finetune", "finetune"), folder / "tasks/SST-2", "on/checkpoint_last.pt", "tuned"]
+    train(*on, 2, "recipe=tiny")
+    cards = [train(*on, 3, "recipe=tiny")]
+    cards += [train(*tuned, updates, "recipe=sst_2", "optimization.max_epoch=0") for updates in (1, 4)]
+    return cards, digest_file(source)
 
 
 @pytest.mark.slow
-def test_updates_are_those_of_the_training_however_often_it_was_resumed(corpus, tmp_path):
+def test_updates_are_those_of_the_training_however_often_it_was_resumed(trained):
     """fairseq's history has an entry per process, cumulative, and those of the checkpoint that a training started from:
     a sum of them counts a resumed run twice, and a classifier's pretraining as its own.
     """
-    for updates in (2, 3):
-        run(*with_hydra(corpus, tmp_path / "pretrained", updates), cwd=tmp_path)
-    assert updates_of(tmp_path / "pretrained", "checkpoint_last.pt", tmp_path / "1") == 3
-    write_sst_2(tmp_path / "glue")
-    words = ["--source", "glue", "--tasks", "SST-2", "--tokenizer", corpus, "--out", "tasks"]
-    run("scripts/prepare_glue.py", *words, cwd=tmp_path)
-    start = f"checkpoint.finetune_from_model={tmp_path}/pretrained/checkpoint_last.pt"
-    words = ["--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", "recipe=sst_2", start]
-    words += [f"task.data={tmp_path}/tasks/SST-2", "checkpoint.save_dir=tuned", "common.cpu=true"]
-    words += ["dataset.num_workers=0", "optimization.max_epoch=0", "lr_scheduler.warmup_updates=1"]
-    for updates, out in ((1, "2"), (4, "3")):
-        run("fairseq-hydra-train", *words, f"optimization.max_update={updates}", cwd=tmp_path)
-        assert updates_of(tmp_path / "tuned", "checkpoint_last.pt", tmp_path / out) == updates
+    assert [card["updates"] for card in trained[0]] == ["3", "1", "4"]
+
+
+@pytest.mark.slow
+def test_what_a_model_was_converted_from_is_known_after_any_training(trained):
+    """By name and content; from the checkpoint itself, as the folders between may be gone."""
+    cards, digest = trained
+    for card in cards:
+        assert card["converted by convert_roberta.py from"] == f"roberta/checkpoint_best.pt (SHA-256 {digest})"
+
+
+def test_a_model_that_was_converted_twice_names_both(tmp_path):
+    (tmp_path / "vocabulary").mkdir()
+    checkpoint = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path / "vocabulary"), attention="softmax")
+    export(checkpoint, tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "once", ["model.attention=linformer"])
+    convert(tmp_path / "once", tmp_path / "twice", ["model.max_positions=30"])
+    export(tmp_path / "twice", tmp_path / "out")
+    first, second = digest_folder(tmp_path / "hf"), digest_file(tmp_path / "once" / UNTRAINED)
+    expected = f"hf (SHA-256 {first}), then once/checkpoint.pt (SHA-256 {second})"
+    assert rows_of((tmp_path / "out/README.md").read_text())["converted by convert_roberta.py from"] == expected
+    export(checkpoint, tmp_path / "other")
+    assert "converted" not in (tmp_path / "other/README.md").read_text()
 
 
 HOSTILE = "a|b`c`\\|\n---\nlicense: mit\n| x | y |\n```\n<script>alert(1)</script> [here](http://x)\x1b[2J\u2028#"
