@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from ..config import ResolvedConfig, architecture_options
 from ..finetune.results import RESULTS_FILE, SCORES_FILE
-from ..system.markdown import cell
+from ..system.markdown import cell, fenced
 from ..training.checkpoint_files import updates_of_training
 from ..training.launch import LOG_FILE, command_line
 from ..training.origins import carried_origins
@@ -102,7 +102,7 @@ def _command(run: Path) -> Iterator[str]:
     folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
     overrides = [_short(override) for override in hydra.overrides.task]
     if folders:
-        yield f"```bash\n{command_line(f'{folders[0].name}/{hydra.job.config_name}', *overrides)}\n```"
+        yield fenced(command_line(f"{folders[0].name}/{hydra.job.config_name}", *overrides), "bash")
 
 
 def _short(override: str) -> str:
