@@ -103,7 +103,7 @@ def _digest(source: Path, checkpoint: Path) -> str:
 
 def _name(source: Path, checkpoint: Path) -> str:
     """What to call the source elsewhere: without the folders of this machine."""
-    return source.name if is_of_transformers(source) else "/".join(checkpoint.absolute().parts[-2:])
+    return source.absolute().name if is_of_transformers(source) else "/".join(checkpoint.absolute().parts[-2:])
 
 
 def _write_record(file: Path, given: Mapping[str, Any], converted: Converted) -> None:

@@ -87,7 +87,8 @@ def _check_plain(value: Any, where: str, name: str) -> None:
         for item in value:
             _check_plain(item, where, name)
     elif isinstance(value, str) and "${" in value:
-        raise UserError(f"{where}: {name}={value} is not allowed: a file's option must be a value, not a reference")
+        shown = f"{name}={value!r:.100}"
+        raise UserError(f"{where}: {shown} is not allowed: a file's option must be a value, not a reference")
 
 
 def _check(value: Any, shape: Any, place: str) -> None:
