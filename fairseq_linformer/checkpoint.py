@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from .errors import UserError
-from .training.checkpoint_files import BEST, RUNS_CODE, DamagedCheckpointError
+from .training.checkpoint_files import BEST, RUNS_CODE, check_whole
 
 UNTRAINED = "checkpoint.pt"  # in a folder that import_hf.py or convert_roberta.py made
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
@@ -32,8 +32,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
+        if path.suffix != ".pt":  # which fairseq's own reading checks
+            check_whole(path)
         state = load_checkpoint_to_cpu(str(path))
-    except DamagedCheckpointError:
+    except UserError:
         raise
     except Exception as error:  # which one torch raises depends on how the file is broken
         raise UserError(_why_unreadable(path, error)) from error
@@ -68,10 +70,7 @@ def _missing(state: dict[str, Any]) -> str:
 
 def _configured(cfg: Any, group: str, name: str) -> Any:
     """A value of a checkpoint's configuration, whose groups may be of any type; None where there is no such value."""
-    try:
-        return getattr(getattr(cfg, group, None), name, None)
-    except ValueError:  # an interpolation of a key that does not exist
-        return None
+    return getattr(getattr(cfg, group, None), name, None)
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:

@@ -29,7 +29,7 @@ from .data.epochs import SharedEpochDataset
 from .data.masking import share_of_masks, thin_masks
 from .data.shards import data_paths
 from .data.targets import MultiHotDataset, WordTargetDataset
-from .data.tasks import KINDS, SUMMARY_FILE, Task, label_names, own_task, read_summary
+from .data.tasks import KINDS, SUMMARY_FILE, Task, check_label, label_names, own_task, read_summary
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset, limits
 from .errors import UserError, check
@@ -296,6 +296,8 @@ def read_record(folder: Path, regression: bool) -> Task:
     if kind != "regression":
         _check_file(folder, f"label/{DICTIONARY_FILE}")
         classes = class_names(Dictionary.load(str(folder / "label" / DICTIONARY_FILE)))
+    for name in classes:
+        check_label(name, f"{folder / 'label' / DICTIONARY_FILE}: ")
     if task is None:
         return own_task(folder.name, kind, classes)
     if task.classes != classes:

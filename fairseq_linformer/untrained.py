@@ -1,6 +1,6 @@
 """Checkpoints that no update has trained yet, which trainings start from: of a model that comes from elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from .data.tokenizer import DICTIONARY_FILE, load_dictionary
 from .model import LinformerRobertaEncoder, LinformerRobertaModel
 from .resolve import resolve_config
 from .task import DynamicMaskedLMConfig
+from .training.origins import ORIGINS, Origin
 from .training.vocabulary import MASK, fingerprint
 
 
@@ -45,7 +46,12 @@ def untrained_model(options: Mapping[str, Any], dictionary: Dictionary) -> Linfo
 
 
 def save_untrained(
-    folder: Path, data: Path, dictionary: Dictionary, options: Mapping[str, Any], state: Mapping[str, Tensor]
+    folder: Path,
+    data: Path,
+    dictionary: Dictionary,
+    options: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    origins: Sequence[Origin] = (),
 ) -> None:
     """Writes a checkpoint of masked language modelling.
 
@@ -55,6 +61,7 @@ def save_untrained(
         dictionary: the one that it holds.
         options: of the model.
         state: its parameters.
+        origins: what it was converted from.
     """
     cfg = OmegaConf.structured(FairseqConfig)
     task = DynamicMaskedLMConfig(data=str(data), tokens_per_sample=options["max_positions"])
@@ -69,7 +76,7 @@ def save_untrained(
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
         "model": dict(state),
         "optimizer_history": [history],
-        "task_state": {"vocabulary": fingerprint(dictionary, folder)},
+        "task_state": {"vocabulary": fingerprint(dictionary, folder), ORIGINS: [*origins]},
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
     }
     torch.save(checkpoint, folder / UNTRAINED)

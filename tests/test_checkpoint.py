@@ -220,15 +220,10 @@ EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
         ({"cfg": torch.ones(2)}, "is not a fairseq checkpoint"),
         ({"cfg": [1]}, r"its configuration has no model\._name"),
         ({"cfg": {"task": TASK}}, r"its configuration has no model\._name"),
-        ({"cfg": {"model": {"_name": "${x}"}, "task": TASK}}, r"its configuration has no model\._name"),
+        ({"cfg": {"model": {"_name": 3}, "task": TASK}}, r"its configuration has no model\._name"),
         ({"cfg": {"model": MODEL}}, r"its configuration has no task\._name"),
         ({"cfg": {"model": MODEL, "task": "masked_lm"}}, r"its configuration has no task\._name"),
         ({"cfg": {"model": MODEL, "task": {"_name": "nope"}}}, "is of the task nope, which fairseq does not know here"),
-        ({"cfg": {"model": {**MODEL, "max_positions": "${x}"}, "task": TASK}}, "Interpolation key 'x' not found"),
-        (
-            {"cfg": {"model": MODEL, "task": TASK, "dataset": {"max_tokens_valid": "${dataset.max_tokens}"}}},
-            r"its configuration is not understood here \(Interpolation key 'dataset\.max_tokens' not found\)",
-        ),
         ({"optimizer_history": None}, "its configuration is not understood here"),
         ({"optimizer_history": 3}, "its configuration is not understood here"),
     ],
@@ -242,7 +237,7 @@ def test_checkpoints_made_by_hand_are_refused_by_name(corpus, tmp_path, change, 
         LinformerRobertaModel.from_pretrained(str(tmp_path), data_name_or_path=str(corpus))
 
 
-@pytest.mark.parametrize("data", [None, 3, "${x}", ["a", "b"]])
+@pytest.mark.parametrize("data", [None, 3, ["a", "b"]])
 def test_a_checkpoint_without_the_name_of_its_data_is_refused(tmp_path, data):
     with pytest.raises(ValueError, match=r"checkpoint_best\.pt does not name the folder that it was trained on"):
         data_folder(tmp_path / "checkpoint_best.pt", OmegaConf.create({"task": {"data": data}}))

@@ -22,6 +22,7 @@ from ..encoder import SentenceEncoder
 from ..errors import UserError
 from ..finetune.prediction import Predictor
 from ..model import LinformerRobertaModel
+from ..training.checkpoint_files import updates_of_training
 from ..training.provenance import digest_file, digest_folder
 from ..untrained import masked_lm_dictionary
 from .maps import check_has_map
@@ -86,8 +87,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         tokenizer = load_tokenizer(folder)
         model = LinformerRobertaModel.of_checkpoint(state, masked_lm_dictionary(folder))
         digest = digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
-    task, history = state["cfg"].task, state.get("optimizer_history") or [{}]
-    updates = int(history[-1].get("num_updates", 0))
+    task, updates = state["cfg"].task, updates_of_training(state)
     uses = get_attention(options.attention).USES_PROJECTION
     sizes = ("encoder_layers", "encoder_attention_heads", "encoder_embed_dim", "max_positions")
     names = ("attention", *sizes, *(("projection", "sharing", "projected_length") if uses else ()))

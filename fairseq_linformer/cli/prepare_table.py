@@ -19,7 +19,6 @@ and rows of valid that test holds; the test set stays as it is, and may have no 
 """
 
 import argparse
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -33,7 +32,7 @@ from ..data.prepare.tables import WHOLE, read_table
 from ..data.tasks import KINDS, TASKS, letters_of
 from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, check
-from ..system.files import check_data_path
+from ..system.files import A_NAME, check_data_path, is_name
 from .arguments import comma_list, make_parser, number
 from .program import program
 
@@ -105,9 +104,7 @@ def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> 
 
 def check_task_name(name: str) -> None:
     """UserError for a name that cannot be one of an own task."""
-    check(
-        "--out", name, bool(re.fullmatch(r"\w[\w.-]*", name)), "a folder named with letters, digits, -, _ and . alone"
-    )
+    check("--out", name, is_name(name), f"a folder whose name has {A_NAME}")
     if taken := [task for task in TASKS if letters_of(task) == letters_of(name)]:
         raise UserError(f"--out: the folder's name is the task's, but {taken[0]} is a task already")
 

@@ -22,6 +22,7 @@ from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import staged_folder
+from ..training.origins import Origin, carried_origins
 from ..training.provenance import digest_file, digest_folder
 from ..training.vocabulary import SUBWORD_MODELS, check_same_vocabulary, fingerprint
 from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
@@ -85,10 +86,12 @@ def convert(
             _check_corpus(fit_on, fingerprint(dictionary, folder), new.args)
             errors = _fit(old, new, positions, fit_on)
         converted = Converted(new, started, errors)
-        given: dict[str, Any] = {"source": str(source.absolute()), "digest": _digest(source, checkpoint)}
+        origin: Origin = {"source": _name(source, checkpoint), "sha256": _digest(source, checkpoint)}
+        given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
         given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
         _write_record(folder / RECORD_FILE, given, converted)
-        save_untrained(folder, out.absolute(), dictionary, options, new.state_dict())
+        origins = [*carried_origins(state.get("task_state")), origin]
+        save_untrained(folder, out.absolute(), dictionary, options, new.state_dict(), origins)
         Path(mark.name).unlink()
     return converted
 
@@ -96,6 +99,11 @@ def convert(
 def _digest(source: Path, checkpoint: Path) -> str:
     """The SHA-256 of what the user named."""
     return digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
+
+
+def _name(source: Path, checkpoint: Path) -> str:
+    """What to call the source elsewhere: without the folders of this machine."""
+    return source.absolute().name if is_of_transformers(source) else "/".join(checkpoint.absolute().parts[-2:])
 
 
 def _write_record(file: Path, given: Mapping[str, Any], converted: Converted) -> None:

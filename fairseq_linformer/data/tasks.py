@@ -12,10 +12,12 @@ from typing import Any, TypedDict
 from fairseq.data import Dictionary
 
 from ..errors import UserError, check
+from ..system.files import A_NAME, is_name
 from ..system.state import read_state
 from .tokenizer import unknown_warning
 
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
+RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries of every label dictionary
 EARLIER_SUMMARY_FILE = "classification.json"
 
 # What a label is, and the metrics of a task that names none (``finetune.metrics.METRICS``), the headline's first.
@@ -210,9 +212,25 @@ def read_summary(folder: Path) -> Summary:
         raise UserError(
             f"{path} is damaged: /task/classes has {len(task['classes'])} names, but it is a {task['kind']} task"
         )
+    texts = [task["name"], *task["metrics"], *task["headline"], *content["splits"]]
+    for name in (*texts, *task["dev_sets"], *task.get("test_sets", {})):
+        if not is_name(name):
+            raise UserError(f"{path} is damaged: the name {name!r} must be {A_NAME}")
     lists = {name: tuple(value) if isinstance(value, list) else value for name, value in task.items()}
     splits = {split: SplitCounts(**counts) for split, counts in content["splits"].items()}
     return Summary(Task(**lists), splits, content["long_length"])  # type: ignore[arg-type]
+
+
+def check_label(name: str, where: str = "") -> None:
+    """Refuses a class whose name would break a line, a table or a terminal, or is one of fairseq's own.
+
+    Raises:
+        UserError: it has other than printable characters, space at its ends, or none at all. The message begins with
+            `where`.
+    """
+    if not name or name != name.strip() or not name.isprintable() or name in RESERVED:
+        allowed = f"a name is printable, without space at its ends, and none of {', '.join(RESERVED)}"
+        raise UserError(f"{where}label {name!r}: {allowed}")
 
 
 def label_names(dictionary: Dictionary) -> tuple[str, ...]:

@@ -14,7 +14,9 @@ from typing import Any, TypedDict
 
 from ..config import ResolvedConfig
 from ..data.tasks import SUMMARY_FILE, TASKS, Task, read_summary
-from ..system.files import write_whole
+from ..errors import UserError
+from ..system.files import leaves_folder, write_whole
+from ..system.markdown import cell
 from ..system.state import read_state
 from ..training.launch import FINE_TUNING, RUN_FILE, read_run
 from ..training.provenance import Provenance, digest_file, digest_folder
@@ -130,7 +132,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
         if row["values"]:
             spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
             cells = [f"{row['mean']:.1f}{spread}", f"{row['median']:.1f}", str(len(row["values"]))]
-        name = f"{row['task']} ({row['title']})" if row["title"] else row["task"]
+        name = f"{row['task']} ({cell(row['title'])})" if row["title"] else row["task"]
         baseline = "" if row["baseline"] is None else f"{row['baseline']:.1f}"
         lines.append("| " + " | ".join([name, row["metric"], *cells, baseline, row["paper"]]) + " |")
     return "\n".join(lines) + "\n"
@@ -141,11 +143,14 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
 
     Raises:
         FileNotFoundError: the folder holds no results.
+        UserError: they are damaged.
     """
     if not (out / RESULTS_FILE).is_file():
         raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
     best: dict[str, tuple[float, Path]] = {}
     for run in read_state(out / RESULTS_FILE, _Runs)["runs"]:
+        if leaves_folder(run["folder"]):
+            raise UserError(f"{out / RESULTS_FILE} is damaged: the run {run['folder']!r} lies outside of its folder")
         if run["score"] is not None and (run["task"] not in best or run["score"] > best[run["task"]][0]):
             best[run["task"]] = run["score"], out / run["folder"] / "checkpoint_best.pt"
     return {task: checkpoint for task, (_, checkpoint) in best.items()}

@@ -36,6 +36,7 @@ from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import LOCK_FILE, check_data_path, check_path, lock, write_whole
+from ..training.checkpoint_files import updates_of_training
 from ..training.launch import FINE_TUNING, Training, job_device, override, recipe_name, side_by_side
 from ..training.provenance import compose_configuration, digest_file
 from ..training.schedule import WARM_UP, updates_of
@@ -306,7 +307,7 @@ def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence
     predictor = Predictor(checkpoint, data, "cpu" if state["cfg"].common.cpu else job_device())
     result = Result(run, _predict_and_score(run, predictor), made=training.provenance)
     if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # in which fairseq validates, and this does not
-        check_log(result, log, int(state["optimizer_history"][-1]["num_updates"]))
+        check_log(result, log, updates_of_training(state))
     write_scores(run.folder, training.provenance, result.scores)
     return result
 

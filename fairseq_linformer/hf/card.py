@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCardData
-from hydra._internal.utils import get_args  # as fairseq-hydra-train itself reads its command line
 
 from ..config import ResolvedConfig, architecture_options
 from ..finetune.results import RESULTS_FILE, SCORES_FILE
+from ..system.markdown import cell, fenced
+from ..training.checkpoint_files import updates_of_training
 from ..training.launch import command_line
+from ..training.origins import carried_origins
 
 PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
@@ -66,7 +68,7 @@ def model_card(
 
 
 def _table(rows: Mapping[str, Any]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+    return "\n".join(["| | |", "|---|---|", *(f"| {cell(name)} | {cell(value)} |" for name, value in rows.items())])
 
 
 def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -76,7 +78,10 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "data", data.name
     if (data / SUMMARY).is_file():
         yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
-    yield "updates", sum(part["num_updates"] for part in state.get("optimizer_history") or ())
+    if origins := carried_origins(state.get("task_state")):
+        named = ", then ".join(f"{one['source']} (SHA-256 {one['sha256']})" for one in origins)
+        yield "converted by convert_roberta.py from", named
+    yield "updates", f"{updates_of_training(state):,}"
     for name in ("lr", "update_freq"):
         yield name, ", ".join(map(str, cfg.optimization[name]))
     yield "batch size", f"{cfg.dataset.batch_size} rows per device and step"
@@ -89,17 +94,16 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _command(state: Mapping[str, Any]) -> Iterator[str]:
     """The command line, with the last parts of paths alone: the others are of the machine."""
-    words = ((state.get("task_state") or {}).get("made_of") or {}).get("command")
-    if not words:
-        return
+    made_of = (state.get("task_state") or {}).get("made_of")
+    words = made_of.get("command") if isinstance(made_of, dict) else None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        return  # of fairseq alone, or edited by hand
     program, *arguments = words
-    if program == "fairseq-hydra-train":
-        hydra = get_args(arguments)
-        config = f"{Path(hydra.config_dir or '').name}/{hydra.config_name}"
-        line = command_line(config, *(_short(override) for override in hydra.overrides))
-    else:
-        line = shlex.join([program, *(Path(word).name or word for word in arguments)])
-    yield f"```bash\n{line}\n```"
+    line = shlex.join([program, *(Path(word).name or word for word in arguments)])
+    if program == "fairseq-hydra-train" and arguments[:1] == ["--config-dir"] and arguments[2:3] == ["--config-name"]:
+        overrides = [_short(override) for override in arguments[4:]]
+        line = command_line(f"{Path(arguments[1]).name}/{Path(arguments[3]).name}", *overrides)
+    yield fenced(line, "bash")
 
 
 def _short(override: str) -> str:
@@ -116,4 +120,4 @@ def _results(run: Path) -> Iterator[str]:
         yield _table({f"{split}: {name}": f"{value:.1f}" for split, of in scores.items() for name, value in of.items()})
     elif table.is_file():
         yield "## Results after fine-tuning"
-        yield table.read_text(encoding="utf-8").strip()
+        yield table.read_text(encoding="utf-8").strip().replace("<", "&lt;")

@@ -41,6 +41,7 @@ from .names import fairseq_names
 from .tokenizer import write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
+CARD = "README.md"
 FAIRSEQ_FOLDER = "fairseq"  # in the folder: dict.txt and the subword model, for the way back
 TOLERANCE = 1e-5  # of logits, in float32
 
@@ -146,7 +147,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
     checkpoint = checkpoint_file(checkpoint)
     exported = _read(checkpoint, data)
     config, model_class = _configuration(exported), exported.model_class(exported.kind)
-    with staged_folder(out.absolute(), "README.md") as (folder, card):
+    with staged_folder(out.absolute(), CARD) as (folder, card):
         weights = _weights(exported, config)
         (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file gives it to its owner alone
         config.architectures = [model_class.__name__]

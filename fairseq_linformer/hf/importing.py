@@ -15,7 +15,8 @@ from ..config import OPTIONS, PER_LAYER
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
-from ..system.files import staged_folder
+from ..system.files import leaves_folder, staged_folder
+from ..system.state import check_plain, read_state
 from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
@@ -57,9 +58,11 @@ def _is_stock(config: PretrainedConfig) -> bool:
 
 
 def _read_config(source: Path) -> PretrainedConfig:
-    named = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
-    known = (LinformerRobertaConfig.model_type, "roberta")
-    check("model_type", named, named in known, f"{' or '.join(known)}, in {source / 'config.json'}")
+    file = source / "config.json"
+    content = read_state(file, dict[str, Any])
+    check_plain(content, str(file))
+    named, known = content.get("model_type"), (LinformerRobertaConfig.model_type, "roberta")
+    check("model_type", named, named in known, f"{' or '.join(known)}, in {file}")
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     check("pad_token_id", config.pad_token_id, config.pad_token_id == 1, "1, as in fairseq")
     if _is_stock(config):
@@ -75,7 +78,7 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
         files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     weights: dict[str, Tensor] = {}
     for name in sorted(files):
-        if not (source / name).is_file():
+        if leaves_folder(name) or not (source / name).is_file():
             raise FileNotFoundError(f"{source} holds no {name}: transformers writes it with save_pretrained")
         weights |= load_file(source / name)
     return weights
@@ -151,7 +154,9 @@ def _write_tokenizer(source: Path, folder: Path, size: int) -> Dictionary:
 def _write_gpt2(source: Path, folder: Path) -> None:
     """The files of a byte-level BPE, whose numbers in encoder.json and dict.txt are the ids of the folder."""
     try:
-        tokenizer = json.loads(AutoTokenizer.from_pretrained(source).backend_tokenizer.to_str())
+        tokenizer = json.loads(
+            AutoTokenizer.from_pretrained(source, trust_remote_code=False).backend_tokenizer.to_str()
+        )
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{source}: its tokenizer cannot be read ({' '.join(str(error).split())[:200]})") from error
     kind, vocabulary = tokenizer["model"]["type"], dict(tokenizer["model"].get("vocab", {}))

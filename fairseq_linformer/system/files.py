@@ -4,9 +4,10 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from ..errors import UserError, one_line
@@ -69,6 +70,21 @@ def check_path(path: Path | str) -> None:
         raise UserError(
             f"{one_line(path)}: a path with ${{ in it is not allowed: fairseq takes that for an option's name"
         )
+
+
+LONGEST_NAME = 200  # bytes: file systems allow 255, and a name gets endings
+A_NAME = f"letters, digits, -, _ and . alone, the first neither - nor ., and at most {LONGEST_NAME} bytes"
+
+
+def is_name(name: str) -> bool:
+    """Whether a name that someone else may have given can be that of a file or a folder, and stand in an override."""
+    return bool(re.fullmatch(r"\w[\w.-]*", name)) and len(name.encode()) <= LONGEST_NAME
+
+
+def leaves_folder(name: str) -> bool:
+    """Whether a path that someone else's file names leads out of its folder, on any system."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return path.is_absolute() or ".." in path.parts or bool(re.match(r"[A-Za-z]:", name))
 
 
 def check_data_path(path: Path) -> None:

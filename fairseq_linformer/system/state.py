@@ -3,6 +3,7 @@
 import json
 import types
 import typing
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -58,6 +59,36 @@ def read_state(path: Path, shape: type[Shape]) -> Shape:
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from None
     return cast(Shape, content)
+
+
+def check_plain(options: Any, where: str) -> None:
+    """Refuses options from a file that refer to something: OmegaConf would look it up here, ``${oc.env:HOME}`` say.
+
+    Args:
+        options: plain data, in which a Namespace may stand; wherever OmegaConf finds text in it.
+        where: the file: the message begins with it.
+
+    Raises:
+        UserError: one holds ``${``.
+    """
+    try:
+        _check_plain(options, where, "")
+    except RecursionError as error:
+        raise UserError(f"{where}: its options are nested too deeply") from error
+
+
+def _check_plain(value: Any, where: str, name: str) -> None:
+    if isinstance(value, Namespace):
+        value = vars(value)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_plain(item, where, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_plain(item, where, name)
+    elif isinstance(value, str) and "${" in value:
+        shown = f"{name}={value!r:.100}"
+        raise UserError(f"{where}: {shown} is not allowed: a file's option must be a value, not a reference")
 
 
 def _check(value: Any, shape: Any, place: str) -> None:

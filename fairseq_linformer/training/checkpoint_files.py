@@ -15,7 +15,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,8 @@ import torch
 from iopath.common.file_io import NativePathHandler
 
 from ..errors import UserError
+from ..system.state import check_plain
+from .origins import Origin, carried_origins
 from .vocabulary import carried_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -138,16 +140,30 @@ def check_whole(path: Path) -> None:
     """Checks that a checkpoint is as it was written.
 
     torch writes a zip archive with a checksum of every tensor, but does not compare it on reading. Files of torch
-    before 1.6 have no checksums: of these only the beginning is checked.
+    before 1.6 have no checksums.
 
     Raises:
         DamagedCheckpointError: the file is not a checkpoint, or has changed.
         FileNotFoundError: there is no such file.
+        UserError: its configuration refers to something outside of it.
     """
-    if not _is_old(path):
+    with contextlib.suppress(pickle.UnpicklingError):  # this content is refused when it is read
+        _read(path)
+
+
+def _read(path: Path) -> Any:
+    """The content of a checkpoint, whose configuration refers to nothing; its tensors stay in the file where it is a
+    zip archive.
+    """
+    if _is_old(path):
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    else:
         _check_sums(path)
-        with contextlib.suppress(pickle.UnpicklingError):  # this content is refused when it is read
-            _read_mapped(path)
+        content = _read_mapped(path)
+    if isinstance(content, dict):
+        for name in ("cfg", "args"):
+            check_plain(content.get(name), str(path))
+    return content
 
 
 def _check_sums(path: Path) -> None:
@@ -191,6 +207,7 @@ class Progress:
         best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
         vocabulary: the fingerprint of the vocabulary, empty where the checkpoint carries none.
         made_of: what the training is made of (``record.Record``); empty where the checkpoint does not say.
+        origins: what its model was converted from.
     """
 
     updates: int
@@ -199,6 +216,7 @@ class Progress:
     best: float
     vocabulary: dict[str, str]
     made_of: dict[str, Any]
+    origins: list[Origin]
 
 
 def read_progress(path: Path) -> Progress:
@@ -209,25 +227,31 @@ def read_progress(path: Path) -> Progress:
         UserError: it is not a fairseq checkpoint, or holds what could run code on loading.
     """
     try:
-        if _is_old(path):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            _check_sums(path)
-            state = _read_mapped(path)
+        state = _read(path)
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} {RUNS_CODE}") from error
     try:
-        history, extra = state["optimizer_history"][-1], state["extra_state"]
+        updates, extra = updates_of_training(state), state["extra_state"]
         return Progress(
-            updates=int(history.get("num_updates", 0)),
+            updates,
             next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
             vocabulary=carried_fingerprint(state.get("task_state")),
             made_of=dict((state.get("task_state") or {}).get("made_of") or {}),
+            origins=carried_origins(state.get("task_state")),
         )
     except _NOT_OF_FAIRSEQ as error:
         raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error
+
+
+def updates_of_training(state: Mapping[str, Any]) -> int:
+    """The updates of the training that a checkpoint is of, resumed or not.
+
+    fairseq adds an entry to the history in every process. It counts from the training's first update, so the entries
+    before it are the same updates, or those of the checkpoint that the training started from.
+    """
+    return int(state["optimizer_history"][-1].get("num_updates", 0))
 
 
 def mend_last_checkpoint(folder: Path) -> None:

@@ -41,6 +41,7 @@ from ..model import LinformerRobertaModel
 from ..system.files import LOCK_FILE, lock
 from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
 from .launch_checks import adapt_to_ranks, check_launch
+from .origins import ORIGINS, Origin
 from .record import Record, is_in
 from .saving import TimedSaving
 from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
@@ -93,16 +94,18 @@ class TrainingTask(FairseqTask):
 
     def state_dict(self) -> dict[str, Any]:
         made_of = {} if self.run is None or self.run.record is None else {"made_of": self.run.record.as_state()}
-        return {**super().state_dict(), "vocabulary": self.vocabulary, **made_of}
+        origins = {ORIGINS: self.run.origins} if self.run is not None and self.run.origins else {}
+        return {**super().state_dict(), "vocabulary": self.vocabulary, **made_of, **origins}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a checkpoint's state, without what this class added.
+        """Takes a checkpoint's state, without what this class adds to it.
 
         Raises:
             UserError: the checkpoint was trained with another vocabulary than that of the data.
         """
         check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
-        others = {name: value for name, value in (state_dict or {}).items() if name not in ("vocabulary", "made_of")}
+        added = ("vocabulary", "made_of", ORIGINS)
+        others = {name: value for name, value in (state_dict or {}).items() if name not in added}
         super().load_state_dict(others)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
@@ -283,6 +286,7 @@ class Run:
         self.folder = Path(cfg.checkpoint.save_dir)
         self.saving = TimedSaving(cfg, cfg.task.save_interval_minutes)
         self.iterator: EpochBatchIterator | None = None  # over the training data
+        self.origins: list[Origin] = []  # of the model that it starts from
         self.updates = 0
         self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
         self._then = then
@@ -340,6 +344,7 @@ class Run:
             return
         progress = read_progress(source)
         check_same_vocabulary(vocabulary, progress.vocabulary, self.cfg.task.data, str(source))
+        self.origins = progress.origins
         if not is_in(self.folder, source):
             return
         if self.record is not None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fairseq_linformer.analysis.looks import check_twins, look, write_page
+from fairseq_linformer.analysis.looks import TEMPLATE, check_twins, look, write_page
 from fairseq_linformer.analysis.maps import head_maps
 from fairseq_linformer.analysis.measuring import attentions_of, inputs_of
 from fairseq_linformer.analysis.reading import Analysed, first_line, read_blocks, read_line, token_texts
@@ -21,6 +21,7 @@ from tests.helpers.inputs import Numbers, gpt2_files
 from tests.helpers.models import small, tokens
 
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "&lt;&amp;", "\u2028", "שלום", "😀", '"', "\\", "{{DATA}}"]
+HOSTILE += ["<img src=x onerror=alert(1)>", "' onmouseover='alert(1)", "\u2029", "{{TITLE}}{{NOTE}}", "]]>", "${x}`"]
 
 
 def analysed(attention, name, **options):
@@ -61,12 +62,30 @@ def test_a_twin_must_fit():
 
 
 def test_any_text_survives_the_page(tmp_path):
-    data = {"tokens": HOSTILE, "direction": "ltr", "length": 9, "unit": 1, "models": []}
+    models = [{"name": text, "predicted": text} for text in HOSTILE]
+    data = {"tokens": HOSTILE, "direction": "ltr", "length": 9, "unit": 1, "models": models}
     write_page(data, "<b>{{DATA}} & co", "a < b", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page_data(page) == data
     assert page.count("</script>") == 2 and page.count("<script") == 2 and "<!--" not in page
+    assert "<img" not in page and "\u2028" not in page and "\u2029" not in page
     assert f"<title>{html.escape('<b>{{DATA}} & co')}</title>" in page and "<p>a &lt; b</p>" in page
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_and_classes_stand_in_the_page_as_text(text, tmp_path):
+    """In title and note, which the page has outside of its script."""
+    write_page({}, text, text, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("<script") == page.count("</script>") == 2 and "<img" not in page and page_data(page) == {}
+    assert html.unescape(page).count(text) >= 2 or "{{" in text
+
+
+def test_the_script_puts_text_into_the_page_as_text_alone():
+    """Nothing that the data holds is read as HTML: the one innerHTML is a constant."""
+    script = TEMPLATE.read_text(encoding="utf-8")
+    assert re.findall(r"innerHTML = (\S)", script) == ['"'] and script.count("innerHTML") == 1
+    assert not re.search(r"insertAdjacentHTML|outerHTML|document\.write|eval\(|setAttribute\([^\"]", script)
 
 
 def test_the_page_needs_no_network(tmp_path):

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -494,11 +495,12 @@ def test_options_that_go_together(words):
 
 
 def write_results(folder, *runs) -> Path:
-    """The part of scripts/finetune.py's results that a submission reads."""
-    rows = [
-        {"task": task, "folder": str(place), "scores": {}, "score": score, "error": ""} for task, score, place in runs
-    ]
+    """The part of scripts/finetune.py's results that a submission reads, with links to the runs."""
     folder.mkdir()
+    rows = []
+    for number, (task, score, place) in enumerate(runs):
+        (folder / str(number)).symlink_to(place)
+        rows.append({"task": task, "folder": str(number), "scores": {}, "score": score, "error": ""})
     (folder / "results.json").write_text(json.dumps({"runs": rows}))
     return folder
 
@@ -508,6 +510,23 @@ def test_damaged_results_are_named(tmp_path, content):
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(ValueError, match=r"results\.json(:| is damaged:) "):
         best_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["../x", "/tmp/x", "a/../../x", "C:\\x"])
+def test_results_do_not_lead_out_of_their_folder(place, tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"runs": [{"task": "RTE", "folder": place, "score": 1.0}]}))
+    with pytest.raises(UserError, match="lies outside of its folder"):
+        best_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\tb", "\x1b[2Jx", "a\u202eb", "<mask>x\x00"])
+def test_a_class_that_would_break_the_table_is_refused(name, classification, reviews, tmp_path):
+    """In a folder that fairseq-preprocess, or nobody knows what, prepared: ours has no such name."""
+    shutil.copytree(classification, tmp_path / "data")
+    (tmp_path / "data" / "task.json").unlink()
+    (tmp_path / "data" / "label" / "dict.txt").write_text(f"{name} 1\nb 1\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"label/dict\.txt: label .*: a name is printable"):
+        Predictor(reviews / "checkpoint_best.pt", tmp_path / "data")
 
 
 @pytest.fixture
@@ -536,7 +555,7 @@ def test_a_submission(glue, scores, tmp_path, capsys):
         assert sorted(zipped.namelist()) == ["AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "STS-B.tsv", "WNLI.tsv"]
         tables = {name: zipped.read(name).decode().splitlines() for name in zipped.namelist()}
     for name, run_name in {"AX": "mnli", "MNLI-m": "mnli", "MNLI-mm": "mnli", "WNLI": "wnli"}.items():
-        assert made_by[f"{name}.tsv"] == str(tmp_path / run_name / "checkpoint_best.pt")
+        assert Path(made_by[f"{name}.tsv"]).samefile(tmp_path / run_name / "checkpoint_best.pt")
         split = "test1" if name == "MNLI-mm" else "test"
         found, _ = predictor_of(tmp_path / run_name, glue.data / name.split("-m")[0]).split(split)
         rows = [f"{number}\t{row.label}" for number, row in enumerate(found)]

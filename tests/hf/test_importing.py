@@ -109,6 +109,17 @@ def test_missing_files_are_named(tmp_path):
         import_folder(tmp_path / "roberta", tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors"])
+def test_weights_outside_of_the_folder_are_not_read(tmp_path, name):
+    write_stock(tmp_path / "roberta")
+    weights = (tmp_path / "roberta" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    place = str(weights) if name.startswith("/") else name
+    index = {"weight_map": {"roberta.embeddings.word_embeddings.weight": place}}
+    (tmp_path / "roberta" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(FileNotFoundError, match=f"roberta holds no {place}"):
+        import_folder(tmp_path / "roberta", tmp_path / "out")
+
+
 @pytest.mark.slow
 def test_an_imported_checkpoint_trains_on(tmp_path):
     """Export, import, and fairseq-hydra-train from it, as README has them."""

@@ -55,7 +55,7 @@ def write_checkpoint(folder: Path) -> dict[str, Any]:
     dictionary.add_symbol("<mask>")
     options = Namespace(**SIZES, projected_length=4, sharing="layerwise")
     weights = LinformerRobertaModel.build_model(options, Task(dictionary)).state_dict()
-    cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
+    cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), resolve=True, enum_to_str=True)
     cfg["model"] = {"_name": "linformer_roberta", **vars(options), "max_positions": LENGTH}
     cfg["task"] = {"_name": "dynamic_masked_lm", "data": str(data), "tokens_per_sample": LENGTH}
     moments = {number: {"step": 3, "exp_avg": value * 0.1} for number, value in enumerate(weights.values())}

@@ -39,13 +39,12 @@ from tqdm import tqdm
 from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
 from ..indexed import IndexedWriter
-from ..tasks import SUMMARY_FILE, SplitCounts, Summary, Task, label_names
+from ..tasks import SUMMARY_FILE, SplitCounts, Summary, Task, check_label, label_names
 from ..tokenizer import DICTIONARY_FILE, Tokenizer
 
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
 # What str.splitlines breaks at, and the tab. Runs of plain spaces stay: byte-level BPE has pieces for them.
 WHITESPACE = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
-RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries of every label dictionary
 
 Label = str | tuple[str, ...]
 
@@ -263,10 +262,7 @@ def _label_dictionary(counts: Mapping[str, int]) -> Dictionary:
     """fairseq's dictionary of class names, sorted, with how often each occurs in train."""
     dictionary = Dictionary()
     for name in sorted(counts):
-        if not name or name != name.strip() or not name.isprintable() or name in RESERVED:
-            raise UserError(
-                f"label {name!r}: a name is printable, without space at its ends, and none of {', '.join(RESERVED)}"
-            )
+        check_label(name)
         dictionary.add_symbol(name, n=counts[name])
     return dictionary
 

@@ -9,7 +9,6 @@ import errno
 import gzip
 import io
 import lzma
-import re
 import shutil
 import stat
 import tarfile
@@ -19,12 +18,13 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import pooch
 
 from ...errors import UserError
+from ...system.files import leaves_folder
 from .labelled import Example
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
@@ -183,8 +183,7 @@ def _check_size(archive: Path, size: int, allowed: int) -> None:
 
 def _check_inside(archive: Path, names: list[str]) -> None:
     for name in names:
-        path = PurePosixPath(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name):
+        if leaves_folder(name):
             raise UserError(f"{archive} is refused: its member {name!r} would leave the folder it is unpacked into")
 
 

@@ -15,6 +15,7 @@ from fairseq_linformer.data.prepare import labelled
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import own_task, read_summary
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
+from fairseq_linformer.system.files import A_NAME
 
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
 VALID = [Example("bad", "negative"), Example("a film", "positive")]
@@ -261,6 +262,30 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer
         ("splits", {"train": {"examples": 1}}, "/splits/train has no tokens"),
         ("splits", {"train": "1"}, '/splits/train is "1", it must be an object'),
         ("task", {"scale": 0}, "/task/scale is 0, it must be above 0"),
+        *(
+            (group, change, f"the name .* must be {A_NAME}")
+            for name in (
+                "../x",
+                "/tmp/x",
+                "a/b",
+                "",
+                ".",
+                "..",
+                "x" * 201,
+                "a\nb",
+                "\x1b[2J",
+                "${oc.env:HOME}",
+                "a,b=1",
+            )
+            for group, change in (
+                ("task", {"name": name}),
+                ("task", {"metrics": [name]}),
+                ("task", {"headline": [name]}),
+                ("task", {"dev_sets": {name: ""}}),
+                ("task", {"test_sets": {name: ""}}),
+                ("splits", {name: {"examples": 1, "tokens": 1, "long": 0, "unknown": 0}}),
+            )
+        ),
     ],
 )
 def test_a_damaged_summary_is_named(tmp_path: Path, tokenizer: Tokenizer, key: str, value: dict, message: str) -> None:

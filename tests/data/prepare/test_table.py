@@ -299,6 +299,28 @@ def test_a_name_of_another_task_is_refused(tmp_path: Path, vocabulary: Path) -> 
         main(["x.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / "sst_2")])
 
 
+@pytest.mark.parametrize("name", ["a b", "a'b", ".hidden", "-x", "x" * 201, "a\nb", "\x1b[2J"])
+def test_a_name_that_could_not_be_a_folders_is_refused_before_anything_is_read(
+    tmp_path: Path, vocabulary: Path, name: str
+) -> None:
+    with pytest.raises(SystemExit, match="is not allowed: it must be a folder whose name has letters, digits"):
+        main(["none.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / name)])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("label", ["../x", "a/b", "/etc", "..", "x" * 300, "<img src=x onerror=alert(1)>", "a|b"])
+def test_a_label_never_becomes_a_file(tmp_path: Path, vocabulary: Path, label: str) -> None:
+    """Any printable text may be a class: it is written into files, and no file is named after it."""
+    table = tmp_path / "table.csv"
+    table.write_text("text,label\n" + "".join(f"the dog {i},{('good', label)[i % 2]}\n" for i in range(30)))
+    prepare(tmp_path, vocabulary, table)
+    assert set(read_summary(tmp_path / "out" / "mine").task.classes) == {"good", label}
+    assert {path.name for path in tmp_path.iterdir()} == {"table.csv", "out"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"mine"}
+    splits = [f"{split}.{end}" for split in ("train", "valid", "test") for end in ("bin", "idx")]
+    assert {path.name for path in (tmp_path / "out/mine/label").iterdir()} == {"dict.txt", *splits}
+
+
 def all_rows(path: Path, **options) -> dict[str, list[dict]]:
     tables = read_table(path, **options)
     return {split: [dict(zip(row.columns, row.values, strict=True)) for row in rows] for split, rows in tables.items()}

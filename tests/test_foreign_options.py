@@ -1,0 +1,183 @@
+"""Options from someone else's file: what refers to this machine, ${oc.env:SECRET} say, is never looked up."""
+
+import contextlib
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.cli import analyze, convert_roberta, export_hf, finetune, import_hf, predict, prepare_corpus
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.training.checkpoint_files import read_progress
+from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
+from fairseq_linformer.training.run import adopt_model_options
+from tests.helpers.commands import run, with_hydra
+from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
+
+SECRET = "not-to-be-seen-2f81c"
+REFERENCE = "${oc.env:LINFORMER_SECRET}"
+REFUSED = r"=.*\$\{.*is not allowed: a file's option must be a value, not a reference"
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch):
+    monkeypatch.setenv("LINFORMER_SECRET", SECRET)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> Path:
+    return write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+def attacked(checkpoint: Path, name: str = "model.activation_fn", value=REFERENCE) -> Path:
+    """The checkpoint with another value of an option in its file."""
+    state = torch.load(checkpoint, weights_only=True)
+    *groups, last = name.split(".")
+    place = state["cfg"]
+    for group in groups:
+        place = place[group]
+    place[last] = value
+    torch.save(state, checkpoint)
+    return checkpoint
+
+
+PLACES = {
+    "a string option": ("model.activation_fn", REFERENCE),
+    "a path": ("task.data", f"/data/{REFERENCE}"),
+    "a list": ("optimization.lr", [REFERENCE]),
+    "a nested option": ("common.more", {"deep": [{"er": REFERENCE}]}),
+    "decoded": ("model.dropout", "${oc.decode:${oc.env:LINFORMER_SECRET}}"),
+    "built at run time": ("model.sharing", "${model.mark}{oc.env:LINFORMER_SECRET}"),
+    "a namespace": ("model", Namespace(_name="linformer_roberta", activation_fn=REFERENCE)),
+}
+
+
+@pytest.mark.parametrize("name, value", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("form", ["a.pt", "a.bin", "old.pt"])
+def test_no_reference_in_a_checkpoint_is_looked_up(name, value, form, vocabulary, tmp_path):
+    """Wherever it stands, and whatever the file is called and was written by."""
+    checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary), name, value).rename(tmp_path / form)
+    if form == "old.pt":
+        state = torch.load(checkpoint, weights_only=True)
+        torch.save(state, checkpoint, _use_new_zipfile_serialization=False)
+    for read in (read_checkpoint, read_progress):
+        with pytest.raises(UserError, match=REFUSED):
+            read(checkpoint)
+
+
+def test_nor_one_in_the_arguments_of_an_earlier_fairseq(vocabulary, tmp_path):
+    """fairseq composes a configuration of them, which looks references up."""
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary)
+    state = torch.load(checkpoint, weights_only=True)
+    arguments = Namespace(arch="roberta_base", task="masked_lm", data=REFERENCE, criterion="masked_lm")
+    torch.save({**state, "cfg": None, "args": arguments}, checkpoint)
+    with pytest.raises(UserError, match=REFUSED):
+        read_checkpoint(checkpoint)
+
+
+COMMANDS = {
+    "export": (export_hf, ["RUN", "OUT"]),
+    "convert": (convert_roberta, ["RUN", "OUT", "model.max_positions=30"]),
+    "analyze": (analyze, ["RUN", "--text", "text.txt", "--out", "OUT"]),
+    "prepare": (
+        prepare_corpus,
+        ["--train", "text.txt", "--valid", "text.txt", "--spm", "RUN", "--out", "OUT", "--workers", "1"],
+    ),
+    "finetune": (finetune, ["--checkpoint", "RUN", "--data", "tasks", "--tasks", "own", "--out", "OUT"]),
+    "predict": (predict, ["--checkpoint", "RUN", "--input", "text.txt"]),
+}
+
+
+@pytest.mark.parametrize("program, words", COMMANDS.values(), ids=COMMANDS)
+def test_no_command_shows_or_writes_what_a_reference_names(program, words, vocabulary, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "run-data").rename(tmp_path / "tasks" / "own")
+    (tmp_path / "text.txt").write_text("the dog sees\n" * 9)
+    attacked(checkpoint, "task.data", str(tmp_path / "tasks" / "own"))
+    attacked(checkpoint)
+    with pytest.raises(SystemExit, match=REFUSED):
+        program.main([{"RUN": "run", "OUT": "out"}.get(word, word) for word in words])
+    assert SECRET not in "".join(capfd.readouterr())
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_model_is_loaded_or_taken_as_a_teacher_or_a_start_with_one(vocabulary, tmp_path):
+    checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary))
+    with pytest.raises(UserError, match=REFUSED):
+        LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name)
+    cfg = OmegaConf.create({"model": {"projected_length": None}})
+    cfg.checkpoint = {"finetune_from_model": str(checkpoint), "save_dir": str(tmp_path)}
+    with pytest.raises(UserError, match=REFUSED):
+        adopt_model_options(cfg)
+    criterion = MaskedLmDistillation.__new__(MaskedLmDistillation)
+    torch.nn.Module.__init__(criterion)
+    criterion.cfg = MaskedLmDistillationConfig(teacher=str(checkpoint))
+    with pytest.raises(UserError, match=REFUSED):
+        _ = criterion.teacher
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["finetune_from_model", "restore_file"])
+def test_no_training_starts_from_one(name, corpus, vocabulary, tmp_path):
+    checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary))
+    command = with_hydra(corpus, "on", 1, f"checkpoint.{name}={checkpoint}")
+    output = run(*command, cwd=tmp_path, status=1)
+    assert "a file's option must be a value, not a reference" in output.splitlines()[-1]
+    assert SECRET not in output
+    assert not any(SECRET in file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("name", ["sharing", "activation_fn", "more"])
+def test_a_folder_of_transformers_has_none_either(name, vocabulary, tmp_path, capfd):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    export_hf.main([str(write_pretrained(tmp_path / "run", vocabulary)), str(tmp_path / "exported")])
+    file = tmp_path / "exported" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: [REFERENCE]}))
+    for program in (import_hf, convert_roberta):
+        with pytest.raises(SystemExit, match=REFUSED):
+            program.main([str(tmp_path / "exported"), str(tmp_path / "out")])
+        assert not (tmp_path / "out").exists()
+    assert SECRET not in "".join(capfd.readouterr())
+
+
+EVIL = "from pathlib import Path\nPath({mark!r}).touch()\nclass {name}: pass\n"
+
+
+@pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
+def test_the_code_in_a_folder_of_transformers_is_never_run(stock, vocabulary, tmp_path, monkeypatch):
+    """Not even where someone would answer yes: transformers asks on standard input."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from tests.hf.test_importing import write_stock
+
+    source, mark = tmp_path / "source", tmp_path / "was-run"
+    if stock:
+        write_stock(source)
+    else:
+        export_hf.main([str(write_pretrained(tmp_path / "run", vocabulary)), str(source)])
+        (source / "fairseq").rename(tmp_path / "fairseq")
+    names = ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoTokenizer")
+    code = "".join(EVIL.format(mark=str(mark), name=f"Evil{name}") for name in names)
+    (source / "evil.py").write_text(code)
+    mapped = {name: f"evil.Evil{name}" for name in names[:-1]} | {names[-1]: ["evil.EvilAutoTokenizer", None]}
+    for name in ("config.json", "tokenizer_config.json"):
+        content = json.loads((source / name).read_text())
+        if name == "tokenizer_config.json":
+            content["tokenizer_class"] = "Evil"
+        (source / name).write_text(json.dumps({**content, "auto_map": mapped}))
+    monkeypatch.setattr("builtins.input", lambda *said: "y")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    for program in (import_hf, convert_roberta):
+        with contextlib.suppress(SystemExit):  # with an error, or not: transformers may have a class of that name
+            program.main([str(source), str(tmp_path / program.__name__)])
+        assert not mark.exists()
+    if not stock:  # what export wrote still comes back
+        (tmp_path / "fairseq").rename(source / "fairseq")
+        import_hf.main([str(source), str(tmp_path / "back")])
+        assert not mark.exists()
