@@ -86,7 +86,7 @@ def _read(path: Path, file: SourceFile, task: Task, rows: Rows) -> Iterator[Exam
             label = None if label_place is None else _label(fields[label_place], task, where)
             rows.labels[label] += 1
             texts = [fields[place] for place in places]
-            yield Example(texts[0], label, texts[1] if len(texts) > 1 else None)
+            yield Example(texts[0], label, texts[1] if len(texts) > 1 else None, where)
 
 
 def _label(value: str, task: Task, where: str) -> str:

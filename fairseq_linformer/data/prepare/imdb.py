@@ -78,7 +78,7 @@ def _examples(reviews: Mapping[str, Sequence[Path]], rows: Rows) -> Iterator[Exa
         for file in files:
             text = LINE_BREAKS.sub(" ", _text(file))
             rows.labels[label] += 1
-            yield Example(text, label)
+            yield Example(text, label, where=str(file))
 
 
 def _text(file: Path) -> str:

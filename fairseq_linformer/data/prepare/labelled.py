@@ -29,7 +29,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,11 +59,13 @@ class Example:
         label: a class or a number; several classes of a multi-label task, or the class of each word; None where it is
             not known.
         second: the second text of a pair.
+        where: the row's place in the user's file, for errors.
     """
 
     text: str | tuple[str, ...]
     label: Label | None
     second: str | None = None
+    where: str = field(default="", compare=False)
 
 
 def write_labelled(
@@ -196,28 +198,34 @@ def encode_columns(
     """The ids of the texts of some rows, and of the second texts for pairs, int32 of shape (tokens,) each.
 
     Raises:
-        UserError: a row has no text, is not `pairs`, or of its text no piece is left; the message starts with `where`
-            and the number of the row, counted from 1 after `before` others.
+        UserError: a row has no text, is not `pairs`, or of its text no piece is left; the message starts with the
+            row's own `where`, or with that given here and its number, counted from 1 after `before` others.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
-    for row, example in enumerate(batch, before + 1):
+    places = _places(batch, where, before)
+    for place, example in zip(places, batch, strict=True):
         if not isinstance(example.text, str):
-            raise UserError(f"{where} {row}: words, but all must be texts, as the first of train is")
+            raise UserError(f"{place}: words, but all must be texts, as the first of train is")
         if (example.second is not None) != pairs:
             expected = "pairs, as the first of train is" if pairs else "single texts, as the first of train is"
             found = "a single text" if pairs else "a pair"
-            raise UserError(f"{where} {row}: {found}, but all must be {expected}")
+            raise UserError(f"{place}: {found}, but all must be {expected}")
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
         if not any(column[-1] for column in columns):  # QQP has pairs with one empty question
-            raise UserError(f"{where} {row}: the text is empty: {texts[0]!r}")
+            raise UserError(f"{place}: the text is empty: {texts[0]!r}")
     encoded = [tokenizer.encode(column) for column in columns]
     for column, pieces in zip(columns, encoded, strict=True):
-        for row, (text, ids) in enumerate(zip(column, pieces, strict=True), before + 1):
+        for place, text, ids in zip(places, column, pieces, strict=True):
             if text and not ids.size:
-                raise UserError(f"{where} {row}: no piece is left of the text {text!r}")
+                raise UserError(f"{place}: no piece is left of the text {text!r}")
     return encoded
+
+
+def _places(batch: Sequence[Example], where: str, before: int) -> list[str]:
+    """What errors call each row."""
+    return [example.where or f"{where} {row}" for row, example in enumerate(batch, before + 1)]
 
 
 def encode_words(
@@ -230,9 +238,9 @@ def encode_words(
     """
     unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # of a word of which no piece is left
     pieces, sizes = [], []
-    for row, example in enumerate(batch, before + 1):
+    for place, example in zip(_places(batch, where, before), batch, strict=True):
         if isinstance(example.text, str) or example.second is not None or not example.text:
-            raise UserError(f"{where} {row}: {example.text!r} must be words, at least one, as the first of train is")
+            raise UserError(f"{place}: {example.text!r} must be words, at least one, as the first of train is")
         # Every word but the first follows a space, which byte-level BPE needs to see, and sentencepiece adds itself.
         spaced = [WHITESPACE.sub(" ", f"{' ' if number else ''}{word}") for number, word in enumerate(example.text)]
         ids = [encoded if encoded.size else unknown for encoded in tokenizer.encode(spaced)]

@@ -44,12 +44,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Item:
-    """A row that is read: `where` it stands, and its label as it stands there, then as the kind of the task has it."""
+    """A row that is read, and its label as it stands there, then as the kind of the task has it."""
 
-    where: str
     example: Example
     raw: object
     group: Hashable
+
+    @property
+    def where(self) -> str:
+        return self.example.where
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -
             empty += 1
             continue
         group = None if columns.group is None else str(row.value(columns.group) or "") or None
-        items.append(Item(row.where, Example(text, None, second), _raw_label(split, row, columns), group))
+        items.append(Item(Example(text, None, second, row.where), _raw_label(split, row, columns), group))
     if empty:
         notes.append(f"{split}: {empty:,} rows with an empty text are left out")
     return items
