@@ -143,7 +143,8 @@ def _txt(lines: Lines, source: str) -> Iterator[Row]:
 
 
 def _tsv(lines: Lines, source: str) -> Iterator[Row]:
-    header, above = [], ""
+    header: list[str] = []
+    above = ""
     for where, line in lines:
         fields = line.rstrip("\r\n").split("\t")
         if not header:
@@ -164,7 +165,8 @@ def _csv(lines: Lines, source: str) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # a chapter may stand in a cell
     texts = chain(start, (line for _, line in lines))
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
-    header, above = [], ""
+    header: list[str] = []
+    above = ""
     while True:
         where = f"{source}, line {reader.line_num + 1}"  # the first of those that the row takes
         try:

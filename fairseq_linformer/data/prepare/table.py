@@ -24,6 +24,7 @@ RARE = 10  # rows of train: a class with fewer is named
 MOST_NAMED = 10  # classes in a line
 FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
 LEAST_DEVIATION = 0.05  # of scores, as a share of the highest
+MISSING = ("na", "n/a", "nan", "<na>", "null", "none", "-", "?")  # what tables have for a number that is not known
 YES, NO = ("1", "true"), ("0", "false")
 
 
@@ -183,6 +184,9 @@ def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str
         kind = "single-label" if whole else "regression"
         reason = f"{column} holds {distinct:,} different {'whole ' if whole else ''}numbers"
     else:
+        if no_numbers := _no_numbers(items):
+            instead = "; --kind single-label takes them as classes" if distinct <= FEW else ""
+            raise UserError(f"{_described(no_numbers, items, column)}{instead}")
         kind, reason = "single-label", f"{column} holds text"
         if distinct > max(FEW, len(labels) / 2):
             raise UserError(
@@ -190,6 +194,36 @@ def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str
             )
     notes.append(f"{kind}, as {reason} (--kind names another)")
     return kind
+
+
+def _no_numbers(items: Sequence[Item]) -> list[Item]:
+    """The labels that are no numbers where numbers are meant; none where the labels may be names of classes.
+
+    Numbers are meant where nothing but numbers, also with a decimal comma, and marks of a missing value stand there,
+    or where they are most of more than FEW different labels.
+    """
+    labels = [str(item.raw) for item in items if item.raw is not None]
+    known = [label for label in labels if _number(label.replace(",", ".", 1)) is not None]
+    others = {label for label in labels if label.lower() not in MISSING} - set(known)
+    meant = (known and not others) or (2 * len(known) > len(labels) and len(set(labels)) > FEW)
+    return [item for item in items if item.raw is not None and _number(item.raw) is None] if meant else []
+
+
+def _described(no_numbers: Sequence[Item], items: Sequence[Item], column: str) -> str:
+    """Labels that are no numbers: the first, how many there are of which, and what to do."""
+    first = no_numbers[0]
+    labels = Counter(str(item.raw)[:100] for item in no_numbers)
+    listed = ", ".join(f"{label!r} in {number:,}" for label, number in labels.most_common(MOST_NAMED))
+    more = ", …" if len(labels) > MOST_NAMED else ""
+    remedies = []
+    if any(_number(label) is None and _number(label.replace(",", ".", 1)) is not None for label in labels):
+        remedies.append("write 3.5 for 3,5 and 1234 for 1,234, or give --separator , where several classes stand there")
+    if any(label.lower() in MISSING for label in labels):
+        remedies.append("leave the cell of a missing value empty, and the row is left out, or fill it")
+    return (
+        f"{first.where}: {column} is {str(first.raw)[:100]!r}, which is no number, as in {len(no_numbers):,} of "
+        f"{len(items):,} rows ({listed}{more}): {'; '.join(remedies) or 'mend or remove these rows'}"
+    )
 
 
 def _number(label: object) -> float | None:
@@ -208,6 +242,9 @@ def _labelled(split: str, items: Sequence[Item], kind: str, columns: Columns, no
     known = [item for item in items if item.raw is not None]
     if len(known) < len(items):
         notes.append(f"{split}: {len(items) - len(known):,} rows with an empty label are left out")
+    texts = [item for item in known if not isinstance(item.raw, list)]
+    if kind == "regression" and (no_numbers := [item for item in texts if _number(item.raw) is None]):
+        raise UserError(_described(no_numbers, items, ", ".join(columns.labels)))
     return [replace(item, example=replace(item.example, label=_label(item, kind, columns))) for item in known]
 
 
@@ -221,8 +258,7 @@ def _label(item: Item, kind: str, columns: Columns) -> Label:
         "token-label": f"a list with a class for each word of {columns.text}",
     }[kind]
     fits = is_list if kind in ("multi-label", "token-label") else not is_list
-    fits = fits and (kind == "token-label") == is_words and (kind != "regression" or _number(raw) is not None)
-    if not fits:
+    if not fits or (kind == "token-label") != is_words:
         text = "words" if is_words else "a text"
         raise UserError(f"{item.where}: {column} of {text} is {str(raw)[:100]!r}, but for {kind} it must be {wanted}")
     if not isinstance(raw, list):

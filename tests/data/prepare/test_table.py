@@ -106,8 +106,12 @@ def test_scores_are_divided_by_the_highest_of_train() -> None:
     ("rows", "kind", "message"),
     [
         ([*TWO, *rows_of(("x", ["pos"]))], "single-label", r"FILE, line 2: label of a text is \"\['pos'\]\", but for"),
-        (rows_of(("a", "1.5"), ("b", "high")), "regression", "line 3: label of a text is 'high', .* a number"),
-        (rows_of(("a", "1.5"), ("b", "nan")), "regression", "line 3: label of a text is 'nan'"),
+        (
+            rows_of(("a", "1.5"), ("b", "high")),
+            "regression",
+            "line 3: label is 'high', which is no number, as in 1 of 2 rows",
+        ),
+        (rows_of(("a", "1.5"), ("b", "nan")), "regression", "line 3: label is 'nan', .*: leave the cell of a missing"),
         (TWO, "token-label", "line 2: label of a text is 'pos', but for token-label it must be a list with"),
         (rows_of((["a", "b"], ["O"])), None, "line 2: 2 words in text, but 1 in label"),
         (rows_of(("a", {"x": 1})), None, "line 2: label is {'x': 1}, a label must be text or a number"),
@@ -130,6 +134,45 @@ def test_scores_are_divided_by_the_highest_of_train() -> None:
 def test_a_row_that_cannot_be_used_is_named(rows: list[Row], kind: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         own(rows, kind)
+
+
+SCORES = [(f"t{i}", f"{i / 7:.3f}") for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        (
+            [*SCORES, ("x", "NA"), ("y", "3,5"), ("z", "NA")],
+            None,
+            r"^FILE, line 32: label is 'NA', which is no number, as in 3 of 33 rows \('NA' in 2, '3,5' in 1\): write "
+            "3.5 for 3,5 .*; leave the cell of a missing value empty, and the row is left out, or fill it$",
+        ),
+        ([(f"t{i}", f"{i},5") for i in range(30)], None, r"line 2: label is '0,5', .* in 30 of 30 .* in 1, …\): write"),
+        (
+            [*SCORES, ("x", "high")],
+            None,
+            r"line 32: label is 'high', .*1 of 31 rows \('high' in 1\): mend or remove th",
+        ),
+        ([("a", "1"), ("b", "2"), ("c", "NA")], None, "line 4: label is 'NA', .*; --kind single-label takes them as"),
+        ([("a", "1,5"), ("b", "2"), ("c", "3")], None, "line 2: label is '1,5', .* or give --separator , where"),
+        ([*SCORES, ("x", "n/a"), ("y", "N/A")], "regression", "line 32: label is 'n/a', .* 2 of 32 rows"),
+    ],
+)
+def test_labels_among_numbers_that_are_none_are_listed_with_the_remedy(
+    values: list, kind: str | None, message: str
+) -> None:
+    """NA as a class, or "31 different texts, which are no classes"."""
+    with pytest.raises(ValueError, match=message):
+        own(rows_of(*values), kind)
+
+
+def test_names_that_hold_a_number_or_none_stay_classes() -> None:
+    for labels in (("10-K", "8-K"), ("none", "mild"), ("1", "2", "other"), ("NA", "EU")):
+        rows = rows_of(*((f"text {i}", label) for i, label in enumerate(labels)))
+        assert own(rows).task.classes == tuple(sorted(labels))
+    rows = rows_of(("a", "1"), ("b", "NA"), ("c", "2"))
+    assert own(rows, "single-label").task.classes == ("1", "2", "NA")
 
 
 def test_empty_rows_are_left_out_and_counted() -> None:
