@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 
 from ..errors import UserError, check
 from ..system.state import read_state
-from .tokenizer import unknown_warning
+from .tokenizer import Unknown
 
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
 EARLIER_SUMMARY_FILE = "classification.json"
@@ -148,11 +148,15 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a prepared folder holds: the task's record, counts by split, and the length called long."""
+    """What a prepared folder holds: the task's record, counts by split, and the length called long.
+
+    `unknown`, which is not kept in the folder, has what the vocabulary lacks.
+    """
 
     task: Task
     splits: Mapping[str, SplitCounts]
     long_length: int
+    unknown: Unknown = field(default_factory=Unknown, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         splits = {split: asdict(counts) for split, counts in self.splits.items()}
@@ -168,7 +172,6 @@ class Summary:
                 f"{100 * counts.long / counts.examples:.1f} % longer than {self.long_length}, "
                 f"{counts.unknown / counts.tokens:.3%} unknown"
             )
-            yield from unknown_warning(split, counts.unknown, counts.tokens)
 
 
 class _SplitCounts(TypedDict):

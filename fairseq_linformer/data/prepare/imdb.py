@@ -38,7 +38,7 @@ def imdb_folder(source: str) -> Iterator[Path]:
         UserError: as ``as_folder`` and ``download``.
     """
     place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
-    with as_folder(place, _is_review) as folder:
+    with as_folder(place, _is_review, source) as folder:
         yield folder
 
 

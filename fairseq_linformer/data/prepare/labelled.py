@@ -40,7 +40,7 @@ from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
 from ..indexed import IndexedWriter
 from ..tasks import SUMMARY_FILE, SplitCounts, Summary, Task, label_names
-from ..tokenizer import DICTIONARY_FILE, Tokenizer
+from ..tokenizer import DICTIONARY_FILE, Tokenizer, Unknown
 
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
 # What str.splitlines breaks at, and the tab. Runs of plain spaces stay: byte-level BPE has pieces for them.
@@ -105,7 +105,9 @@ def write_labelled(
             texts.write(split, splits[split])
         texts.save_dictionaries()
         classes = _write_label_folder(folder / "label", task, texts)
-        summary = Summary(replace(task, classes=classes), texts.counts, long_length)
+        for split, counts in texts.counts.items():
+            texts.unknown.add(split, counts.tokens, counts.unknown)
+        summary = Summary(replace(task, classes=classes), texts.counts, long_length, texts.unknown)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
 
@@ -116,6 +118,7 @@ class _TextWriter:
     Attributes:
         counts, labels: by split; a label per row.
         words: for token labels, by split and row, how many pieces each word has.
+        unknown: its characters alone.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, long_length: int) -> None:
@@ -124,6 +127,7 @@ class _TextWriter:
         self.counts: dict[str, SplitCounts] = {}
         self.labels: dict[str, list[Label | None]] = {}
         self.words: dict[str, list[np.ndarray]] = {}
+        self.unknown = Unknown()
 
     def write(self, split: str, examples: Iterable[Example]) -> None:
         rows = iter(examples)
@@ -158,7 +162,11 @@ class _TextWriter:
             ids = _end_each(pieces, dictionary.eos())
             writer.write(ids, sizes)
             lengths += sizes
-            counts.unknown += int((ids == dictionary.unk()).sum())
+            if unknown := int((ids == dictionary.unk()).sum()):
+                counts.unknown += unknown
+                rows = [row for row, text in zip(batch, pieces, strict=True) if (text == dictionary.unk()).any()]
+                texts = (row.second if writer is not writers[0] else " ".join(_words(row)) for row in rows)
+                self.unknown.characters += self._tokenizer.unknown_characters(text or "" for text in texts)
         labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
         counts.examples += len(batch)
         counts.tokens += int(lengths.sum())
@@ -221,6 +229,10 @@ def encode_columns(
             if text and not ids.size:
                 raise UserError(f"{place}: no piece is left of the text {text!r}")
     return encoded
+
+
+def _words(row: Example) -> Sequence[str]:
+    return (row.text,) if isinstance(row.text, str) else row.text
 
 
 def _places(batch: Sequence[Example], where: str, before: int) -> list[str]:
