@@ -104,10 +104,10 @@ def write_labelled(
         for split in sorted(splits, key=lambda name: name != "train"):
             texts.write(split, splits[split])
         texts.save_dictionaries()
-        classes = _write_label_folder(folder / "label", task, texts)
+        classes, by_class = _write_label_folder(folder / "label", task, texts)
         for split, counts in texts.counts.items():
             texts.unknown.add(split, counts.tokens, counts.unknown)
-        summary = Summary(replace(task, classes=classes), texts.counts, long_length, texts.unknown)
+        summary = Summary(replace(task, classes=classes), texts.counts, long_length, texts.unknown, by_class)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
 
@@ -177,8 +177,14 @@ class _TextWriter:
             self._tokenizer.dictionary.save(str(self._folder / name / DICTIONARY_FILE))
 
 
-def _write_label_folder(folder: Path, task: Task, texts: _TextWriter) -> tuple[str, ...]:
-    """Writes the labels of every split that has them, and returns the names of the classes by number."""
+def _write_label_folder(
+    folder: Path, task: Task, texts: _TextWriter
+) -> tuple[tuple[str, ...], dict[str, Counter[str]]]:
+    """Writes the labels of every split that has them.
+
+    Returns:
+        The names of the classes by number, and by split how often each stands there.
+    """
     folder.mkdir()
     known = {
         split: _known(column, split)
@@ -188,8 +194,9 @@ def _write_label_folder(folder: Path, task: Task, texts: _TextWriter) -> tuple[s
     if task.kind == "regression":
         for split, values in known.items():
             _write_scores(folder, split, values, task.scale)
-        return ()
-    counts = Counter(itertools.chain.from_iterable(map(_names_of, known.get("train", ()))))
+        return (), {}
+    by_class = {split: Counter(itertools.chain.from_iterable(map(_names_of, known[split]))) for split in known}
+    counts = by_class.get("train", Counter())
     dictionary = _label_dictionary({name: counts[name] for name in task.classes or counts})
     for split in texts.labels:
         if split in known:
@@ -197,7 +204,7 @@ def _write_label_folder(folder: Path, task: Task, texts: _TextWriter) -> tuple[s
         elif task.kind == "token-label":
             _write_word_starts(folder, split, dictionary, texts.words[split])
     dictionary.save(str(folder / DICTIONARY_FILE))
-    return label_names(dictionary)
+    return label_names(dictionary), by_class
 
 
 def encode_columns(

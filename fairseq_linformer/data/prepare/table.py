@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from ...errors import UserError, check
-from ..tasks import KINDS, Task, own_task
+from ..tasks import KINDS, MOST_NAMED, Task, own_task
 from .labelled import Example, Label
 from .rows import Row
 from .splitting import quantile_bins, split_rows, text_key
 
 SPLITS = ("train", "valid", "test")
 RARE = 10  # rows of train: a class with fewer is named
-MOST_NAMED = 10  # classes in a line
 FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
 LEAST_DEVIATION = 0.05  # of scores, as a share of the highest
 MISSING = ("na", "n/a", "nan", "<na>", "null", "none", "-", "?")  # what tables have for a number that is not known
@@ -336,12 +335,8 @@ def _scores_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
 
 
 def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
-    """Which classes are rare or missing, and of multi-label rows how many have none."""
-    counts = {
-        split: Counter(chain.from_iterable(_names(item.example.label) for item in rows))
-        for split, rows in items.items()
-    }
-    train = counts["train"]
+    """Which classes are rare, and of multi-label rows how many have none."""
+    train = Counter(chain.from_iterable(_names(item.example.label) for item in items["train"]))
     check("classes of train", len(train), len(train) > 1, "at least 2")
     for split, rows in items.items():
         for item in rows:
@@ -351,10 +346,6 @@ def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
             yield f"{split}: {without:,} rows have no class"
     if rare := {name: number for name, number in train.items() if number < RARE}:
         yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
-    for split in items.keys() - {"train"}:
-        if counts[split] and (missing := train.keys() - counts[split].keys()):
-            named = _some({name: train[name] for name in missing})
-            yield f"warning: {len(missing):,} classes are not in {split}: {named}"
 
 
 def _some(counts: Mapping[str, int]) -> str:

@@ -13,7 +13,7 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 
 from fairseq_linformer.data.prepare import labelled
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.tasks import own_task, read_summary
+from fairseq_linformer.data.tasks import Task, own_task, read_summary
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
 
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
@@ -286,7 +286,31 @@ def test_unknown_pieces_are_counted_and_warned_of(tmp_path: Path, tokenizer: Tok
         f"warning: unknown pieces: valid {share:.3%}, more than 0.1%: the vocabulary lacks characters of this text, "
         "which the model cannot tell apart ('字' 4, '漢' 2): REMEDY"
     )
-    assert [line.endswith("% unknown") for line in summary.lines()] == [False, True, True]
+    assert [line.endswith("% unknown") for line in summary.lines()] == [False, True, True, False]
+
+
+def test_the_rows_of_each_class_are_said(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """GLUE and IMDB, too: a class without rows in train is never predicted, one without rows in valid never scored."""
+
+    def said(name: str, task: Task, **splits: list[Example]) -> list[str]:
+        return [line for line in write_labelled(tmp_path / name, task, splits, tokenizer).lines() if "class" in line]
+
+    assert said("two", CLASSES, train=TRAIN, valid=VALID, test=[Example("a", None)]) == [
+        "rows of train by class: positive (2), negative (1)"
+    ]
+    three = own_task("own", "single-label", ("negative", "neutral", "positive"))
+    assert said("three", three, train=TRAIN, valid=VALID[:1]) == [
+        "rows of train by class: positive (2), negative (1)",
+        "warning: 1 classes are not in train: neutral (0 in train)",
+        "warning: 2 classes are not in valid: neutral (0 in train), positive (2 in train)",
+    ]
+    many = [Example("a", f"c{number:02}") for number in range(13) for _ in range(number + 1)]
+    assert said("many", CLASSES, train=many)[0].endswith("c04 (5), c03 (4), and 3 classes with 1 to 3")
+    words = own_task("own", "token-label")
+    assert said("words", words, train=[Example(("a", "b", "c"), ("O", "O", "B-X"))]) == [
+        "words of train by class: O (2), B-X (1)"
+    ]
+    assert said("scores", SCORES, train=[Example("a", "1"), Example("b", "2")]) == []
 
 
 def test_the_commonest_ten_unknown_characters_are_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
