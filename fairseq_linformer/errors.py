@@ -32,6 +32,17 @@ def check(name: str, value: object, holds: bool, allowed: str) -> None:
         raise UserError(f"{name}={typed} is not allowed: it must be {allowed}")
 
 
+@contextlib.contextmanager
+def naming(hidden: str, shown: str) -> Iterator[None]:
+    """Lets errors that the user can mend call a temporary file or folder by what it holds."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        if hidden not in str(error):
+            raise
+        raise type(error)(str(error).replace(f"{hidden}{os.sep}", f"{shown}: ").replace(hidden, shown)) from error
+
+
 LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed program printed
 
 

@@ -6,7 +6,8 @@
 
 Texts are lines of a .txt file, a column of a .csv or .tsv file with a header, a key of a .jsonl file, or the words of a
 .conll file; - is standard input.
-What is printed has a row for each, in their order, so none may be blank: a table with tabs, or JSON lines (--to jsonl).
+What is printed has a row for each, in their order, so none may be blank; all are read once before the first is
+predicted. It is a table with tabs, or JSON lines (--to jsonl).
 Several classes are separated by commas. A model of token labels reads words between spaces, or JSON lists of words, and
 prints a word and its label per line, with a blank line after each text. Long texts are shortened as in training; words
 that this cuts have the most frequent label, and are counted.
@@ -21,16 +22,19 @@ import heapq
 import itertools
 import json
 import operator
+import shutil
 import signal
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 from ..checkpoint import checkpoint_file
 from ..data.prepare.labelled import Example
-from ..data.prepare.rows import FORMATS, read_rows
+from ..data.prepare.rows import FORMATS, check_filled, read_rows
 from ..data.tasks import TASKS, Task
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
@@ -57,7 +61,7 @@ def predict(
         raise UserError(f"{source} ends in none of .{', .'.join(FORMATS)}: --from names its format")
     if kind == "txt" and (text or second):
         raise UserError(f"--text and --second name columns or keys, but {source} is read as txt: lines of text")
-    with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as lines:
+    with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as stream:
         predictor = Predictor(checkpoint_file(checkpoint), data)
         if predictor.pairs and second is None:
             raise UserError(
@@ -69,14 +73,33 @@ def predict(
         if top is not None and of not in ("single-label", "multi-label"):
             raise UserError(f"--top {top}: {checkpoint} predicts {of}, without probabilities of classes")
         name = "standard input" if source == "-" else source
-        rows = read_rows(lines, kind, name, text or ("0" if kind == "conll" else "text"), second)
-        where, before = f"{name}, line", int(kind in ("csv", "tsv"))
-        if of == "token-label":
-            _print_words(predictor, rows, where, before, to)
-            return
-        predictions = predictor.texts(rows, where, before)
-        for line in _as_json(predictions, of, top) if to == "jsonl" else _as_table(predictions, predictor.record, top):
-            print(line)
+        columns = (kind, name, text or ("0" if kind == "conll" else "text"), second)
+        with _to_read_twice(stream) as lines:
+            check_filled(lines, *columns)
+            lines.seek(0)
+            _print(predictor, read_rows(lines, *columns), top, to)
+
+
+@contextlib.contextmanager
+def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """A file, or a temporary copy of what comes from a pipe."""
+    if stream.seekable() and stream.tell() == 0:
+        yield stream
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(stream, copy)
+        copy.seek(0)
+        yield copy
+
+
+def _print(predictor: Predictor, rows: Iterator[Example], top: int | None, to: str | None) -> None:
+    of = predictor.record.kind
+    if of == "token-label":
+        _print_words(predictor, rows, to)
+        return
+    predictions = predictor.texts(rows)
+    for line in _as_json(predictions, of, top) if to == "jsonl" else _as_table(predictions, predictor.record, top):
+        print(line)
 
 
 def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) -> Iterator[str]:
@@ -111,11 +134,11 @@ def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str,
     return dict(heapq.nlargest(top, probabilities.items(), key=operator.itemgetter(1)))
 
 
-def _print_words(predictor: Predictor, rows: Iterator[Example], where: str, before: int, to: str | None) -> None:
+def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) -> None:
     """A word and its label per line, and a blank line after each row; or a JSON object per row."""
     words, again = itertools.tee(map(_in_words, rows))
     total = cut = 0
-    for row, prediction in zip(words, predictor.texts(again, where, before), strict=True):
+    for row, prediction in zip(words, predictor.texts(again), strict=True):
         total, cut = total + len(row.text), cut + prediction.cut
         if to == "jsonl":
             print(json.dumps({"words": row.text, "labels": prediction.label}))
@@ -126,7 +149,7 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], where: str, befo
 
 
 def _in_words(row: Example) -> Example:
-    return row if isinstance(row.text, tuple) else Example(tuple(row.text.split()), None, row.second)
+    return row if isinstance(row.text, tuple) else replace(row, text=tuple(row.text.split()))
 
 
 def submit(runs: Path, data: Path, submission: Path) -> None:

@@ -51,13 +51,22 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def _remedy(spm: Path | None, gpt2_bpe: Path | None, cover_letters: bool, **_: object) -> str:
+    """What helps against unknown pieces; only the options that go with the others given."""
+    if spm or gpt2_bpe:
+        option = "--spm" if spm else "--gpt2-bpe"
+        return f"without {option}, and with --cover-letters, a new vocabulary is made, for a new model alone"
+    if cover_letters:
+        return "a larger --vocab-size or --sample-characters covers more letters, of the text of --train alone"
+    return "--cover-letters makes every letter a piece, another folder --out given"
+
+
 def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
     options = vars(arguments)
     shards, shard = options.pop("shards"), options.pop("shard")
     with program():
-        if shards is None:
-            prepare_corpus(**options)
-        else:
-            prepare_shards(**options, shards=shards, shard=shard)
+        unknown = prepare_corpus(**options) if shards is None else prepare_shards(**options, shards=shards, shard=shard)
+        for line in unknown.warning(_remedy(**options)):
+            print(line)
         print("next:", command_line("pretrain/tiny_512", override("task.data", options["out"])))

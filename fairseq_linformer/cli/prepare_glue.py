@@ -23,7 +23,7 @@ from pathlib import Path
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled import write_labelled
 from ..data.tasks import SUMMARY_FILE, TASKS
-from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
+from ..data.tokenizer import DICTIONARY_FILE, GIVEN_REMEDY, Tokenizer, Unknown, load_dictionary, load_tokenizer
 from ..system.files import check_data_path
 from .arguments import comma_list, make_parser
 from .program import program, typed
@@ -37,8 +37,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--tasks",
         metavar="A,B,…",
         type=comma_list(str),
-        default=list(DOWNLOADS),
-        help=f"default: {','.join(DOWNLOADS)}; small letters will do",
+        help=f"default: those of {','.join(DOWNLOADS)} that the source holds; small letters will do",
     )
     from_where = "the corpus that the model was pretrained on, the model (checkpoint or run's folder), or a .model file"
     add("--tokenizer", metavar="DIR|FILE", type=Path, required=True, help=from_where)
@@ -52,21 +51,48 @@ def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
     return complete and load_dictionary(folder / DICTIONARY_FILE).symbols == tokenizer.dictionary.symbols
 
 
-def prepare_glue(source: str, tasks: Sequence[str], tokenizer: Path, out: Path) -> None:
-    tasks = list(dict.fromkeys(map(known_task, tasks)))
+def _found(folder: Path, tasks: Sequence[str], all_needed: bool) -> list[str]:
+    """The tasks whose files are all there.
+
+    Raises:
+        FileNotFoundError: none is there, or `all_needed` and one is not; the message has what each lacks.
+    """
+    missing = {}
+    for task in tasks:
+        try:
+            read_glue(folder, task)  # which reads no row yet
+        except FileNotFoundError as error:
+            missing[task] = str(error)
+    if missing and (all_needed or len(missing) == len(tasks)):
+        raise FileNotFoundError("; ".join(missing.values()))
+    if missing:
+        print("not prepared, as the source does not hold them:", *(f"  {why}" for why in missing.values()), sep="\n")
+    return [task for task in tasks if task not in missing]
+
+
+def prepare_glue(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) -> None:
+    """Prepares the tasks, or those of the source where None are named."""
+    asked = list(dict.fromkeys(map(known_task, tasks or DOWNLOADS)))
     check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(tokenizer)
-    with glue_folder(source, tasks) as folder:
-        for task in tasks:
-            if is_prepared(out / task, loaded):
-                print(f"{task}: already prepared in {out / task}")
-                continue
+    done = [task for task in asked if is_prepared(out / task, loaded)]
+    for task in done:
+        print(f"{task}: already prepared in {out / task}")
+    unknown = Unknown()
+    left = [task for task in asked if task not in done]
+    with glue_folder(source, left) as folder:
+        found = _found(folder, left, all_needed=tasks is not None)
+        for task in found:
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}
             summary = write_labelled(out / task, TASKS[task], rows, loaded)
+            unknown.update(summary.unknown, task)
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    trained = ",".join(task for task in tasks if TASKS[task].trained_as is None)
-    print(f"next: {typed('finetune')} --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
+    for line in unknown.warning(GIVEN_REMEDY):
+        print(line)
+    trained = ",".join(task for task in asked if task in {*done, *found} and TASKS[task].trained_as is None)
+    if trained:
+        print(f"next: {typed('finetune')} --checkpoint CHECKPOINT --data {shlex.quote(str(out))} --tasks {trained}")
 
 
 def main(words: Sequence[str] | None = None) -> None:

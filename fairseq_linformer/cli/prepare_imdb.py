@@ -22,7 +22,7 @@ from pathlib import Path
 from ..data.prepare.imdb import ADDRESS, imdb_folder, read_imdb
 from ..data.prepare.labelled import write_labelled
 from ..data.tasks import TASKS
-from ..data.tokenizer import load_tokenizer
+from ..data.tokenizer import GIVEN_REMEDY, load_tokenizer
 from ..system.files import check_data_path
 from ..training.launch import fine_tuning_command
 from .arguments import make_parser
@@ -47,6 +47,8 @@ def prepare_imdb(source: str, tokenizer: Path, out: Path) -> None:
         rows = {split: read.examples for split, read in splits.items()}
         summary = write_labelled(out, TASKS["IMDB"], rows, loaded)
     print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
+    for line in summary.unknown.warning(GIVEN_REMEDY):
+        print(line)
     print("next:", fine_tuning_command("IMDB", out))
 
 

@@ -30,7 +30,7 @@ from ..data.prepare.rows import FORMATS, Row
 from ..data.prepare.table import Columns, own_data
 from ..data.prepare.tables import WHOLE, read_table
 from ..data.tasks import KINDS, TASKS, letters_of
-from ..data.tokenizer import load_tokenizer
+from ..data.tokenizer import GIVEN_REMEDY, load_tokenizer
 from ..errors import UserError, check
 from ..system.files import A_NAME, check_data_path, is_name
 from .arguments import comma_list, make_parser, number
@@ -128,7 +128,7 @@ def prepare_table(
         raise UserError(f"{', '.join(map(str, files['train']))}: no rows of train")
     data = own_data(out.resolve().name, tables, columns, _fractions(tables, split), kind, seed)
     summary = write_labelled(out, data.task, data.splits, loaded)
-    print(*data.notes, *summary.lines(), sep="\n")
+    print(*data.notes, *summary.lines(), *summary.unknown.warning(GIVEN_REMEDY), sep="\n")
     parent, name = shlex.quote(str(out.parent)), summary.task.name
     print(f"next: python scripts/finetune.py --checkpoint CHECKPOINT --data {parent} --tasks {name}")
 

@@ -4,6 +4,7 @@ GLUE's nine, its diagnostic set AX, and IMDB are instances here; an own task is 
 writes into the folder that it prepares, as every preparation does (``Summary``).
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,8 +15,9 @@ from fairseq.data import Dictionary
 from ..errors import UserError, check
 from ..system.files import A_NAME, is_name
 from ..system.state import read_state
-from .tokenizer import unknown_warning
+from .tokenizer import Unknown
 
+MOST_NAMED = 10  # classes in a line
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
 RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries of every label dictionary
 EARLIER_SUMMARY_FILE = "classification.json"
@@ -150,11 +152,17 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a prepared folder holds: the task's record, counts by split, and the length called long."""
+    """What a prepared folder holds: the task's record, counts by split, and the length called long.
+
+    Not kept in the folder: `unknown`, what the vocabulary lacks; and `by_class`, by split with labels how many rows, or
+    words of a token-label task, each class has.
+    """
 
     task: Task
     splits: Mapping[str, SplitCounts]
     long_length: int
+    unknown: Unknown = field(default_factory=Unknown, compare=False)
+    by_class: Mapping[str, Counter[str]] = field(default_factory=dict, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         splits = {split: asdict(counts) for split, counts in self.splits.items()}
@@ -170,7 +178,22 @@ class Summary:
                 f"{100 * counts.long / counts.examples:.1f} % longer than {self.long_length}, "
                 f"{counts.unknown / counts.tokens:.3%} unknown"
             )
-            yield from unknown_warning(split, counts.unknown, counts.tokens)
+        yield from self._class_lines()
+
+    def _class_lines(self) -> Iterator[str]:
+        """How often each class stands in train, the commonest first, and which are missing in a split."""
+        train = self.by_class.get("train", Counter[str]())
+        if train:
+            unit = "words" if self.task.kind == "token-label" else "rows"
+            listed = ", ".join(f"{name} ({count:,})" for name, count in train.most_common(MOST_NAMED))
+            rest = [count for _, count in train.most_common()[MOST_NAMED:]]
+            more = f", and {len(rest):,} classes with {rest[-1]:,} to {rest[0]:,}" if rest else ""
+            yield f"{unit} of train by class: {listed}{more}"
+        for split, counts in self.by_class.items():
+            if missing := sorted(set(self.task.classes) - set(counts), key=lambda name: (train[name], name)):
+                named = ", ".join(f"{name} ({train[name]:,} in train)" for name in missing[:MOST_NAMED])
+                more = ", …" if len(missing) > MOST_NAMED else ""
+                yield f"warning: {len(missing):,} classes are not in {split}: {named}{more}"
 
 
 class _SplitCounts(TypedDict):

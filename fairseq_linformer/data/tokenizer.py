@@ -12,6 +12,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 
@@ -40,6 +41,8 @@ MOST_PIECES = 1_000_000
 # Above this fraction of unknown pieces, the vocabulary was not made for the text.
 MOST_UNKNOWN = 0.001
 
+MOST_NAMED = 10  # characters in a warning
+
 # All characters at which fairseq splits words.
 _WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
 
@@ -58,6 +61,7 @@ class Tokenizer(ABC):
 
     def __init__(self, dictionary: Dictionary) -> None:
         self._dictionary = dictionary
+        self._lacks: dict[str, bool] = {}
 
     @property
     def dictionary(self) -> Dictionary:
@@ -66,6 +70,14 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """The tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
+
+    def unknown_characters(self, lines: Iterable[str]) -> Counter[str]:
+        """How often each character stands in the lines that is <unk> where it stands alone."""
+        counts = Counter(chain.from_iterable(lines))
+        if new := [character for character in counts if character not in self._lacks]:
+            unknown = self.dictionary.unk()
+            self._lacks.update(zip(new, ((ids == unknown).any() for ids in self.encode(new)), strict=True))
+        return Counter({character: count for character, count in counts.items() if self._lacks[character]})
 
     def decode(self, rows: Sequence[np.ndarray]) -> list[str]:
         """The text of each row of dictionary ids, of shape (tokens,): without <s>, <pad> and </s>, <unk> as a mark."""
@@ -296,13 +308,48 @@ def load_dictionary(path: Path) -> Dictionary:
         raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
 
 
-def unknown_warning(split: str, unknown: int, tokens: int) -> Iterator[str]:
-    """A warning where more than MOST_UNKNOWN of a split's pieces are unknown; nothing otherwise."""
-    if unknown > MOST_UNKNOWN * tokens:
-        yield (
-            f"warning: {split}: {unknown / tokens:.3%} of the pieces are unknown, more than {MOST_UNKNOWN:.1%}: "
-            "the vocabulary lacks characters of this text, which the model cannot tell apart"
-        )
+@dataclass
+class Unknown:
+    """What the vocabulary lacks of the texts that a command encodes.
+
+    Attributes:
+        tokens, unknown: pieces by split, and those that are <unk>.
+        characters: how often each stands in the texts that the vocabulary lacks.
+    """
+
+    tokens: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    characters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, split: str, tokens: int, unknown: int) -> None:
+        self.tokens[split] += tokens
+        self.unknown[split] += unknown
+
+    def update(self, other: "Unknown", task: str = "") -> None:
+        """Adds another's, the splits under the name of their task."""
+        for split, tokens in other.tokens.items():
+            self.add(f"{task} {split}".strip(), tokens, other.unknown[split])
+        self.characters += other.characters
+
+    def warning(self, remedy: str) -> Iterator[str]:
+        """One line where more than MOST_UNKNOWN of a split's pieces are unknown; nothing otherwise."""
+        shares = {split: self.unknown[split] / tokens for split, tokens in self.tokens.items()}
+        much = {split: share for split, share in shares.items() if share > MOST_UNKNOWN}
+        if much:
+            named = ", ".join(f"{split} {share:.3%}" for split, share in much.items())
+            counts = self.characters.most_common(MOST_NAMED)
+            listed = ", ".join(f"{character!r} {count:,}" for character, count in counts)
+            more = f" and {len(self.characters) - MOST_NAMED:,} others" if len(self.characters) > MOST_NAMED else ""
+            yield (
+                f"warning: unknown pieces: {named}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of "
+                f"this text, which the model cannot tell apart{f' ({listed}{more})' if listed else ''}: {remedy}"
+            )
+
+
+GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
+    "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one on "
+    "text with them, prepared with prepare_corpus.py --cover-letters"
+)
 
 
 def train_sentencepiece(

@@ -105,26 +105,25 @@ class Predictor:
             return predictions, None
         return predictions, [self._target(target) for target in targets]
 
-    def texts(self, examples: Iterable[Example], where: str = "row", before: int = 0) -> Iterator[Prediction]:
+    def texts(self, examples: Iterable[Example]) -> Iterator[Prediction]:
         """The predictions for texts, pairs of texts or rows of words, in their order; their labels are ignored.
 
         Raises:
-            UserError: a row is empty, or not such as the model knows; the message starts with `where` and the number of
-                the row, counted from 1 after `before` others.
+            UserError: a row is empty, or not such as the model knows; the message starts with its `where`, or number.
         """
         # A bar among the predictions that are printed would be no help.
-        return self._predict(self._rows(examples, where, before), disable=sys.stdout.isatty() or None)
+        return self._predict(self._rows(examples), disable=sys.stdout.isatty() or None)
 
-    def _rows(self, examples: Iterable[Example], where: str, before: int) -> Iterator[_Row]:
-        examples = iter(examples)
+    def _rows(self, examples: Iterable[Example]) -> Iterator[_Row]:
+        examples, before = iter(examples), 0
         while chunk := list(itertools.islice(examples, CHUNK)):
             places: Iterable[Tensor | None]
             if self.record.kind == "token-label":
-                columns, sizes = encode_words(chunk, self._tokenizer, where=where, before=before)
+                columns, sizes = encode_words(chunk, self._tokenizer, where="row", before=before)
                 starts = int(self.task.cfg.init_token is not None)
                 places = (torch.from_numpy(np.cumsum(words) - words + starts) for words in sizes)
             else:
-                columns = encode_columns(chunk, self._tokenizer, pairs=self.pairs, where=where, before=before)
+                columns = encode_columns(chunk, self._tokenizer, pairs=self.pairs, where="row", before=before)
                 places = itertools.repeat(None, len(chunk))
             before += len(chunk)
             for texts, of_row in zip(zip(*columns, strict=True), places, strict=True):

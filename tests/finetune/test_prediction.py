@@ -412,15 +412,19 @@ def test_top_needs_probabilities(tagged, scores, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("texts.txt", b"dog\n\ncat\n", {}, r"texts\.txt, line 2: the text is empty: ''"),
-        ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv, line 3: the text is empty"),
-        ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl, line 2: the text is empty"),
+        ("texts.txt", b"dog\n\ncat\n \n", {}, r"texts\.txt: 2 of the texts are empty \(line 2, line 4\): .* fill or"),
+        ("texts.txt", b"\n" * 12 + b"dog", {}, r"12 of the texts are empty \(line 1, .*, line 10 and 2 more\)"),
+        ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv: 1 of the texts are empty \(line 3\)"),
+        ("texts.csv", b'text\n"a\ndog"\n\n""\n', {"kind": "csv"}, r"line 4: 0 fields, but the header has 1"),
+        ("texts.csv", b'a,text\n1,"a\ndog"\n2,""\n', {}, r"texts\.csv: 1 of the texts are empty \(line 4\)"),
+        ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl: 1 of the texts are empty \(line 2\)"),
+        ("texts.csv", 'a,text\n1,"a\ndog"\n2,\u200b\n'.encode(), {}, r"texts\.csv, line 4: no piece is left of"),
         ("texts.txt", b"dog\nd\xf6g\n", {}, r"texts\.txt, line 2: not UTF-8 \('utf-8' codec can't decode byte 0xf6"),
         ("texts.txt", b"dog\n", {"text": "text"}, r"--text and --second name columns or keys, but .*/texts\.txt is re"),
         ("texts.txt", b"dog\n", {"second": "b"}, "--text and --second name columns or keys"),
         ("texts.tsv", b"text\tb\n1\t2\n", {"second": "b"}, "--second b: .*/SST-2 predicts single texts"),
         ("texts.doc", b"dog\n", {}, r"texts\.doc ends in none of \.txt, \.csv, \.tsv, .*: --from names its format"),
-        ("texts.tsv", b"number\tname\n1\tdog\n", {}, r"line 2: no column 'text' among number, name"),
+        ("texts.tsv", b"number\tname\n1\tdog\n", {}, r"texts\.tsv, line 1: no column 'text' among number, name"),
     ],
 )
 def test_what_is_wrong_with_the_texts_is_named(reviews, tmp_path, capsys, name, content, options, message):
@@ -440,20 +444,39 @@ def test_what_is_missing_is_named(reviews, scores, tmp_path, capsys):
             printed(capsys, scores, path)
 
 
-def test_what_comes_before_a_bad_row_is_printed(reviews, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("bad", [b"\n", b"d\xf6g\n"])
+def test_nothing_is_predicted_before_all_rows_are_checked(reviews, tmp_path, capsys, monkeypatch, bad):
+    """An hour of predictions, and then a blank row: from a file and from a pipe, which is read once."""
     monkeypatch.setattr(prediction, "CHUNK", 2)
-    path = as_file(tmp_path, "tsv", [*TEXTS[:3], " "])
-    with pytest.raises(ValueError, match=r"texts\.tsv, line 5: the text is empty"):
-        printed(capsys, reviews, path)
-    assert len(capsys.readouterr().out.splitlines()) == 1 + 2
+    content = b"dog\n" * 5 + bad
+    (tmp_path / "texts.txt").write_bytes(content)
+    for source, name in ((str(tmp_path / "texts.txt"), "texts.txt"), ("-", "standard input")):
+        reading, writing = os.pipe()
+        os.write(writing, content)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=pipe))
+            with pytest.raises(ValueError, match=rf"{name}.*line 6"):
+                predict.predict(reviews, source)
+        assert capsys.readouterr().out == ""
+
+
+def test_texts_from_a_pipe(reviews, tmp_path, capsys, monkeypatch):
+    expected = printed(capsys, reviews, as_file(tmp_path, "txt", TEXTS))
+    reading, writing = os.pipe()
+    os.write(writing, "\n".join(TEXTS).encode())
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=pipe))
+        assert printed(capsys, reviews, "-") == expected
 
 
 def test_the_command_line(reviews, tmp_path):
     path = as_file(tmp_path, "tsv", TEXTS)
     command = ["scripts/predict.py", "--checkpoint", reviews, "--input", path]
     assert len(run(*command, cwd=tmp_path).splitlines()) == 1 + len(TEXTS)
-    message = f"error: {path}, line 2: no column 'words' among number, text\n"
-    assert run(*command, "--text", "words", cwd=tmp_path, status=1) == "label\t0\t1\n" + message
+    message = f"error: {path}, line 1: no column 'words' among number, text\n"
+    assert run(*command, "--text", "words", cwd=tmp_path, status=1) == message
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, "text": True}
     with subprocess.Popen([sys.executable, str(ROOT / command[0]), *map(str, command[1:])], **pipes) as process:

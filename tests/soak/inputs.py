@@ -77,7 +77,7 @@ class GlueTables:
         whole = path.read_bytes()
         try:
             path.write_bytes(content := mutate(whole, chance))
-            found = [tuple(vars(row).values()) for row in read_glue(self.source, task)[split].examples]
+            found = [(row.text, row.label, row.second) for row in read_glue(self.source, task)[split].examples]
         finally:
             path.write_bytes(whole)
         return None if found == _naive_rows(content, task, split) else f"{task} {split}: the rows {found}"

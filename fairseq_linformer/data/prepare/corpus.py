@@ -4,12 +4,12 @@ The text is read twice and never held in memory as a whole. The first pass check
 vocabulary. The second encodes chunks of lines in worker processes and writes the ids in fairseq's binary format.
 """
 
-import contextlib
 import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from tqdm import tqdm
 
-from ...errors import UserError
+from ...errors import UserError, naming
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores
 from ..frequencies import unigram_perplexity
@@ -31,11 +31,11 @@ from ..tokenizer import (
     GPT2Tokenizer,
     SentencePieceTokenizer,
     Tokenizer,
+    Unknown,
     check_vocab_size,
     dictionary_in,
     load_tokenizer,
     train_sentencepiece,
-    unknown_warning,
 )
 from .encoding import Encoded, chunk_encoder
 from .reading import Chunk, LineSample, find_files, read_chunks
@@ -83,7 +83,7 @@ def prepare_corpus(
     sample_characters: int | None = None,
     seed: int = 1,
     workers: int | None = None,
-) -> None:
+) -> Unknown:
     """Makes the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
 
     An item of the dataset is a line and </s>. The end of a document is an item of only </s>, as fairseq-preprocess
@@ -101,6 +101,9 @@ def prepare_corpus(
         sample_characters: of `train`, at most, to train the vocabulary on (default DEFAULT_SAMPLE_CHARACTERS).
         seed: of that sample, at least 0.
         workers: processes that encode, from 1 to MOST_WORKERS (default: one per core).
+
+    Returns:
+        What the vocabulary lacks of the text.
 
     Raises:
         OSError: a file is missing or cannot be read or written, or a worker process was killed.
@@ -120,7 +123,7 @@ def prepare_corpus(
     with staged_folder(out, REPORT_FILE) as (folder, report_file):
         files = {split: _found(names, folder) for split, names in (("train", train), ("valid", valid)) if names}
         print("text files:", ", ".join(f"{len(found):,} {USE[split]}" for split, found in files.items()), flush=True)
-        with _standard_input_named(folder):
+        with naming(str(folder / _SPOOL_FILE), "standard input"):
             reports = {
                 split: _survey(found, sample if split == "train" and not given else None)
                 for split, found in files.items()
@@ -128,10 +131,14 @@ def prepare_corpus(
         if given:
             given.save(folder)
         tokenizer = given or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE, cover_letters)
-        counts = _write_dataset(files, tokenizer, folder, workers, reports)
+        unknown = Unknown()
+        counts = _write_dataset(files, tokenizer, folder, workers, reports, unknown.characters)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
     _print_summary(reports, counts, time.monotonic() - started)
+    for split, report in reports.items():
+        unknown.add(split, report.tokens, report.unknown)
+    return unknown
 
 
 def _given_tokenizer(
@@ -165,15 +172,6 @@ def _found(names: Sequence[Path], folder: Path) -> list[Path]:
     return find_files(spool if name == STANDARD_INPUT else name for name in names)
 
 
-@contextlib.contextmanager
-def _standard_input_named(folder: Path) -> Iterator[None]:
-    """Makes errors about the text name standard input, not the file that it was written to, which is removed."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error).replace(str(folder / _SPOOL_FILE), "standard input")) from error
-
-
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
     """First pass: checks and counts the text, and draws `sample` from it.
 
@@ -204,9 +202,16 @@ def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_
 
 
 def _write_dataset(
-    files: dict[str, list[Path]], tokenizer: Tokenizer, folder: Path, workers: int, reports: dict[str, SplitReport]
+    files: dict[str, list[Path]],
+    tokenizer: Tokenizer,
+    folder: Path,
+    workers: int,
+    reports: dict[str, SplitReport],
+    lacking: Counter[str],
 ) -> dict[str, np.ndarray]:
-    """Second pass: writes both splits, and dict.txt with the counts of train; counts the tokens in `reports`.
+    """Second pass: writes both splits, and dict.txt with the counts of train.
+
+    Counts the tokens in `reports`, and in `lacking` the characters that the vocabulary lacks.
 
     Returns:
         How often each id occurs, by split, int64, (V,).
@@ -216,7 +221,7 @@ def _write_dataset(
     counts = {}
     with chunk_encoder(tokenizer, folder, workers) as encode:
         for split, report in reports.items():
-            counts[split] = _write_split(folder / split, size, encode(read_chunks(files[split])), report.bytes)
+            counts[split] = _write_split(folder / split, size, encode(read_chunks(files[split])), report.bytes, lacking)
             report.tokens = int(counts[split].sum())
             report.unknown = int(counts[split][tokenizer.dictionary.unk()])
     tokenizer.dictionary.count = counts["train"].tolist()
@@ -224,16 +229,19 @@ def _write_dataset(
     return counts
 
 
-def _write_split(prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int) -> np.ndarray:
+def _write_split(
+    prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int, lacking: Counter[str]
+) -> np.ndarray:
     """Writes a split's .bin and .idx. Returns how often each id occurs: int64, (vocab_size,)."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     with (
         IndexedWriter(prefix, vocab_size) as writer,
         tqdm(desc=f"encoding {prefix.name}", total=total_bytes, unit="B", unit_scale=True, disable=None) as progress,
     ):
-        for (ids, sizes), bytes_read in encoded:
-            writer.write(ids, sizes)
-            counts += np.bincount(ids, minlength=vocab_size)
+        for items, bytes_read in encoded:
+            writer.write(items.ids, items.sizes)
+            counts += np.bincount(items.ids, minlength=vocab_size)
+            lacking += items.lacking
             progress.update(bytes_read)
     return counts
 
@@ -244,13 +252,11 @@ def _save_dictionary(dictionary: Dictionary, folder: Path) -> None:
 
 
 def print_split(split: str, report: SplitReport) -> None:
-    """What a split holds, with a warning where too much of it is unknown."""
+    """What a split holds."""
     print(
         f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
         f"{report.unknown / report.tokens:.3%} unknown"
     )
-    for warning in unknown_warning(split, report.unknown, report.tokens):
-        print(warning)
 
 
 def _print_summary(reports: dict[str, SplitReport], counts: dict[str, np.ndarray], seconds: float) -> None:

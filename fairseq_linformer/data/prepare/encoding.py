@@ -2,12 +2,13 @@
 
 import contextlib
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from fairseq.data.indexed_dataset import best_fitting_int_dtype
@@ -16,8 +17,17 @@ from ...system.processes import end_with_parent
 from ..tokenizer import Tokenizer, load_tokenizer
 from .reading import Chunk
 
-# The ids of some items one after another (uint16 or uint32), and the length of each item (int32).
-Items = tuple[np.ndarray, np.ndarray]
+
+class Items(NamedTuple):
+    """The ids of some items one after another (uint16 or uint32), and the length of each item (int32).
+
+    `lacking`: how often characters stand in them that the vocabulary lacks.
+    """
+
+    ids: np.ndarray
+    sizes: np.ndarray
+    lacking: Counter[str]
+
 
 # The items of each chunk, and the number of bytes of text that they were made from.
 Encoded = Iterator[tuple[Items, int]]
@@ -38,7 +48,9 @@ def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
     is_token[ends] = False
     ids[ends] = dictionary.eos()
     ids[is_token] = np.concatenate([np.empty(0, dtype=np.int32), *encoded])
-    return ids, sizes
+    rows = np.unique(np.searchsorted(ends, np.flatnonzero(ids == dictionary.unk())))
+    lacking = tokenizer.unknown_characters(lines[row] for row in rows) if rows.size else Counter()
+    return Items(ids, sizes, lacking)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from ...errors import UserError
+from ...errors import UserError, naming
 from ..tasks import TASKS, Source, SourceFile, Task, letters_of
 from .labelled import Example
 from .sources import Rows, SourceSplit, as_folder, download, is_address, unpack
@@ -50,9 +50,8 @@ def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
     folder = next((place / task for place in (source, *sorted(source.glob("*/"))) if (place / task).is_dir()), None)
     if folder is None:
         raise FileNotFoundError(f"{source} holds no folder {task}")
-    for file in SOURCES[task].files.values():
-        if not (folder / file.name).is_file():
-            raise FileNotFoundError(f"{folder / file.name} is missing")
+    if missing := [file.name for file in SOURCES[task].files.values() if not (folder / file.name).is_file()]:
+        raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}")
     splits = {}
     for split, file in SOURCES[task].files.items():
         rows = Rows()
@@ -86,7 +85,7 @@ def _read(path: Path, file: SourceFile, task: Task, rows: Rows) -> Iterator[Exam
             label = None if label_place is None else _label(fields[label_place], task, where)
             rows.labels[label] += 1
             texts = [fields[place] for place in places]
-            yield Example(texts[0], label, texts[1] if len(texts) > 1 else None)
+            yield Example(texts[0], label, texts[1] if len(texts) > 1 else None, where)
 
 
 def _label(value: str, task: Task, where: str) -> str:
@@ -140,7 +139,7 @@ def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
         with as_folder(Path(source), _is_task_file) as folder:
             yield folder
         return
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, naming(temporary, source):
         for task in tasks:
             if task not in DOWNLOADS:
                 raise UserError(f"{task} is not among the official downloads: --source names a folder or an archive")

@@ -38,7 +38,7 @@ def imdb_folder(source: str) -> Iterator[Path]:
         UserError: as ``as_folder`` and ``download``.
     """
     place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
-    with as_folder(place, _is_review) as folder:
+    with as_folder(place, _is_review, source) as folder:
         yield folder
 
 
@@ -78,7 +78,7 @@ def _examples(reviews: Mapping[str, Sequence[Path]], rows: Rows) -> Iterator[Exa
         for file in files:
             text = LINE_BREAKS.sub(" ", _text(file))
             rows.labels[label] += 1
-            yield Example(text, label)
+            yield Example(text, label, where=str(file))
 
 
 def _text(file: Path) -> str:

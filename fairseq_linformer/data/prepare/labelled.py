@@ -29,7 +29,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
 from ..indexed import IndexedWriter
 from ..tasks import SUMMARY_FILE, SplitCounts, Summary, Task, check_label, label_names
-from ..tokenizer import DICTIONARY_FILE, Tokenizer
+from ..tokenizer import DICTIONARY_FILE, Tokenizer, Unknown
 
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
 # What str.splitlines breaks at, and the tab. Runs of plain spaces stay: byte-level BPE has pieces for them.
@@ -58,11 +58,13 @@ class Example:
         label: a class or a number; several classes of a multi-label task, or the class of each word; None where it is
             not known.
         second: the second text of a pair.
+        where: the row's place in the user's file, for errors.
     """
 
     text: str | tuple[str, ...]
     label: Label | None
     second: str | None = None
+    where: str = field(default="", compare=False)
 
 
 def write_labelled(
@@ -101,8 +103,10 @@ def write_labelled(
         for split in sorted(splits, key=lambda name: name != "train"):
             texts.write(split, splits[split])
         texts.save_dictionaries()
-        classes = _write_label_folder(folder / "label", task, texts)
-        summary = Summary(replace(task, classes=classes), texts.counts, long_length)
+        classes, by_class = _write_label_folder(folder / "label", task, texts)
+        for split, counts in texts.counts.items():
+            texts.unknown.add(split, counts.tokens, counts.unknown)
+        summary = Summary(replace(task, classes=classes), texts.counts, long_length, texts.unknown, by_class)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
 
@@ -113,6 +117,7 @@ class _TextWriter:
     Attributes:
         counts, labels: by split; a label per row.
         words: for token labels, by split and row, how many pieces each word has.
+        unknown: its characters alone.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, long_length: int) -> None:
@@ -121,6 +126,7 @@ class _TextWriter:
         self.counts: dict[str, SplitCounts] = {}
         self.labels: dict[str, list[Label | None]] = {}
         self.words: dict[str, list[np.ndarray]] = {}
+        self.unknown = Unknown()
 
     def write(self, split: str, examples: Iterable[Example]) -> None:
         rows = iter(examples)
@@ -155,7 +161,11 @@ class _TextWriter:
             ids = _end_each(pieces, dictionary.eos())
             writer.write(ids, sizes)
             lengths += sizes
-            counts.unknown += int((ids == dictionary.unk()).sum())
+            if unknown := int((ids == dictionary.unk()).sum()):
+                counts.unknown += unknown
+                rows = [row for row, text in zip(batch, pieces, strict=True) if (text == dictionary.unk()).any()]
+                texts = (row.second if writer is not writers[0] else " ".join(_words(row)) for row in rows)
+                self.unknown.characters += self._tokenizer.unknown_characters(text or "" for text in texts)
         labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
         counts.examples += len(batch)
         counts.tokens += int(lengths.sum())
@@ -166,8 +176,14 @@ class _TextWriter:
             self._tokenizer.dictionary.save(str(self._folder / name / DICTIONARY_FILE))
 
 
-def _write_label_folder(folder: Path, task: Task, texts: _TextWriter) -> tuple[str, ...]:
-    """Writes the labels of every split that has them, and returns the names of the classes by number."""
+def _write_label_folder(
+    folder: Path, task: Task, texts: _TextWriter
+) -> tuple[tuple[str, ...], dict[str, Counter[str]]]:
+    """Writes the labels of every split that has them.
+
+    Returns:
+        The names of the classes by number, and by split how often each stands there.
+    """
     folder.mkdir()
     known = {
         split: _known(column, split)
@@ -177,8 +193,9 @@ def _write_label_folder(folder: Path, task: Task, texts: _TextWriter) -> tuple[s
     if task.kind == "regression":
         for split, values in known.items():
             _write_scores(folder, split, values, task.scale)
-        return ()
-    counts = Counter(itertools.chain.from_iterable(map(_names_of, known.get("train", ()))))
+        return (), {}
+    by_class = {split: Counter(itertools.chain.from_iterable(map(_names_of, known[split]))) for split in known}
+    counts = by_class.get("train", Counter())
     dictionary = _label_dictionary({name: counts[name] for name in task.classes or counts})
     for split in texts.labels:
         if split in known:
@@ -186,7 +203,7 @@ def _write_label_folder(folder: Path, task: Task, texts: _TextWriter) -> tuple[s
         elif task.kind == "token-label":
             _write_word_starts(folder, split, dictionary, texts.words[split])
     dictionary.save(str(folder / DICTIONARY_FILE))
-    return label_names(dictionary)
+    return label_names(dictionary), by_class
 
 
 def encode_columns(
@@ -195,28 +212,38 @@ def encode_columns(
     """The ids of the texts of some rows, and of the second texts for pairs, int32 of shape (tokens,) each.
 
     Raises:
-        UserError: a row has no text, is not `pairs`, or of its text no piece is left; the message starts with `where`
-            and the number of the row, counted from 1 after `before` others.
+        UserError: a row has no text, is not `pairs`, or of its text no piece is left; the message starts with the
+            row's own `where`, or with that given here and its number, counted from 1 after `before` others.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
-    for row, example in enumerate(batch, before + 1):
+    places = _places(batch, where, before)
+    for place, example in zip(places, batch, strict=True):
         if not isinstance(example.text, str):
-            raise UserError(f"{where} {row}: words, but all must be texts, as the first of train is")
+            raise UserError(f"{place}: words, but all must be texts, as the first of train is")
         if (example.second is not None) != pairs:
             expected = "pairs, as the first of train is" if pairs else "single texts, as the first of train is"
             found = "a single text" if pairs else "a pair"
-            raise UserError(f"{where} {row}: {found}, but all must be {expected}")
+            raise UserError(f"{place}: {found}, but all must be {expected}")
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
         if not any(column[-1] for column in columns):  # QQP has pairs with one empty question
-            raise UserError(f"{where} {row}: the text is empty: {texts[0]!r}")
+            raise UserError(f"{place}: the text is empty: {texts[0]!r}")
     encoded = [tokenizer.encode(column) for column in columns]
     for column, pieces in zip(columns, encoded, strict=True):
-        for row, (text, ids) in enumerate(zip(column, pieces, strict=True), before + 1):
+        for place, text, ids in zip(places, column, pieces, strict=True):
             if text and not ids.size:
-                raise UserError(f"{where} {row}: no piece is left of the text {text!r}")
+                raise UserError(f"{place}: no piece is left of the text {text!r}")
     return encoded
+
+
+def _words(row: Example) -> Sequence[str]:
+    return (row.text,) if isinstance(row.text, str) else row.text
+
+
+def _places(batch: Sequence[Example], where: str, before: int) -> list[str]:
+    """What errors call each row."""
+    return [example.where or f"{where} {row}" for row, example in enumerate(batch, before + 1)]
 
 
 def encode_words(
@@ -229,9 +256,9 @@ def encode_words(
     """
     unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # of a word of which no piece is left
     pieces, sizes = [], []
-    for row, example in enumerate(batch, before + 1):
+    for place, example in zip(_places(batch, where, before), batch, strict=True):
         if isinstance(example.text, str) or example.second is not None or not example.text:
-            raise UserError(f"{where} {row}: {example.text!r} must be words, at least one, as the first of train is")
+            raise UserError(f"{place}: {example.text!r} must be words, at least one, as the first of train is")
         # Every word but the first follows a space, which byte-level BPE needs to see, and sentencepiece adds itself.
         spaced = [WHITESPACE.sub(" ", f"{' ' if number else ''}{word}") for number, word in enumerate(example.text)]
         ids = [encoded if encoded.size else unknown for encoded in tokenizer.encode(spaced)]

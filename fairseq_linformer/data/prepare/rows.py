@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ...errors import UserError
 from ...system.state import parse_json
@@ -13,6 +14,7 @@ from .labelled import Example
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
 DELIMITERS = ",;\t"  # of CSV: which of them, its header says; a TSV that quotes its cells is a CSV with tabs
+MOST_NAMED = 10  # rows in a message
 UNIVERSAL_COLUMNS = 10  # of CoNLL-U (universaldependencies.org/format.html)
 UNIVERSAL_RANGE = re.compile(r"\d+[-.]\d+")  # its numbers of what is no word: a contraction's range, an elided word
 
@@ -25,11 +27,13 @@ class Row:
         where: file and line, for errors.
         columns: the names of its columns; one may stand there twice.
         values: as many; text, or what JSON, Parquet and the like have: numbers, lists, None.
+        header: where the columns are named, for errors about them; "" where the row does it.
     """
 
     where: str
     columns: Sequence[str]
     values: Sequence[object]
+    header: str = ""
 
     def value(self, column: str) -> object:
         """What stands in a column.
@@ -42,7 +46,8 @@ class Row:
         close = difflib.get_close_matches(column, self.columns, n=1, cutoff=0.5)
         hint = f" (did you mean {close[0]!r}?)" if close and not found else ""
         number = "two columns" if found else "no column"
-        raise UserError(f"{self.where}: {number} {column!r}{hint} among {', '.join(self.columns) or 'none'}")
+        where, columns = self.header or self.where, ", ".join(self.columns) or "none"
+        raise UserError(f"{where}: {number} {column!r}{hint} among {columns}")
 
     def text(self, column: str) -> str | tuple[str, ...]:
         """The text of a column, or its words where a list stands there.
@@ -85,7 +90,24 @@ def read_rows(
         UserError: as ``parse_rows``; a row without such a column, or with something else than text in it.
     """
     for row in parse_rows(lines, kind, source):
-        yield Example(row.text(text), None, None if second is None else row.plain_text(second))
+        yield Example(row.text(text), None, None if second is None else row.plain_text(second), row.where)
+
+
+def check_filled(lines: Iterable[bytes], kind: str, source: str, text: str = "text", second: str | None = None) -> None:
+    """Reads what ``read_rows`` does to its end.
+
+    Raises:
+        UserError: as ``read_rows``; or rows hold no text, neither of both. The message has their number and where the
+            first MOST_NAMED of them stand.
+    """
+    rows = read_rows(lines, kind, source, text, second)
+    empty = (row.where for row in rows if not ("".join(row.text) + (row.second or "")).strip())
+    if blank := [where.removeprefix(f"{source}, ") for where in empty]:
+        more = f" and {len(blank) - MOST_NAMED:,} more" if len(blank) > MOST_NAMED else ""
+        raise UserError(
+            f"{source}: {len(blank):,} of the texts are empty ({', '.join(blank[:MOST_NAMED])}{more}): predictions "
+            "are a row per text, so fill or remove them"
+        )
 
 
 def parse_rows(lines: Iterable[bytes], kind: str, source: str) -> Iterator[Row]:
@@ -122,22 +144,29 @@ def _txt(lines: Lines, source: str) -> Iterator[Row]:
 
 def _tsv(lines: Lines, source: str) -> Iterator[Row]:
     header: list[str] = []
+    above = ""
     for where, line in lines:
         fields = line.rstrip("\r\n").split("\t")
         if not header:
-            header = fields
+            header, above = fields, where
         elif len(fields) != len(header):
             raise UserError(f"{where}: {len(fields)} fields between tabs, but the header has {len(header)}")
         else:
-            yield Row(where, header, fields)
+            yield Row(where, header, fields, above)
 
 
 def _csv(lines: Lines, source: str) -> Iterator[Row]:
-    first = next((line for _, line in lines), "")
-    delimiter = max(DELIMITERS, key=first.count)
+    start = []  # to the first line that is not blank
+    for _, line in lines:
+        start.append(line)
+        if line.strip("\r\n"):
+            break
+    delimiter = max(DELIMITERS, key="".join(start).count)
     csv.field_size_limit(sys.maxsize)  # a chapter may stand in a cell
-    reader = csv.reader(_with_first(first, lines), delimiter=delimiter, strict=True)
+    texts = chain(start, (line for _, line in lines))
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
     header: list[str] = []
+    above = ""
     while True:
         where = f"{source}, line {reader.line_num + 1}"  # the first of those that the row takes
         try:
@@ -147,19 +176,13 @@ def _csv(lines: Lines, source: str) -> Iterator[Row]:
         except csv.Error as error:
             raise UserError(f"{where}: not CSV ({error})") from error
         if not header:
-            header = fields
+            header, above = fields, where
         elif not fields and len(header) > 1:
             continue  # a blank line; in a table of one column it would be an empty text
         elif len(fields) != len(header):
             raise UserError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
         else:
-            yield Row(where, header, fields)
-
-
-def _with_first(first: str, lines: Lines) -> Iterator[str]:
-    yield first
-    for _, line in lines:
-        yield line
+            yield Row(where, header, fields, above)
 
 
 def _jsonl(lines: Lines, source: str) -> Iterator[Row]:

@@ -10,6 +10,7 @@ from ...errors import UserError
 from ...system.files import check_data_path, write_whole
 from ...system.state import read_state
 from ..shards import REPORT_FILE, SHARDS_FILE, ShardList, Shards, find_shards
+from ..tokenizer import Unknown
 from .corpus import SplitReport, prepare_corpus, print_split
 from .reading import find_files
 
@@ -25,7 +26,7 @@ def prepare_shards(
     gpt2_bpe: Path | None = None,
     workers: int | None = None,
     **vocabulary: Any,
-) -> None:
+) -> Unknown:
     """Makes folders in `out` that each hold a part of the files of `train`; a complete one is not made again.
 
     Each file goes to one shard as a whole, so that whoever makes a shard reads its text alone. The first shard comes
@@ -39,12 +40,16 @@ def prepare_shards(
         shard: the only one to make, from 1 to `shards`; None for all.
         vocabulary: the other options of ``prepare_corpus``, with which the first shard makes it.
 
+    Returns:
+        What the vocabulary lacks of the text of the shards that were made.
+
     Raises:
         OSError, UserError: as ``prepare_corpus``; and `out` holds shards of other files, or another number of them.
     """
     check_data_path(out)
     parts = divide(find_files(train), shards)
     planned = _begun(out.resolve(), [[f"{file.name}, {file.stat().st_size} bytes" for file in part] for part in parts])
+    unknown = Unknown()
     for number in range(1, shards + 1) if shard is None else [shard]:
         print(f"shard {number}/{shards}:", flush=True)
         missing = planned.missing()
@@ -52,13 +57,16 @@ def prepare_shards(
             print("complete")
             continue
         if number == 1:
-            prepare_corpus(parts[0], valid, planned.path(1), spm=spm, gpt2_bpe=gpt2_bpe, workers=workers, **vocabulary)
+            tokenizer = {"spm": spm, "gpt2_bpe": gpt2_bpe, **vocabulary}
+            unknown.update(prepare_corpus(parts[0], valid, planned.path(1), workers=workers, **tokenizer))
         elif 1 in missing:
             raise UserError(f"{out}: shard 1/{shards} comes first: it makes the vocabulary")
         else:
-            prepare_corpus(parts[number - 1], [], planned.path(number), spm=planned.path(1), workers=workers)
+            path = planned.path(number)
+            unknown.update(prepare_corpus(parts[number - 1], [], path, spm=planned.path(1), workers=workers))
     if not planned.missing():
         _print_total(planned)
+    return unknown
 
 
 def divide(files: Sequence[Path], shards: int) -> list[list[Path]]:

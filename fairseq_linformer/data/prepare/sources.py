@@ -23,7 +23,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import pooch
 
-from ...errors import UserError
+from ...errors import UserError, naming
 from ...system.files import leaves_folder
 from .labelled import Example
 
@@ -84,8 +84,10 @@ class SourceSplit:
 
 
 @contextlib.contextmanager
-def as_folder(source: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
+def as_folder(source: Path, wanted: Callable[[str], bool], name: str | None = None) -> Iterator[Path]:
     """The folder `source`, or a temporary one with the wanted files of the archive `source` (zip, tar, tar.*).
+
+    In the body, errors that name a file in the temporary folder name the archive, or `name`, and the member.
 
     Raises:
         FileNotFoundError: there is neither.
@@ -97,9 +99,7 @@ def as_folder(source: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
         return
     if not source.is_file():
         raise FileNotFoundError(f"{source}: no such folder or archive")
-    with tempfile.TemporaryDirectory(
-        prefix=f"{source.name}-"
-    ) as folder:  # messages that name the folder name the archive
+    with tempfile.TemporaryDirectory() as folder, naming(folder, name or str(source)):
         unpack(source, Path(folder), wanted)
         yield Path(folder)
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from ...errors import UserError, check
-from ..tasks import KINDS, Task, own_task
+from ..tasks import KINDS, MOST_NAMED, Task, own_task
 from .labelled import Example, Label
 from .rows import Row
 from .splitting import quantile_bins, split_rows, text_key
 
 SPLITS = ("train", "valid", "test")
 RARE = 10  # rows of train: a class with fewer is named
-MOST_NAMED = 10  # classes in a line
 FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
 LEAST_DEVIATION = 0.05  # of scores, as a share of the highest
+MISSING = ("na", "n/a", "nan", "<na>", "null", "none", "-", "?")  # what tables have for a number that is not known
 YES, NO = ("1", "true"), ("0", "false")
 
 
@@ -44,12 +44,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Item:
-    """A row that is read: `where` it stands, and its label as it stands there, then as the kind of the task has it."""
+    """A row that is read, and its label as it stands there, then as the kind of the task has it."""
 
-    where: str
     example: Example
     raw: object
     group: Hashable
+
+    @property
+    def where(self) -> str:
+        return self.example.where
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -
             empty += 1
             continue
         group = None if columns.group is None else str(row.value(columns.group) or "") or None
-        items.append(Item(row.where, Example(text, None, second), _raw_label(split, row, columns), group))
+        items.append(Item(Example(text, None, second, row.where), _raw_label(split, row, columns), group))
     if empty:
         notes.append(f"{split}: {empty:,} rows with an empty text are left out")
     return items
@@ -180,6 +183,9 @@ def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str
         kind = "single-label" if whole else "regression"
         reason = f"{column} holds {distinct:,} different {'whole ' if whole else ''}numbers"
     else:
+        if no_numbers := _no_numbers(items):
+            instead = "; --kind single-label takes them as classes" if distinct <= FEW else ""
+            raise UserError(f"{_described(no_numbers, items, column)}{instead}")
         kind, reason = "single-label", f"{column} holds text"
         if distinct > max(FEW, len(labels) / 2):
             raise UserError(
@@ -187,6 +193,36 @@ def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str
             )
     notes.append(f"{kind}, as {reason} (--kind names another)")
     return kind
+
+
+def _no_numbers(items: Sequence[Item]) -> list[Item]:
+    """The labels that are no numbers where numbers are meant; none where the labels may be names of classes.
+
+    Numbers are meant where nothing but numbers, also with a decimal comma, and marks of a missing value stand there,
+    or where they are most of more than FEW different labels.
+    """
+    labels = [str(item.raw) for item in items if item.raw is not None]
+    known = [label for label in labels if _number(label.replace(",", ".", 1)) is not None]
+    others = {label for label in labels if label.lower() not in MISSING} - set(known)
+    meant = (known and not others) or (2 * len(known) > len(labels) and len(set(labels)) > FEW)
+    return [item for item in items if item.raw is not None and _number(item.raw) is None] if meant else []
+
+
+def _described(no_numbers: Sequence[Item], items: Sequence[Item], column: str) -> str:
+    """Labels that are no numbers: the first, how many there are of which, and what to do."""
+    first = no_numbers[0]
+    labels = Counter(str(item.raw)[:100] for item in no_numbers)
+    listed = ", ".join(f"{label!r} in {number:,}" for label, number in labels.most_common(MOST_NAMED))
+    more = ", …" if len(labels) > MOST_NAMED else ""
+    remedies = []
+    if any(_number(label) is None and _number(label.replace(",", ".", 1)) is not None for label in labels):
+        remedies.append("write 3.5 for 3,5 and 1234 for 1,234, or give --separator , where several classes stand there")
+    if any(label.lower() in MISSING for label in labels):
+        remedies.append("leave the cell of a missing value empty, and the row is left out, or fill it")
+    return (
+        f"{first.where}: {column} is {str(first.raw)[:100]!r}, which is no number, as in {len(no_numbers):,} of "
+        f"{len(items):,} rows ({listed}{more}): {'; '.join(remedies) or 'mend or remove these rows'}"
+    )
 
 
 def _number(label: object) -> float | None:
@@ -205,6 +241,9 @@ def _labelled(split: str, items: Sequence[Item], kind: str, columns: Columns, no
     known = [item for item in items if item.raw is not None]
     if len(known) < len(items):
         notes.append(f"{split}: {len(items) - len(known):,} rows with an empty label are left out")
+    texts = [item for item in known if not isinstance(item.raw, list)]
+    if kind == "regression" and (no_numbers := [item for item in texts if _number(item.raw) is None]):
+        raise UserError(_described(no_numbers, items, ", ".join(columns.labels)))
     return [replace(item, example=replace(item.example, label=_label(item, kind, columns))) for item in known]
 
 
@@ -218,8 +257,7 @@ def _label(item: Item, kind: str, columns: Columns) -> Label:
         "token-label": f"a list with a class for each word of {columns.text}",
     }[kind]
     fits = is_list if kind in ("multi-label", "token-label") else not is_list
-    fits = fits and (kind == "token-label") == is_words and (kind != "regression" or _number(raw) is not None)
-    if not fits:
+    if not fits or (kind == "token-label") != is_words:
         text = "words" if is_words else "a text"
         raise UserError(f"{item.where}: {column} of {text} is {str(raw)[:100]!r}, but for {kind} it must be {wanted}")
     if not isinstance(raw, list):
@@ -297,12 +335,8 @@ def _scores_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
 
 
 def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
-    """Which classes are rare or missing, and of multi-label rows how many have none."""
-    counts = {
-        split: Counter(chain.from_iterable(_names(item.example.label) for item in rows))
-        for split, rows in items.items()
-    }
-    train = counts["train"]
+    """Which classes are rare, and of multi-label rows how many have none."""
+    train = Counter(chain.from_iterable(_names(item.example.label) for item in items["train"]))
     check("classes of train", len(train), len(train) > 1, "at least 2")
     for split, rows in items.items():
         for item in rows:
@@ -312,10 +346,6 @@ def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
             yield f"{split}: {without:,} rows have no class"
     if rare := {name: number for name, number in train.items() if number < RARE}:
         yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
-    for split in items.keys() - {"train"}:
-        if counts[split] and (missing := train.keys() - counts[split].keys()):
-            named = _some({name: train[name] for name in missing})
-            yield f"warning: {len(missing):,} classes are not in {split}: {named}"
 
 
 def _some(counts: Mapping[str, int]) -> str:

@@ -22,6 +22,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_cli import preprocess
 
+from fairseq_linformer.cli.prepare_corpus import main
 from fairseq_linformer.data.prepare import encoding, reading
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
@@ -429,10 +430,29 @@ def test_real_books(tmp_path: Path, real_data: Path) -> None:
 def test_unknown_pieces_are_warned_of(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "known.txt").write_text("the lim\n" * 1000 + "漢\n")
     (tmp_path / "unknown.txt").write_text("the lim 漢\n" * 10)
-    prepare_corpus([tmp_path / "known.txt"], [tmp_path / "unknown.txt"], tmp_path / "out", spm=model, workers=1)
-    printed = capsys.readouterr().out.splitlines()
-    assert (
-        [line for line in printed if "warning" in line]
-        == [line for line in printed if line.startswith("warning: valid: ") and "more than 0.1%" in line]
-        != []
-    )
+    (tmp_path / "more.txt").write_text("the lim 字\n" * 10)
+    texts = ["--train", tmp_path / "known.txt", "--valid", tmp_path / "unknown.txt", tmp_path / "more.txt"]
+    for number, (words, remedy) in enumerate(
+        [
+            (["--spm", model, "--workers", "1"], "without --spm, and with --cover-letters, a new vocabulary"),
+            (["--spm", model, "--workers", "2"], "without --spm, and with --cover-letters, a new vocabulary"),
+            (["--vocab-size", "10"], "--cover-letters makes every letter a piece"),
+            (["--vocab-size", "10", "--cover-letters"], "a larger --vocab-size or --sample-characters"),
+        ]
+    ):
+        main([str(word) for word in (*texts, *words, "--out", tmp_path / str(number))])
+        (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+        assert re.match(r"warning: unknown pieces: valid [\d.]+%, more than 0.1%: .* \('漢' 11, '字' 10\): ", warned)
+        assert remedy in warned, "an option that the command does not have, or that was given"
+
+
+def test_unknown_pieces_of_shards_are_warned_of_once(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("the lim 漢\n" * 10)
+    files = [str(tmp_path / f"{number}.txt") for number in range(3)]
+    words = ["--train", *files, "--valid", files[0], "--spm", str(model), "--out", str(tmp_path / "out")]
+    main([*words, "--shards", "3", "--workers", "1"])
+    (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert "unknown pieces: train " in warned and ", valid " in warned and "('漢' 40): without --spm" in warned

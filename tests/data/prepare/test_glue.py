@@ -11,6 +11,7 @@ import pooch
 import pytest
 
 from fairseq_linformer.cli import prepare_glue
+from fairseq_linformer.data.prepare import glue
 from fairseq_linformer.data.prepare.glue import DOWNLOADS, ROW_BYTES, SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.tasks import TASKS
@@ -193,7 +194,7 @@ def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> Non
         read_glue(tmp_path, "SST")
     make_sst_2(tmp_path, b"")
     (tmp_path / "SST-2" / "dev.tsv").unlink()
-    with pytest.raises(FileNotFoundError, match=r"dev\.tsv is missing"):
+    with pytest.raises(FileNotFoundError, match=r"SST-2 lacks dev\.tsv$"):
         read_glue(tmp_path, "SST-2")
 
 
@@ -220,6 +221,69 @@ def test_small_letters_will_do(tmp_path: Path, corpus: Path) -> None:
     assert sorted(folder.name for folder in (tmp_path / "out").iterdir()) == ["SST-2", "STS-B"]
     with pytest.raises(SystemExit, match=r"^error: task 'sst' is unknown, known are: CoLA, SST-2"):
         prepare_glue.main([*words, "--tasks", "cola,sst"])
+
+
+def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first that is missing stopped the command, with the tasks before it prepared and no word of the others."""
+    source, out = tmp_path / "glue", tmp_path / "out"
+    for task in ("SST-2", "RTE"):
+        write_official(source, task)
+    (source / "RTE" / "dev.tsv").unlink()
+    words = ["--source", str(source), "--tokenizer", str(corpus), "--out", str(out)]
+    prepare_glue.main(words)
+    printed = capsys.readouterr().out
+    assert f"  {source}/RTE lacks dev.tsv\n" in printed and f"  {source} holds no folder CoLA\n" in printed
+    assert printed.index("holds no folder CoLA") < printed.index("SST-2\n"), "the list comes before any work"
+    assert [folder.name for folder in out.iterdir()] == ["SST-2"] and printed.endswith("--tasks SST-2\n")
+    write_official(source, "WNLI")
+    prepare_glue.main(words)
+    printed = capsys.readouterr().out
+    assert f"SST-2: already prepared in {out}/SST-2\n" in printed and printed.endswith("--tasks SST-2,WNLI\n")
+    with pytest.raises(SystemExit, match=f"^error: {source} holds no folder QQP; {source}/RTE lacks dev.tsv$"):
+        prepare_glue.main([*words[:-1], str(tmp_path / "asked"), "--tasks", "sst2,qqp,rte"])
+    assert not (tmp_path / "asked").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match=r"^error: .* holds no folder CoLA; .* holds no folder AX$"):
+        prepare_glue.main(["--source", str(tmp_path / "empty"), *words[2:-1], str(tmp_path / "none")])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.tsv", "sentence\tlabel\na\tb\t1\n", ": SST-2/train.tsv, line 2: 3 instead of 2 tab-separated"),
+        ("train.tsv", "label\tsentence\n1\ta\n", ": SST-2/train.tsv, line 1: the header is"),
+        ("train.tsv", "sentence\tlabel\n \t1\n", ": SST-2/train.tsv, line 2: the text is empty"),
+        ("train.tsv", None, ": SST-2 lacks train.tsv$"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["zip", "tar"])
+def test_errors_of_an_archive_name_it_and_the_member(
+    tmp_path: Path, corpus: Path, suffix: str, name: str, content: str | None, message: str
+) -> None:
+    """A temporary folder that is gone says nothing."""
+    write_official(tmp_path / "glue", "SST-2")
+    (tmp_path / "glue/SST-2" / name).unlink()
+    if content is not None:
+        (tmp_path / "glue/SST-2" / name).write_text(content)
+    archive = archived(tmp_path / "glue", tmp_path / f"all.{suffix}")
+    words = ["--source", str(archive), "--tasks", "SST-2", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match=f"^error: {archive}{message}"):
+        prepare_glue.main(words)
+    with pytest.raises(SystemExit, match=f"^error: {archive} holds no folder CoLA"):
+        prepare_glue.main([*words[:3], "CoLA", *words[4:]])
+
+
+def test_errors_of_a_download_name_the_address_and_the_file(
+    mirror: str, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--source", mirror, "--tasks", "MRPC,AX", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
+    served_file = tmp_path / "served/glue/data/AX.tsv"
+    served_file.write_text("index\tsentence1\n")
+    monkeypatch.setitem(glue.DOWNLOADS["AX"], "glue/data/AX.tsv", pooch.file_hash(str(served_file)))  # type: ignore[arg-type]
+    with pytest.raises(SystemExit, match=rf"^error: {mirror}: AX/AX\.tsv, line 1: 2 instead of 3 tab-separated"):
+        prepare_glue.main(words)
 
 
 @pytest.mark.real_data

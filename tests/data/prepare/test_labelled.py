@@ -13,7 +13,7 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 
 from fairseq_linformer.data.prepare import labelled
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.tasks import own_task, read_summary
+from fairseq_linformer.data.tasks import Task, own_task, read_summary
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
 from fairseq_linformer.system.files import A_NAME
 
@@ -185,7 +185,7 @@ def test_line_ends_and_tabs_are_white_space(tmp_path: Path, text: str) -> None:
         {"train": [Example(text, "x"), Example("two  spaces", "x")]},
         recorder,
     )
-    assert recorder.lines == ["good film", "two  spaces"]
+    assert recorder.lines[:2] == ["good film", "two  spaces"]  # the rest are characters, as all is unknown here
 
 
 def test_train_names_the_labels_wherever_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -305,7 +305,42 @@ def test_unknown_pieces_are_counted_and_warned_of(tmp_path: Path, tokenizer: Tok
     unknown = sum(tokens(whole, "valid", row).count(whole.source_dictionary.unk()) for row in range(2))
     assert summary.splits["valid"].unknown == unknown > 0
     assert read_summary(tmp_path / "out") == summary
-    warned, *others = [line for line in summary.lines() if line.startswith("warning")]
+    (warned,) = summary.unknown.warning("REMEDY")
     share = unknown / summary.splits["valid"].tokens
-    assert warned.startswith(f"warning: valid: {share:.3%} of the pieces are unknown, more than 0.1%: ") and not others
+    assert warned == (
+        f"warning: unknown pieces: valid {share:.3%}, more than 0.1%: the vocabulary lacks characters of this text, "
+        "which the model cannot tell apart ('字' 4, '漢' 2): REMEDY"
+    )
     assert [line.endswith("% unknown") for line in summary.lines()] == [False, True, True, False]
+
+
+def test_the_rows_of_each_class_are_said(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """GLUE and IMDB, too: a class without rows in train is never predicted, one without rows in valid never scored."""
+
+    def said(name: str, task: Task, **splits: list[Example]) -> list[str]:
+        return [line for line in write_labelled(tmp_path / name, task, splits, tokenizer).lines() if "class" in line]
+
+    assert said("two", CLASSES, train=TRAIN, valid=VALID, test=[Example("a", None)]) == [
+        "rows of train by class: positive (2), negative (1)"
+    ]
+    three = own_task("own", "single-label", ("negative", "neutral", "positive"))
+    assert said("three", three, train=TRAIN, valid=VALID[:1]) == [
+        "rows of train by class: positive (2), negative (1)",
+        "warning: 1 classes are not in train: neutral (0 in train)",
+        "warning: 2 classes are not in valid: neutral (0 in train), positive (2 in train)",
+    ]
+    many = [Example("a", f"c{number:02}") for number in range(13) for _ in range(number + 1)]
+    assert said("many", CLASSES, train=many)[0].endswith("c04 (5), c03 (4), and 3 classes with 1 to 3")
+    words = own_task("own", "token-label")
+    assert said("words", words, train=[Example(("a", "b", "c"), ("O", "O", "B-X"))]) == [
+        "words of train by class: O (2), B-X (1)"
+    ]
+    assert said("scores", SCORES, train=[Example("a", "1"), Example("b", "2")]) == []
+
+
+def test_the_commonest_ten_unknown_characters_are_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = [Example(chr(0x5B57 + number) * (number + 1), "ab"[number % 2]) for number in range(12)]
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
+    (warned,) = summary.unknown.warning("REMEDY")
+    named = ", ".join(f"'{chr(0x5B57 + number)}' {number + 1}" for number in range(11, 1, -1))
+    assert warned.endswith(f"tell apart ({named} and 2 others): REMEDY")

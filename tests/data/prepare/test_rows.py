@@ -67,6 +67,21 @@ def test_an_editors_mark_is_no_text(kind: str, content: bytes) -> None:
     assert texts_of(codecs.BOM_UTF8 + content, kind) == [("x",)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "content", "places"),
+    [
+        ("csv", b'text,b\n"x\ny",1\n\nz,2\n', [2, 5]),
+        ("csv", b"\r\ntext;b\r\nx;1\r\n", [3]),
+        ("tsv", b'text\n"x\ny\n', [2, 3]),
+        ("jsonl", b'{"text": "x"}\n{"text": "y"}\n', [1, 2]),
+        ("conll", b"# a comment\n\na\nb\n\n\nc\n", [3, 7]),
+    ],
+)
+def test_a_row_says_where_it_begins(kind: str, content: bytes, places: list[int]) -> None:
+    rows = read_rows(io.BytesIO(content), kind, "FILE", "0" if kind == "conll" else "text")
+    assert [row.where for row in rows] == [f"FILE, line {place}" for place in places]
+
+
 def test_rows_are_read_as_they_are_consumed() -> None:
     lines = iter([b"text\n", b"one\n", b"two\n"])
     assert next(read_rows(lines, "tsv", "FILE")) == Example("one", None)
@@ -79,9 +94,14 @@ def test_rows_are_read_as_they_are_consumed() -> None:
         ("txt", b"a\nb\xff\n", r"^FILE, line 2: not UTF-8 \('utf-8' codec can't decode byte 0xff in position 1"),
         ("tsv", b"te\xffxt\n", "^FILE, line 1: not UTF-8"),
         ("jsonl", b'{"text": "\xff"}', "^FILE, line 1: not UTF-8"),
-        ("tsv", b"a\tb\n1\t2\n", "^FILE, line 2: no column 'text' among a, b$"),
-        ("tsv", b"text\tb\ttext\n1\t2\t3\n", "^FILE, line 2: two columns 'text' among text, b, text$"),
-        ("tsv", b"texts\tb\n1\t2\n", r"^FILE, line 2: no column 'text' \(did you mean 'texts'\?\) among texts, b$"),
+        ("tsv", b"a\tb\n1\t2\n", "^FILE, line 1: no column 'text' among a, b$"),
+        ("csv", b"a,b\n1,2\n", "^FILE, line 1: no column 'text' among a, b$"),
+        ("csv", b"\n\na;b\n1;2\n", "^FILE, line 3: no column 'text' among a, b$"),
+        ("csv", b'"a\nb",c\n1,2\n', "^FILE, line 1: no column 'text' among a\nb, c$"),
+        ("csv", b'text,b\n"x\r\ny",1\n\n"z\nz",1\nz\n', "^FILE, line 7: 1 fields, but the header has 2$"),
+        ("csv", b'text,b\n"x\ny\xff",1\n', "^FILE, line 3: not UTF-8"),
+        ("tsv", b"text\tb\ttext\n1\t2\t3\n", "^FILE, line 1: two columns 'text' among text, b, text$"),
+        ("tsv", b"texts\tb\n1\t2\n", r"^FILE, line 1: no column 'text' \(did you mean 'texts'\?\) among texts, b$"),
         ("csv", b'text,b\n"x\ny",1\nz\n', "^FILE, line 4: 1 fields, but the header has 2$"),
         ("csv", b'text,b\nx,1\n"y,2\nz,3\n', r"^FILE, line 3: not CSV \(unexpected end of data\)$"),
         ("csv", b'text,b\n"x" y,1\n', "^FILE, line 2: not CSV"),
@@ -107,7 +127,7 @@ def test_a_bad_line_is_named(kind: str, content: bytes, message: str) -> None:
 
 
 def test_a_second_text_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="line 2: no column 'b' among text, a"):
+    with pytest.raises(ValueError, match="line 1: no column 'b' among text, a"):
         texts_of(b"text\ta\n1\t2\n", "tsv", "text", "b")
     with pytest.raises(ValueError, match="line 1: no column 'b' among text"):
         texts_of(b'{"text": "x"}\n', "jsonl", "text", "b")

@@ -106,8 +106,12 @@ def test_scores_are_divided_by_the_highest_of_train() -> None:
     ("rows", "kind", "message"),
     [
         ([*TWO, *rows_of(("x", ["pos"]))], "single-label", r"FILE, line 2: label of a text is \"\['pos'\]\", but for"),
-        (rows_of(("a", "1.5"), ("b", "high")), "regression", "line 3: label of a text is 'high', .* a number"),
-        (rows_of(("a", "1.5"), ("b", "nan")), "regression", "line 3: label of a text is 'nan'"),
+        (
+            rows_of(("a", "1.5"), ("b", "high")),
+            "regression",
+            "line 3: label is 'high', which is no number, as in 1 of 2 rows",
+        ),
+        (rows_of(("a", "1.5"), ("b", "nan")), "regression", "line 3: label is 'nan', .*: leave the cell of a missing"),
         (TWO, "token-label", "line 2: label of a text is 'pos', but for token-label it must be a list with"),
         (rows_of((["a", "b"], ["O"])), None, "line 2: 2 words in text, but 1 in label"),
         (rows_of(("a", {"x": 1})), None, "line 2: label is {'x': 1}, a label must be text or a number"),
@@ -132,6 +136,45 @@ def test_a_row_that_cannot_be_used_is_named(rows: list[Row], kind: str | None, m
         own(rows, kind)
 
 
+SCORES = [(f"t{i}", f"{i / 7:.3f}") for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        (
+            [*SCORES, ("x", "NA"), ("y", "3,5"), ("z", "NA")],
+            None,
+            r"^FILE, line 32: label is 'NA', which is no number, as in 3 of 33 rows \('NA' in 2, '3,5' in 1\): write "
+            "3.5 for 3,5 .*; leave the cell of a missing value empty, and the row is left out, or fill it$",
+        ),
+        ([(f"t{i}", f"{i},5") for i in range(30)], None, r"line 2: label is '0,5', .* in 30 of 30 .* in 1, …\): write"),
+        (
+            [*SCORES, ("x", "high")],
+            None,
+            r"line 32: label is 'high', .*1 of 31 rows \('high' in 1\): mend or remove th",
+        ),
+        ([("a", "1"), ("b", "2"), ("c", "NA")], None, "line 4: label is 'NA', .*; --kind single-label takes them as"),
+        ([("a", "1,5"), ("b", "2"), ("c", "3")], None, "line 2: label is '1,5', .* or give --separator , where"),
+        ([*SCORES, ("x", "n/a"), ("y", "N/A")], "regression", "line 32: label is 'n/a', .* 2 of 32 rows"),
+    ],
+)
+def test_labels_among_numbers_that_are_none_are_listed_with_the_remedy(
+    values: list, kind: str | None, message: str
+) -> None:
+    """NA as a class, or "31 different texts, which are no classes"."""
+    with pytest.raises(ValueError, match=message):
+        own(rows_of(*values), kind)
+
+
+def test_names_that_hold_a_number_or_none_stay_classes() -> None:
+    for labels in (("10-K", "8-K"), ("none", "mild"), ("1", "2", "other"), ("NA", "EU")):
+        rows = rows_of(*((f"text {i}", label) for i, label in enumerate(labels)))
+        assert own(rows).task.classes == tuple(sorted(labels))
+    rows = rows_of(("a", "1"), ("b", "NA"), ("c", "2"))
+    assert own(rows, "single-label").task.classes == ("1", "2", "NA")
+
+
 def test_empty_rows_are_left_out_and_counted() -> None:
     data = own([*TWO, *rows_of((" \n", "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
@@ -139,13 +182,12 @@ def test_empty_rows_are_left_out_and_counted() -> None:
         assert f"train: {number} rows with an empty {what} are left out" in data.notes
 
 
-def test_contradictory_rare_and_missing_are_said() -> None:
+def test_contradictory_and_rare_are_said() -> None:
     rows = rows_of(*((f"film {i}", "pos" if i % 2 else "neg") for i in range(100)), ("Film  1", "neg"), ("odd", "rare"))
     notes = "\n".join(own(rows, fractions=THIRDS).notes)
     assert "1 texts stand in several rows (2): each in one split" in notes
     assert "warning: 1 of these texts have different labels (2 rows)" in notes
     assert "warning: 1 classes have fewer than 10 rows in train: rare (1)" in notes
-    assert "warning: 1 classes are not in valid: rare (1)" in notes
 
 
 def test_dev_and_test_sets_of_their_own_stay_as_they_are() -> None:
@@ -253,6 +295,7 @@ def test_a_csv_becomes_a_task(tmp_path: Path, vocabulary: Path, capsys: pytest.C
     assert summary.task.scored == {"valid": "", "test": "test"} and summary.task.dev_sets == {"valid": ""}
     assert {split: counts.examples for split, counts in summary.splits.items()} == {"train": 40, "valid": 5, "test": 5}
     printed = capsys.readouterr().out
+    assert "\nrows of train by class: neg (20), pos (20)\n" in printed and "classes are not in" not in printed
     assert f"--checkpoint CHECKPOINT --data {tmp_path / 'out'} --tasks mine\n" in printed
 
 
