@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import tokenizers
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
@@ -15,6 +16,7 @@ from fairseq.tokenizer import tokenize_line
 from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 
+from ..data.prepare.labelled import Example, encode_words
 from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, GPT2Tokenizer, Tokenizer
 from ..errors import UserError, check
 from .normalizer import SPACE, normalizer_of
@@ -131,6 +133,31 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     )
     _check_equal(tokenizer, exported, [*_SAMPLE, *texts])
     return exported
+
+
+def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
+    """Whether each id begins a word, bool (V,), special symbols but <unk> included; None where ids do not show it.
+
+    In GPT-2's BPE the first word of a text has no mark.
+
+    Args:
+        tokenizer: that of the training.
+        folder: with the tokenizer.json made of it.
+    """
+    mark = "\u0120" if isinstance(tokenizer, GPT2Tokenizer) else SPACE
+    ids = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
+    begins = np.zeros(len(ids), dtype=bool)
+    special = (_BOS, _PAD, _EOS, _MASK)
+    begins[[number for name, number in ids.items() if name.startswith(mark) or name in special]] = True
+    # Where pieces are others in a text than in words alone, which training encodes, ids do not show it.
+    words = ("It", "was", "best,", "of-times", "漢", "字a", "U.N.", "12,345.67", "Don't", "\U0001f600x", "xxxxxx")
+    ((row,),), (sizes,) = encode_words([Example(words, None)], tokenizer, where="", before=0)
+    (text,) = tokenizer.encode([" ".join(words)])
+    found = begins[text]
+    found[0] = True
+    shown = np.array_equal(row, text) and np.array_equal(found.nonzero()[0], np.cumsum(sizes) - sizes)
+    across = any(mark in name.lstrip(mark) for name in ids)
+    return begins if shown and not across else None
 
 
 def _frame(init_token: bool, separator: bool) -> processors.TemplateProcessing:
