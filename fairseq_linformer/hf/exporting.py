@@ -265,6 +265,9 @@ def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
         remarks.append(
             f"it was trained on head and tail of texts over {exported.longest} tokens; the tokenizer keeps their head"
         )
+    (folder / FAIRSEQ_FOLDER).mkdir()
+    exported.tokenizer.dictionary.save(str(folder / FAIRSEQ_FOLDER / DICTIONARY_FILE))
+    exported.tokenizer.save(folder / FAIRSEQ_FOLDER)
     write_tokenizer(
         exported.tokenizer,
         folder,
@@ -272,10 +275,8 @@ def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
         truncation_side="left" if truncation == "tail" else "right",
         init_token=exported.record is None or cfg.init_token is not None,
         separator=exported.record is None or cfg.separator_token is not None,
+        files=folder / FAIRSEQ_FOLDER,
     )
-    (folder / FAIRSEQ_FOLDER).mkdir()
-    exported.tokenizer.dictionary.save(str(folder / FAIRSEQ_FOLDER / DICTIONARY_FILE))
-    exported.tokenizer.save(folder / FAIRSEQ_FOLDER)
     return remarks
 
 

@@ -3,10 +3,12 @@
 The ids are those of training: fairseq's dictionary numbers the pieces, <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> last.
 """
 
+import base64
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -24,6 +26,7 @@ from .sentencepiece_proto import ModelType, PieceType, SentencePieceModel, read_
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+FAIRSEQ_FILES = "fairseq_files"  # in that file, which transformers saves with all its entries: names and base64
 
 _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
 SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # their numbers are their places
@@ -58,6 +61,7 @@ def write_tokenizer(
     truncation_side: str = "right",
     init_token: bool = True,
     separator: bool = True,
+    files: Path | None = None,
 ) -> None:
     """Writes tokenizer.json and tokenizer_config.json, and checks that they give the ids of `tokenizer`.
 
@@ -87,6 +91,7 @@ def write_tokenizer(
         truncation_side: which end of a long text is left out: "right" or "left".
         init_token: whether rows begin with <s>.
         separator: whether another </s> comes before the second text.
+        files: a folder with the tokenizer in fairseq's form, to go along in tokenizer_config.json.
 
     Raises:
         UserError: an option is not allowed, or this format cannot give the same ids; the message says why.
@@ -97,7 +102,7 @@ def write_tokenizer(
     exported = build_tokenizer(tokenizer)
     exported.post_processor = _frame(init_token, separator)
     exported.save(str(folder / TOKENIZER_FILE))
-    config = {
+    config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "truncation_side": truncation_side,
@@ -112,6 +117,9 @@ def write_tokenizer(
         "unk_token": _UNK,
         "mask_token": _MASK,
     }
+    if files is not None:
+        held = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted(files.iterdir())}
+        config[FAIRSEQ_FILES] = held
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
