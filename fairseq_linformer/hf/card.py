@@ -19,6 +19,7 @@ PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
     "token-label": "token-classification",
 }  # text-classification of all other kinds
+EXAMPLES: dict[str | None, str] = {None: "The answer is <mask>.", "token-label": "Words between spaces ."}
 SUMMARY = "corpus.json"  # what prepare_corpus.py writes into its folder
 
 
@@ -46,7 +47,8 @@ def model_card(
     pipeline = PIPELINES.get(kind, "text-classification")
     header = ModelCardData(library_name="transformers", pipeline_tag=pipeline, tags=["fairseq", options.attention])
     trust = ", trust_remote_code=True" if remote_code else ""
-    example = "The answer is <mask>." if kind is None else "A text."
+    trust += ', aggregation_strategy="simple"' if kind == "token-label" else ""
+    example = EXAMPLES.get(kind, "A text.")
     lines = [
         f"---\n{header.to_yaml()}\n---",
         "# Model card",

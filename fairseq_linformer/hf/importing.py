@@ -1,5 +1,6 @@
 """A folder of transformers as a checkpoint of fairseq, to train on from: models of ours, and stock RoBERTa."""
 
+import base64
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ..checkpoint import UNTRAINED
 from ..config import OPTIONS, PER_LAYER
-from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE
+from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import leaves_folder, staged_folder
@@ -21,7 +22,7 @@ from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
 from .names import HEAD, fairseq_names
-from .tokenizer import SPECIAL
+from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SPECIAL
 
 HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
 
@@ -143,12 +144,28 @@ def _write_tokenizer(source: Path, folder: Path, size: int) -> Dictionary:
     if (source / FAIRSEQ_FOLDER).is_dir():
         for file in sorted((source / FAIRSEQ_FOLDER).iterdir()):
             shutil.copyfile(file, folder / file.name)
+    elif held := _held_files(source):
+        for name, content in held.items():
+            (folder / name).write_bytes(content)
     else:
         _write_gpt2(source, folder)
     dictionary = masked_lm_dictionary(folder)
     if len(dictionary) != size:
         raise UserError(f"{source}: its tokenizer has {len(dictionary)} ids, but config.json says vocab_size={size}")
     return dictionary
+
+
+def _held_files(source: Path) -> dict[str, bytes]:
+    """What our tokenizer of a folder holds in fairseq's form, by file: transformers saves that, but no other folder."""
+    file = source / CONFIG_FILE
+    if not file.is_file():
+        return {}
+    known = (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FILE)
+    try:
+        held = json.loads(file.read_text(encoding="utf-8")).get(FAIRSEQ_FILES, {})
+        return {name: base64.b64decode(held[name], validate=True) for name in known if name in held}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file}: {FAIRSEQ_FILES} cannot be read ({error})") from error
 
 
 def _write_gpt2(source: Path, folder: Path) -> None:
@@ -158,10 +175,14 @@ def _write_gpt2(source: Path, folder: Path) -> None:
             AutoTokenizer.from_pretrained(source, trust_remote_code=False).backend_tokenizer.to_str()
         )
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{source}: its tokenizer cannot be read ({' '.join(str(error).split())[:200]})") from error
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{source}: its tokenizer cannot be read: save it there too, tokenizer.save_pretrained or "
+            f"Trainer(processing_class=tokenizer) ({reason})"
+        ) from error
     kind, vocabulary = tokenizer["model"]["type"], dict(tokenizer["model"].get("vocab", {}))
     vocabulary |= {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
-    allowed = f"a byte-level BPE, as stock RoBERTa's, without the folder {FAIRSEQ_FOLDER} that an export has"
+    allowed = f"a byte-level BPE, as stock RoBERTa's, or that of an export: its {CONFIG_FILE}, or its {FAIRSEQ_FOLDER}"
     check("tokenizer", kind, kind == "BPE", allowed)
     names = {number: piece for piece, number in vocabulary.items()}
     found = (*(names.get(number) for number in range(len(SPECIAL))), names.get(len(names) - 1))

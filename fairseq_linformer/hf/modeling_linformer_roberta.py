@@ -85,7 +85,8 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Draws the weights of a module as fairseq's RoBERTa does; E and F as their options say."""
         # Some versions of transformers ask for modules, too, whose weights have just been loaded.
-        if all(getattr(parameter, "_is_hf_initialized", False) for parameter in module.parameters()):
+        tensors = (*module.parameters(), *([module.begins] if isinstance(module, WordLabels) else []))
+        if all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors):
             return
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0.0, self.config.initializer_range)
@@ -101,6 +102,8 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
             module.conv.reset_parameters()
         elif isinstance(module, Attention):
             module.reset_value_mix()
+        elif isinstance(module, WordLabels):
+            module.begins.fill_(True)
 
 
 class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
@@ -253,12 +256,18 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything, self.wanted)
         logits = self.logits(features)
         loss = None if labels is None else self.loss(logits, labels)
+        if input_ids is not None:
+            logits = self.returned(logits, input_ids)
         output = self.output_class(loss=loss, logits=logits, hidden_states=states)
         return output if base._asked("return_dict", return_dict) else output.to_tuple()
 
     def logits(self, features: Tensor) -> Tensor:
         """What the head makes of the features."""
         raise NotImplementedError
+
+    def returned(self, logits: Tensor, input_ids: Tensor) -> Tensor:
+        """The logits that are returned; the loss is of those before."""
+        return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of logits (..., classes) and labels (...), without those that are -100."""
@@ -345,10 +354,46 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
         return super().loss(logits, labels)
 
 
+class WordLabels(nn.Module):
+    """Gives every token of a word the logits of the word's first one, which alone is trained.
+
+    Of two classes ``B-NAME`` and ``I-NAME`` all tokens but the first get the larger logit at ``I-NAME``, so that they
+    continue what the first begins.
+
+    Attributes:
+        begins: (V,), whether a token begins a word; all do in a new model, whose logits stay as they are.
+    """
+
+    begins: Tensor
+
+    def __init__(self, config: LinformerRobertaConfig):
+        super().__init__()
+        self.register_buffer("begins", torch.ones(config.vocab_size, dtype=torch.bool))
+        names = [config.id2label[number] for number in range(config.num_labels)]
+        others = [{"B": "I", "I": "B"}.get(name[:1], "") + name[1:] if name[1:2] == "-" else name for name in names]
+        self.pairs = [names.index(other) if other in names else own for own, other in enumerate(others)]
+        self.inside = [name.startswith("I-") for name in names]
+
+    def forward(self, logits: Tensor, input_ids: Tensor, bos: int) -> Tensor:
+        """(B, n, classes) of logits (B, n, classes) and token ids (B, n); a word begins after the id `bos`, too."""
+        begins = self.begins[input_ids] | F.pad(input_ids[:, :-1], (1, 0), value=bos).eq(bos)
+        place, word = torch.arange(input_ids.size(1), device=logits.device).expand_as(input_ids), begins.cumsum(1)
+        firsts = F.pad(torch.zeros_like(place), (1, 0)).scatter(1, word * begins, place)  # words count from 1
+        first = logits.gather(1, firsts.gather(1, word).unsqueeze(-1).expand_as(logits))
+        paired, inside = first[..., self.pairs], torch.tensor(self.inside, device=logits.device)
+        following = torch.where(inside, torch.maximum(first, paired), torch.minimum(first, paired))
+        return torch.where(begins.unsqueeze(-1), logits, following)
+
+    def resize(self, size: int) -> None:
+        """Makes `size` the number of tokens; new ones begin words."""
+        self.begins = F.pad(self.begins, (0, size - len(self.begins)), value=True)
+
+
 class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
     """A class per token: logits (B, n, classes); labels (B, n), -100 at tokens that do not count.
 
-    Training of ours labels the first token of each word.
+    Training of ours labels the first token of each word, whose logits the others get here (``WordLabels``); with
+    ``inputs_embeds`` tokens are not known, and each has its own. The loss is of each token's own logits.
     """
 
     output_class = TokenClassifierOutput
@@ -357,7 +402,16 @@ class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
         self.classifier = ClassificationHead(config)
+        self.words = WordLabels(config)
         self.post_init()
 
     def logits(self, features: Tensor) -> Tensor:
         return self.classifier(features)
+
+    def returned(self, logits: Tensor, input_ids: Tensor) -> Tensor:
+        return self.words(logits, input_ids, self.config.bos_token_id)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.words.resize(self.config.vocab_size)
+        return embeddings

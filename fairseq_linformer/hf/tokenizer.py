@@ -3,11 +3,14 @@
 The ids are those of training: fairseq's dictionary numbers the pieces, <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> last.
 """
 
+import base64
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import tokenizers
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
@@ -15,6 +18,7 @@ from fairseq.tokenizer import tokenize_line
 from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 
+from ..data.prepare.labelled import Example, encode_words
 from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, GPT2Tokenizer, Tokenizer
 from ..errors import UserError, check
 from .normalizer import SPACE, normalizer_of
@@ -22,6 +26,7 @@ from .sentencepiece_proto import ModelType, PieceType, SentencePieceModel, read_
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+FAIRSEQ_FILES = "fairseq_files"  # in that file, which transformers saves with all its entries: names and base64
 
 _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
 SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # their numbers are their places
@@ -56,6 +61,7 @@ def write_tokenizer(
     truncation_side: str = "right",
     init_token: bool = True,
     separator: bool = True,
+    files: Path | None = None,
 ) -> None:
     """Writes tokenizer.json and tokenizer_config.json, and checks that they give the ids of `tokenizer`.
 
@@ -85,6 +91,7 @@ def write_tokenizer(
         truncation_side: which end of a long text is left out: "right" or "left".
         init_token: whether rows begin with <s>.
         separator: whether another </s> comes before the second text.
+        files: a folder with the tokenizer in fairseq's form, to go along in tokenizer_config.json.
 
     Raises:
         UserError: an option is not allowed, or this format cannot give the same ids; the message says why.
@@ -95,7 +102,7 @@ def write_tokenizer(
     exported = build_tokenizer(tokenizer)
     exported.post_processor = _frame(init_token, separator)
     exported.save(str(folder / TOKENIZER_FILE))
-    config = {
+    config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "truncation_side": truncation_side,
@@ -110,6 +117,9 @@ def write_tokenizer(
         "unk_token": _UNK,
         "mask_token": _MASK,
     }
+    if files is not None:
+        held = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted(files.iterdir())}
+        config[FAIRSEQ_FILES] = held
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
@@ -131,6 +141,31 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     )
     _check_equal(tokenizer, exported, [*_SAMPLE, *texts])
     return exported
+
+
+def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
+    """Whether each id begins a word, bool (V,), special symbols but <unk> included; None where ids do not show it.
+
+    In GPT-2's BPE the first word of a text has no mark.
+
+    Args:
+        tokenizer: that of the training.
+        folder: with the tokenizer.json made of it.
+    """
+    mark = "\u0120" if isinstance(tokenizer, GPT2Tokenizer) else SPACE
+    ids = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
+    begins = np.zeros(len(ids), dtype=bool)
+    special = (_BOS, _PAD, _EOS, _MASK)
+    begins[[number for name, number in ids.items() if name.startswith(mark) or name in special]] = True
+    # Where pieces are others in a text than in words alone, which training encodes, ids do not show it.
+    words = ("It", "was", "best,", "of-times", "漢", "字a", "U.N.", "12,345.67", "Don't", "\U0001f600x", "xxxxxx")
+    ((row,),), (sizes,) = encode_words([Example(words, None)], tokenizer, where="", before=0)
+    (text,) = tokenizer.encode([" ".join(words)])
+    found = begins[text]
+    found[0] = True
+    shown = np.array_equal(row, text) and np.array_equal(found.nonzero()[0], np.cumsum(sizes) - sizes)
+    across = any(mark in name.lstrip(mark) for name in ids)
+    return begins if shown and not across else None
 
 
 def _frame(init_token: bool, separator: bool) -> processors.TemplateProcessing:

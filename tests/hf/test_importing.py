@@ -9,11 +9,21 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+)
 
 from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.cli import import_hf
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
 from tests.helpers import ROOT
 from tests.helpers.commands import run
@@ -96,6 +106,54 @@ def test_what_is_no_such_model_is_refused_before_anything_is_written(tmp_path, c
     with pytest.raises(UserError, match=said):
         import_folder(tmp_path / "roberta", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("attention", ["linformer", "softmax"])
+@pytest.mark.parametrize("by_trainer", [False, True])
+def test_an_export_that_transformers_saved_again_comes_back(tmp_path, attention, by_trainer):
+    """Only the tokenizer's own files come along, not the folder `fairseq`: the import asked for that."""
+    (tmp_path / "vocabulary").mkdir()
+    vocabulary = write_vocabulary(tmp_path / "vocabulary")
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention=attention)
+    export(checkpoint, tmp_path / "exported")
+    trusted = {"trust_remote_code": True}
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "exported", **trusted)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported", **trusted)
+    if by_trainer:
+        pytest.importorskip("accelerate", reason="accelerate is not installed")
+        arguments = TrainingArguments(tmp_path / "trainer", use_cpu=True, report_to=[])
+        Trainer(model, arguments, processing_class=tokenizer).save_model(tmp_path / "saved")
+    else:
+        model.save_pretrained(tmp_path / "saved")
+        tokenizer.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "fairseq").exists()
+    assert import_folder(tmp_path / "saved", tmp_path / "back") == []
+    before, after = (
+        torch.load(path, weights_only=True)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED)
+    )
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        assert (vocabulary / name).read_bytes() == (tmp_path / "back" / name).read_bytes()
+
+
+@pytest.mark.parametrize("held", [5, ["dict.txt"], {"dict.txt": "é"}, {"dict.txt": 5}, {"dict.txt": "a"}])
+def test_what_a_tokenizer_holds_is_refused_where_it_is_damaged(tmp_path, held):
+    write_stock(tmp_path / "roberta")
+    file = tmp_path / "roberta" / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "fairseq_files": held}))
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: fairseq_files cannot be read"):
+        import_folder(tmp_path / "roberta", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_writes_no_file_of_another_name(tmp_path):
+    """A folder of someone else may name any path."""
+    write_stock(tmp_path / "roberta")
+    file = tmp_path / "roberta" / "tokenizer_config.json"
+    held = {"../evil": "YQ==", "checkpoint.pt": "YQ=="}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "fairseq_files": held}))
+    import_folder(tmp_path / "roberta", tmp_path / "out")
+    assert not (tmp_path / "evil").exists() and (tmp_path / "out" / "dict.txt").is_file()
 
 
 def test_missing_files_are_named(tmp_path):

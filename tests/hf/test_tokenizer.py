@@ -18,7 +18,7 @@ pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from fairseq_linformer.hf.sentencepiece_proto import PieceType, read_model  # noqa: E402
-from fairseq_linformer.hf.tokenizer import build_tokenizer, write_tokenizer  # noqa: E402
+from fairseq_linformer.hf.tokenizer import build_tokenizer, word_starts, write_tokenizer  # noqa: E402
 from tests.helpers.inputs import gpt2_files  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
@@ -213,3 +213,31 @@ def test_model_file_says_what_sentencepiece_reads(tmp_path: Path) -> None:
     assert [kind == PieceType.BYTE for _, _, kind in model.pieces] == [processor.IsByte(n) for n in range(330)]
     assert (model.byte_fallback, model.add_dummy_prefix, model.normalization) == (True, False, "nmt_nfkc")
     assert len(tokenizer.dictionary) > 330
+
+
+@pytest.mark.parametrize("layout", ["fairseq's order", "bytes", "BPE", "own symbols", "lower case", "unknown letters"])
+def test_pieces_show_where_words_begin(tmp_path: Path, layout: str) -> None:
+    tokenizer = trained(tmp_path, **LAYOUTS[layout])
+    write_tokenizer(tokenizer, tmp_path, max_length=9)
+    begins = word_starts(tokenizer, tmp_path)
+    assert begins is not None and begins[:3].all() and not begins[3] and begins[-1]
+    for line in TEXT[:100]:
+        assert begins[tokenizer.encode([line])[0]].sum() == len(line.split())
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"), [("no normalization", 90), ("no space before", 90), ("pieces across words", 300)]
+)
+def test_pieces_that_do_not_show_where_words_begin(tmp_path: Path, layout: str, size: int) -> None:
+    """Or are others in a text than in words alone, which training encodes."""
+    tokenizer = trained(tmp_path, **LAYOUTS[layout], vocab_size=size)
+    write_tokenizer(tokenizer, tmp_path, max_length=9)
+    assert word_starts(tokenizer, tmp_path) is None
+
+
+def test_gpt2s_pieces_show_where_words_begin_but_for_the_first(tmp_path: Path) -> None:
+    tokenizer = GPT2Tokenizer(*gpt2_files(tmp_path))
+    write_tokenizer(tokenizer, tmp_path, max_length=9)
+    begins = word_starts(tokenizer, tmp_path)
+    assert begins is not None and begins[:3].all() and begins[-1]
+    assert begins[tokenizer.encode(["the dog's house"])[0]].tolist().count(True) == 2
