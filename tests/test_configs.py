@@ -59,13 +59,6 @@ def test_the_folder_of_a_pretraining_tells_what_it_trains(words, added):
     assert cfg.checkpoint.save_dir == f"runs/tiny_512{added}"
 
 
-def test_the_folder_of_a_fine_tuning_tells_what_it_trains():
-    start = ["task.data=data-bin/tasks/SST-2/", "checkpoint.finetune_from_model=runs/a/b.pt", "recipe=sst_2"]
-    assert composed("finetune", "finetune", *start).checkpoint.save_dir == "runs/SST-2"
-    slower = [*start, "optimization.lr=[3e-5]", "common.seed=2"]
-    assert composed("finetune", "finetune", *slower).checkpoint.save_dir == "runs/SST-2-lr3e_5-seed2"
-
-
 def test_the_name_of_a_folder_is_never_too_long():
     words = [[f"model.projected_length='{number}{',8' * 200}'"] for number in (1, 2)]
     names = {composed("pretrain", "tiny_512", "task.data=D", *more).checkpoint.save_dir for more in words}
