@@ -8,7 +8,7 @@ launcher, and does nothing else but in fairseq-hydra-train with a --config-dir.
 ``${folder_name:PATH}`` is the last part of a path: ``${folder_name:${task.data}}`` is SST-2 for data-bin/tasks/SST-2/.
 
 ``${run_name:NAME,${hydra:overrides.task}}`` adds to a name what a command line sets otherwise for the training itself:
-tiny_512-softmax-lr0.0003 for ``model.attention=softmax optimization.lr=[0.0003]``.
+tiny_512-softmax for ``model.attention=softmax``.
 
 ``hydra/launcher=processes`` gives each job of a ``--multirun`` a process of its own.
 """
@@ -35,23 +35,19 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-# What tells one training from another: choices from groups, and options of these. Recipes belong to a task's data.
-_TELLS = re.compile(
-    r"[a-z_]+$|(model|criterion|optimizer|lr_scheduler)\.|task\.(?!data$|save_)|common\.seed$|dataset\.batch_size$"
-    r"|optimization\.(?!max_|stop_)"
-)
+# What a name tells: choices from groups, and the attention. Other settings of a folder's run are compared, and refused.
+_TELLS = re.compile(r"[a-z_]+$|model\.attention$")
 _LONGEST = 120  # characters of a name; file systems allow 255 bytes
 
 
 def run_name(name: str, overrides: Sequence[str]) -> str:
-    """A folder's name for a run: `name`, values of choices and of ``model.attention``, other options with theirs."""
+    """A folder's name for a run: `name`, and the values of choices and of ``model.attention``."""
     parts = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         if not _TELLS.match(key) or key == "recipe":
             continue
-        option = key.rpartition(".")[2] if "." in key and key != "model.attention" else ""
-        parts.append(option + re.sub(r"[^\w.]+", "_", value).strip("_."))
+        parts.append(re.sub(r"[^\w.]+", "_", value).strip("_."))
     whole = "-".join([name, *filter(None, parts)])
     if len(whole) <= _LONGEST:
         return whole
