@@ -6,9 +6,10 @@
     fairseq-hydra-train --config-dir configs/pretrain --config-name continue task.data=data-bin/corpus \\
         checkpoint.finetune_from_model=converted/checkpoint.pt checkpoint.save_dir=runs/converted
 
-The source is a checkpoint or a run's folder, of this package or of fairseq's RoBERTa, or a folder of transformers. What
-both models have is copied. E and F start at the means of segments or, with --fit-on, where they keep each layer's
-attention output best on sample text. The new model needs some training before it is used: the last command above.
+The source is a checkpoint or a run's folder, of this package or of fairseq's RoBERTa, or a folder of transformers; a
+name on the Hub of Hugging Face is fetched. What both models have is copied. E and F start at the means of segments or,
+with --fit-on, where they keep each layer's attention output best on sample text. The new model needs some training
+before it is used: the last command above.
 """
 
 import argparse
@@ -20,13 +21,15 @@ from ..checkpoint import UNTRAINED
 from ..conversion.convert import convert, is_of_transformers
 from ..conversion.start import EXTENSIONS
 from .arguments import make_parser
+from .hub import here
 from .program import program, quieten_transformers
 
 
 def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("source", metavar="FILE|DIR", type=Path, help="checkpoint, run's folder (the best), or transformers' folder")
+    help_of_source = "checkpoint, run's folder (the best), transformers' folder, or name on the Hub"
+    add("source", metavar="FILE|DIR", type=Path, help=help_of_source)
     add("out", metavar="OUT", type=Path, help="folder to make")
     add("overrides", metavar="model.NAME=VALUE", nargs="*", help="what the new model has other than the source")
     longer = "how positions beyond the source's longest start: as copies of the others, or all between them (tile)"
@@ -38,6 +41,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
     with program():
+        arguments.source = here(arguments.source)
         if is_of_transformers(arguments.source):
             quieten_transformers()
         model, started, errors = convert(**vars(arguments))

@@ -1,0 +1,92 @@
+"""Names on the Hub: fetched without code, once there is nothing of that name here; else one line says what to do."""
+
+import subprocess
+import sys
+from fnmatch import fnmatch
+
+import pytest
+
+from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.cli import convert_roberta, import_hf
+from fairseq_linformer.cli.hub import FILES
+from tests.helpers import ROOT
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+test_importing = pytest.importorskip("tests.hf.test_importing", reason="transformers is not installed")
+write_stock = test_importing.write_stock
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """A Hub that has every name; what it was asked for."""
+    calls = []
+
+    def fetch(name, **options):
+        calls.append((name, options))
+        write_stock(tmp_path / "cache")
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    monkeypatch.chdir(tmp_path)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["roberta-base", "FacebookAI/roberta-base"])
+@pytest.mark.parametrize("command", [import_hf, convert_roberta])
+def test_a_name_on_the_hub_is_fetched(asked, tmp_path, command, name):
+    """The pages' own commands said: there is no checkpoint roberta-base."""
+    command.main([name, "out"])
+    assert (tmp_path / "out" / UNTRAINED).is_file()
+    assert asked == [(name, {"allow_patterns": list(FILES)})]
+
+
+def test_only_what_is_no_code_is_fetched():
+    for name in ("config.json", "model.safetensors", "model-00001-of-00002.safetensors", "vocab.json", "merges.txt"):
+        assert any(fnmatch(name, pattern) for pattern in FILES), name
+    for name in ("modeling.py", "pytorch_model.bin", "rust_model.ot", "x/model.safetensors", "onnx/model.onnx"):
+        assert not any(fnmatch(name, pattern) for pattern in FILES), name
+
+
+@pytest.mark.parametrize(
+    "name", ["/no/such", "../there", "run/checkpoint_best.pt", "checkpoint.pt", "runs/missing", "a/b/c"]
+)
+@pytest.mark.parametrize("command", [import_hf, convert_roberta])
+def test_a_path_that_is_no_name_is_not_asked_for(asked, tmp_path, command, name):
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(SystemExit, match=r"^error: .*(there is no checkpoint|is no folder of a model)"):
+        command.main([name, "out"])
+    assert not asked
+
+
+def test_a_folder_of_that_name_is_taken(asked, tmp_path):
+    write_stock(tmp_path / "roberta-base")
+    import_hf.main(["roberta-base", "out"])
+    assert not asked
+
+
+def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        SystemExit, match=r"^error: there is no file or folder roberta-base, .* pip install huggingface_hub$"
+    ):
+        convert_roberta.main(["roberta-base", "out"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["convert_roberta.py", "import_hf.py"])
+def test_without_a_network_one_line_says_how_to_get_it(tmp_path, script):
+    """The real package, and an address at which nothing listens."""
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / script, "roberta-base", "out"],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stderr.strip().splitlines()
+    assert done.returncode == 1 and len(last) == 1, done.stderr
+    assert last[0].startswith("error: there is no file or folder roberta-base, and the model of that name could not")
+    assert last[0].endswith("hf download roberta-base --local-dir roberta-base; then name that folder")
