@@ -41,10 +41,12 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
     with program():
-        arguments.source = here(arguments.source)
+        named = arguments.source
+        arguments.source = here(named)
         if is_of_transformers(arguments.source):
             quieten_transformers()
-        model, started, errors = convert(**vars(arguments))
+        on_the_hub = named.as_posix() if arguments.source != named else None
+        model, started, errors = convert(**vars(arguments), name=on_the_hub)
         if errors is not None:
             print("error of each layer's attention, before and after fitting:")
             for layer, (before, after) in enumerate(zip(*errors, strict=True)):

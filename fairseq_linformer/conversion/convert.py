@@ -52,7 +52,12 @@ class Converted(NamedTuple):
 
 
 def convert(
-    source: Path, out: Path, overrides: Sequence[str], positions: str = "tile", fit_on: Path | None = None
+    source: Path,
+    out: Path,
+    overrides: Sequence[str],
+    positions: str = "tile",
+    fit_on: Path | None = None,
+    name: str | None = None,
 ) -> Converted:
     """Writes the checkpoint of a model that starts from another one, into a new folder.
 
@@ -65,6 +70,7 @@ def convert(
         positions: how positions beyond the source's longest start, a key of ``EXTENSIONS``.
         fit_on: a prepared corpus, to fit E and F to the source's attention. Without it they start as
             ``projection_init`` says.
+        name: what the source is called where the model goes (its card); without it the last part of its path.
 
     Raises:
         FileNotFoundError: the source, its dictionary or the corpus is not there.
@@ -86,7 +92,7 @@ def convert(
             _check_corpus(fit_on, fingerprint(dictionary, folder), new.args)
             errors = _fit(old, new, positions, fit_on)
         converted = Converted(new, started, errors)
-        origin: Origin = {"source": _name(source, checkpoint), "sha256": _digest(source, checkpoint)}
+        origin: Origin = {"source": name or _name(source, checkpoint), "sha256": _digest(source, checkpoint)}
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
         given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
         _write_record(folder / RECORD_FILE, given, converted)

@@ -6,9 +6,10 @@ from fnmatch import fnmatch
 
 import pytest
 
-from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.checkpoint import UNTRAINED, read_checkpoint
 from fairseq_linformer.cli import convert_roberta, import_hf
 from fairseq_linformer.cli.hub import FILES
+from fairseq_linformer.training.origins import carried_origins
 from tests.helpers import ROOT
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -38,6 +39,12 @@ def test_a_name_on_the_hub_is_fetched(asked, tmp_path, command, name):
     command.main([name, "out"])
     assert (tmp_path / "out" / UNTRAINED).is_file()
     assert asked == [(name, {"allow_patterns": list(FILES)})]
+
+
+def test_the_card_names_the_model_not_the_folder_that_it_was_fetched_to(asked, tmp_path):
+    convert_roberta.main(["FacebookAI/roberta-base", "out"])
+    (origin,) = carried_origins(read_checkpoint(tmp_path / "out" / UNTRAINED)["task_state"])
+    assert origin["source"] == "FacebookAI/roberta-base"
 
 
 def test_only_what_is_no_code_is_fetched():
