@@ -49,15 +49,24 @@ def read_state(path: Path, shape: type[Shape]) -> Shape:
         OSError: the file cannot be read.
         UserError: it is not JSON, or has another shape. The message names the file, the place and what is there.
     """
+    return parse_state(path.read_bytes(), str(path), shape)
+
+
+def parse_state(content: bytes, where: str, shape: type[Shape]) -> Shape:
+    """As `read_state`, of what was read from `where`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error})") from error
-    content = parse_json(text, str(path))
+        raise UserError(f"{where}: not UTF-8 ({error})") from error
+    return check_state(parse_json(text, where), where, shape)
+
+
+def check_state(content: Any, where: str, shape: type[Shape]) -> Shape:
+    """As `read_state`, of a value."""
     try:
         _check(content, shape, "")
     except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{where} is damaged: {error}") from None
     return cast(Shape, content)
 
 

@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from .model_inputs import Checkpoints, HandMade, Options, Overrides, Tokens
 from .mutations import Kinds, input_of, judge, soak_inputs
 from .report import LOST, Finding, Report
 from .state_inputs import StateFiles
+from .table_inputs import ArrowTables, TextTables
 
 KINDS: Kinds = {
     "checkpoints": Checkpoints,
@@ -38,6 +39,8 @@ KINDS: Kinds = {
     "tables of GLUE": GlueTables,
     "archives": Archives,
     "rows to predict": Rows,
+    "tables": TextTables,
+    "Parquet and datasets": ArrowTables,
     "state files": StateFiles,
     "dictionaries": Dictionaries,
     "sentencepiece models": SentencePieceModels,
@@ -107,6 +110,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--kills", metavar="N", type=int, default=100, help="default: 100")
     add("--inputs", metavar="N", type=int, default=20_000, help="mutated inputs (default 20000)")
     add("--minutes", metavar="M", type=float, default=30.0, help="begin nothing new after so many (default 30)")
+    add("--only", metavar="KIND", nargs="+", choices=KINDS, default=[*KINDS], help="of mutated inputs (default: all)")
     add("--seed", metavar="N", type=int, default=1, help="default: 1")
     add("--out", metavar="DIR", type=Path, default=Path("runs/soak"), help="findings and table (default runs/soak)")
     add("--repeat", nargs=2, metavar=("KIND", "NUMBER"), help=f"one input again: {', '.join(KINDS)}")
@@ -121,7 +125,7 @@ def repeat(kind: str, seed: int, number: int) -> int:
     return int(finding is not None)
 
 
-def soak(kills: int, inputs: int, minutes: float, seed: int, out: Path) -> int:
+def soak(kills: int, inputs: int, minutes: float, only: Sequence[str], seed: int, out: Path) -> int:
     """Inputs first, which take the same time whatever happens, then kills; the number of failures."""
     began = time.monotonic()
     deadline = began + 60 * minutes
@@ -129,9 +133,10 @@ def soak(kills: int, inputs: int, minutes: float, seed: int, out: Path) -> int:
     (out / "findings.jsonl").unlink(missing_ok=True)
     report = Report(out.absolute())
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    kinds = {name: KINDS[name] for name in only}
     try:
         for total, what, steps in (
-            (inputs, "input", soak_inputs(KINDS, inputs, seed, folder / "inputs-read", report, deadline)),
+            (inputs, "input", soak_inputs(kinds, inputs, seed, folder / "inputs-read", report, deadline)),
             (kills, "kill", soak_kills(kills, seed, folder, report, deadline)),
         ):
             with tqdm(total=total, unit=what, mininterval=5) as bar:

@@ -9,6 +9,7 @@ import random
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from fairseq.data import Dictionary
 
@@ -193,15 +194,18 @@ class Rows:
 
 
 def _naive_texts(text: str, kind: str, second: str | None) -> list[tuple[str, None, str | None]]:
+    return [(row["text"], None, row[second] if second else None) for row in naive_rows(text, kind)]
+
+
+def naive_rows(text: str, kind: str) -> list[dict[str, Any]]:
+    """The rows of txt, tsv or jsonl, by column."""
     lines = [line.rstrip("\r") for line in text.removeprefix("\ufeff").removesuffix("\n").split("\n")] if text else []
     if kind == "txt":
-        return [(line, None, None) for line in lines]
-    if kind == "tsv":
-        header, *fields = (line.split("\t") for line in lines) if lines else [[]]
-        rows = [dict(zip(header, values, strict=True)) for values in fields]
-    else:
-        rows = [json.loads(line) for line in lines]
-    return [(row["text"], None, row[second] if second else None) for row in rows]
+        return [{"text": line} for line in lines]
+    if kind == "jsonl":
+        return [json.loads(line) for line in lines]
+    header, *fields = (line.split("\t") for line in lines) if lines else [[]]
+    return [dict(zip(header, values, strict=True)) for values in fields]
 
 
 class Dictionaries:

@@ -346,6 +346,25 @@ def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
             yield f"{split}: {without:,} rows have no class"
     if rare := {name: number for name, number in train.items() if number < RARE}:
         yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
+    if misspelt := [f"{one!r} ({other!r}: {train[other]:,} rows)" for one, other in _misspelt(train)]:
+        listed = ", ".join(misspelt[:MOST_NAMED]) + (", …" if len(misspelt) > MOST_NAMED else "")
+        yield f"warning: labels in one row of train that may be others, misspelt: {listed}"
+
+
+def _misspelt(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Labels that occur once, each with the commonest that differs by one character; not numbers, nor B-X and I-X."""
+    for label in (label for label, number in counts.items() if number == 1 and _number(label) is None):
+        alike = [other for other in counts if counts[other] > 1 and _differ_by_one(label, other)]
+        alike = [other for other in alike if not (label[1:] == other[1:] and label[1:2] == "-")]
+        if alike:
+            yield label, max(alike, key=counts.__getitem__)
+
+
+def _differ_by_one(one: str, other: str) -> bool:
+    """Whether one character changed, added or left out makes one text of the other."""
+    shorter, longer = sorted((one, other), key=len)
+    same = next((at for at, pair in enumerate(zip(shorter, longer, strict=False)) if pair[0] != pair[1]), len(shorter))
+    return longer[same + 1 :] in (shorter[same:], shorter[same + 1 :]) and len(longer) - len(shorter) < 2
 
 
 def _some(counts: Mapping[str, int]) -> str:

@@ -1,13 +1,18 @@
 """Tables of texts and labels on disk, in any of the formats that they come in: files, and folders."""
 
-import importlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 from ...errors import UserError
-from ...system.state import parse_json, read_state
+from ...system.files import leaves_folder
+from ...system.state import check_state, parse_state, read_state
 from .rows import FORMATS, Row, parse_rows
 
 SUFFIXES: Mapping[str, str] = {
@@ -16,6 +21,8 @@ SUFFIXES: Mapping[str, str] = {
     **dict.fromkeys((".conllu", ".bio", ".iob", ".iob2"), "conll"),
     ".parquet": "parquet",
 }
+WITHOUT_CHECKS = ("csv", "tsv", "conll")  # formats in which any byte could stand
+CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 WHOLE = ""  # the split of a table that names none
 SPLIT_NAMES: Mapping[str, str] = {  # those of the Hugging Face hub, and ours
     "train": "train",
@@ -40,6 +47,20 @@ class _Splits(TypedDict):
     splits: list[str]
 
 
+class _Info(TypedDict, total=False):
+    features: dict[str, Any] | None
+
+
+class _Description(TypedDict, total=False):
+    """What ``datasets`` adds to the schema of its files."""
+
+    info: _Info
+
+
+class _ClassLabel(TypedDict):
+    names: list[str]
+
+
 def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
     """The rows of a table by split, read as they are consumed; those of a table without splits under WHOLE.
 
@@ -59,12 +80,27 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
     kind = kind or SUFFIXES.get(path.suffix.lower())
     if kind is None:
         raise UserError(f"{path} ends in none of {', '.join(SUFFIXES)}: --from names its format")
-    return {WHOLE: _parquet(path) if kind == "parquet" else _stream(path, kind)}
+    return {WHOLE: _arrow_rows(path, kind) if kind == "parquet" else _stream(path, kind)}
 
 
 def _stream(path: Path, kind: str) -> Iterator[Row]:
     with path.open("rb") as lines:
-        yield from parse_rows(lines, kind, str(path))
+        yield from parse_rows(_without_controls(lines, path) if kind in WITHOUT_CHECKS else lines, kind, str(path))
+
+
+def _without_controls(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """The lines of a table as they are, as far as they can be text.
+
+    Raises:
+        UserError: a zero byte or a control character that no text has.
+    """
+    for number, line in enumerate(lines, 1):
+        if found := CONTROLS.search(line):
+            raise UserError(
+                f"{path}, line {number}: the control character {found[0].decode()!r} is no text: save the table as "
+                "UTF-8, without such characters"
+            )
+        yield line
 
 
 def _folder(path: Path) -> dict[str, Iterator[Row]]:
@@ -88,56 +124,87 @@ def _class_folders(files: Sequence[Path]) -> Iterator[Row]:
         yield Row(str(file), ("text", "label"), (text, file.parent.name))
 
 
-def _parquet(path: Path) -> Iterator[Row]:
-    parquet = _pyarrow("parquet", path)
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield from _arrow_rows(str(path), file.schema_arrow, file.iter_batches())
-    except _pyarrow("lib", path).ArrowException as error:
-        raise UserError(f"{path}: not Parquet that can be read ({error})") from error
-
-
 def _dataset(folder: Path) -> Iterator[Row]:
-    ipc, lib = _pyarrow("ipc", folder), _pyarrow("lib", folder)
     for file in read_state(folder / "state.json", _State)["_data_files"]:
+        if leaves_folder(file["filename"]):
+            raise UserError(
+                f"{folder / 'state.json'}: the file {file['filename']!r} is not allowed: it must be in the same folder"
+            )
         path = folder / file["filename"]
-        try:
-            with lib.memory_map(str(path)) as source, ipc.open_stream(source) as batches:
-                yield from _arrow_rows(str(path), batches.schema, batches)
-        except lib.ArrowException as error:
-            raise UserError(f"{path}: not an Arrow file that can be read ({error})") from error
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder / 'state.json'}: there is no file {file['filename']!r}")
+        yield from _arrow_rows(path, "arrow")
 
 
-def _pyarrow(module: str, path: Path) -> Any:
+def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
+    """The rows of a file of Parquet or Arrow, read and checked by a process of its own: damage may end that one."""
     try:
-        return importlib.import_module(f"pyarrow.{module}")
+        from pyarrow import ArrowException, ipc
     except ImportError as error:
         raise UserError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
+    program = [sys.executable, str(Path(__file__).with_name("arrow.py")), kind, str(path)]
+    broken = False
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as process,
+    ):
+        try:
+            with ipc.open_stream(process.stdout) as batches:
+                yield from _batch_rows(str(path), batches)
+        except ArrowException:
+            broken = True
+        if process.wait() or broken:
+            said.seek(0)
+            why = said.read().decode("utf-8", "replace").strip()
+            if process.returncode < 0:
+                why = f"reading it ended with {signal.Signals(-process.returncode).name}"
+            raise UserError(f"{path}: not {kind.capitalize()} that can be read ({why})")
 
 
-def _arrow_rows(source: str, schema: Any, batches: Iterator[Any]) -> Iterator[Row]:
-    classes = _class_names(schema, source)
-    columns = tuple(schema.names)
-    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-    for number, row in enumerate(rows, 1):
-        values = [_named(row[name], classes[name]) if name in classes else row[name] for name in columns]
-        yield Row(f"{source}, row {number}", columns, values)
+def _batch_rows(source: str, batches: Any) -> Iterator[Row]:
+    columns = tuple(batches.schema.names)
+    classes = _class_names(batches.schema.metadata or {}, source)
+    numbers = itertools.count(1)
+    for batch in batches:
+        values = [_values(column, name, source) for name, column in zip(columns, batch.columns, strict=True)]
+        for row in zip(*values, strict=True):
+            where = f"{source}, row {next(numbers)}"
+            named = [
+                _named(value, classes[name], f"{where}: {name}") if name in classes else value
+                for name, value in zip(columns, row, strict=True)
+            ]
+            yield Row(where, columns, named, header=source)
 
 
-def _class_names(schema: Any, source: str) -> dict[str, list[str]]:
+def _values(column: Any, name: str, source: str) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError, LookupError) as error:  # a date after the year 9999, an unknown time zone
+        raise UserError(f"{source}: column {name!r} holds what Python cannot represent ({error})") from error
+
+
+def _class_names(metadata: Mapping[bytes, bytes], source: str) -> dict[str, list[str]]:
     """The names of the classes of columns that ``datasets`` keeps as numbers, from what it adds to a file's schema."""
-    content = (schema.metadata or {}).get(b"huggingface")
-    features = parse_json(content.decode("utf-8"), source)["info"]["features"] if content else {}
+    if b"huggingface" not in metadata:
+        return {}
+    where = f"{source}, 'huggingface' in its schema"
+    about = parse_state(metadata[b"huggingface"], where, _Description)
     classes = {}
-    for name, feature in features.items():
-        inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+    for name, feature in (about.get("info", {}).get("features") or {}).items():
+        inner = feature[0] if isinstance(feature, list) and feature else feature
+        inner = inner.get("feature", inner) if isinstance(inner, dict) else inner
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
+            check_state(inner, where, _ClassLabel)
             classes[name] = inner["names"]
     return classes
 
 
-def _named(value: Any, names: Sequence[str]) -> Any:
+def _named(value: Any, names: Sequence[str], where: str) -> Any:
     """A class or a list of classes by name; -1 is how ``datasets`` writes that a label is not known."""
     if isinstance(value, list):
-        return [_named(item, names) for item in value]
-    return None if value is None or value < 0 else names[value]
+        return [_named(item, names, where) for item in value]
+    if value is None or value == -1:
+        return None
+    if not isinstance(value, int) or not 0 <= value < len(names):
+        raise UserError(f"{where} is {value!r}, but it must be the number of a class, from 0 to {len(names) - 1}")
+    return names[value]

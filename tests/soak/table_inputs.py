@@ -1,0 +1,169 @@
+"""Tables of texts and labels, mutated, and read as prepare_table.py reads them."""
+
+import csv
+import io
+import itertools
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from pyarrow import ipc, parquet
+
+from fairseq_linformer.data.prepare.labelled import write_labelled
+from fairseq_linformer.data.prepare.rows import DELIMITERS
+from fairseq_linformer.data.prepare.table import Columns, own_data
+from fairseq_linformer.data.prepare.tables import read_table
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.errors import UserError
+
+from .inputs import TEXT, naive_rows, write_corpus
+from .mutations import mutate, mutate_json, mutate_state
+
+TEXTS = [f"{line} {number}" for number, line in enumerate(filter(None, TEXT.splitlines()))]
+LABELS = [number % 2 for number, _ in enumerate(TEXTS)]
+WORDS = [text.split() for text in TEXTS]
+TAGS = [[len(word) % 3 for word in words] for words in WORDS]
+CLASSES, TAG_NAMES = ["bad", "good"], ["B-X", "I-X", "O"]
+
+
+class _Preparation:
+    """What prepare_table.py does with a table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "out"
+        self._tokenizer = load_tokenizer(write_corpus(folder))
+
+    def rows(self, path: Path, text: str = "text", label: str = "label") -> list[list[Any]]:
+        """Prepares a table, and returns the values of its rows."""
+        try:
+            read = [row for rows in read_table(path).values() for row in rows]
+            data = own_data("own", {"train": read}, Columns(text, (label,)), {"train": 0.8, "valid": 0.2})
+            write_labelled(self.out, data.task, data.splits, self._tokenizer)
+        except ValueError as error:
+            if not isinstance(error, UserError):
+                raise AssertionError("the command would end in a traceback") from error
+            raise
+        finally:
+            shutil.rmtree(self.out, ignore_errors=True)
+        return [[list(value) if isinstance(value, tuple) else value for value in row.values] for row in read]
+
+
+class TextTables:
+    """CSV, TSV, JSON lines and CoNLL."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._preparation = folder, _Preparation(folder)
+        named = [(text, CLASSES[label]) for text, label in zip(TEXTS, LABELS, strict=True)]
+        tagged = [
+            "".join(f"{word} {TAG_NAMES[tag]}\n" for word, tag in zip(*row, strict=True))
+            for row in zip(WORDS, TAGS, strict=True)
+        ]
+        self._files = {
+            "csv": "text,label\n" + "".join(f'"{text},\n""x""",{label}\n' for text, label in named),
+            "tsv": "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in named),
+            "jsonl": "".join(json.dumps({"text": text, "label": label, "n": 1.5}) + "\n" for text, label in named),
+            "conll": "\n".join(tagged),
+        }
+
+    def attempt(self, chance: random.Random) -> str | None:
+        kind = chance.choice([*self._files])
+        path = self._folder / f"table.{kind}"
+        path.write_bytes(content := mutate(self._files[kind].encode(), chance))
+        found = self._preparation.rows(path, *(("0", "-1") if kind == "conll" else ()))
+        return None if repr(found) == repr(_naive_values(content.decode(), kind)) else f"{kind}: the rows {found[:3]}"
+
+
+def _naive_values(text: str, kind: str) -> list[list[Any]]:
+    text = text.removeprefix("\ufeff")
+    if kind == "csv":
+        delimiter = max(DELIMITERS, key=text.split("\n")[0].count)
+        _, *rows = csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter)
+        return [row for row in rows if row]
+    if kind != "conll":
+        return [list(row.values()) for row in naive_rows(text, kind)]
+    lines = text.split("\n")
+    tabs = "\t" in next(line for line in lines if line.strip())
+    words = [line.rstrip("\r").split("\t" if tabs else None) if line.strip() else None for line in lines]
+    blocks = [[*block] for filled, block in itertools.groupby(words, lambda word: word is not None) if filled]
+    return [[*map(list, zip(*block, strict=True))] * 2 for block in blocks]
+
+
+class ArrowTables:
+    """Parquet, and folders that the package datasets saved.
+
+    Of these formats only the pages of Parquet have checksums, where the writer writes them: its footer has none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._preparation = folder, _Preparation(folder)
+        known = [None if number == 7 else label for number, label in enumerate(LABELS)]
+        notes = [None if number % 3 else f"note {number % 2}" for number, _ in enumerate(TEXTS)]
+        coded = pyarrow.array(notes).dictionary_encode()
+        about = {"_type": "ClassLabel", "names": CLASSES}
+        self._tables = {
+            "text": _described({"text": TEXTS, "label": known, "note": notes}, about),
+            "coded": _described({"text": pyarrow.array(TEXTS, "large_string"), "label": known, "note": coded}, about),
+            "words": _described({"text": WORDS, "label": TAGS}, [{"_type": "ClassLabel", "names": TAG_NAMES}]),
+        }
+        names = {None: None, **dict(enumerate(CLASSES))}
+        rows = [[text, names[label], note] for text, label, note in zip(TEXTS, known, notes, strict=True)]
+        self._right = {"text": rows, "coded": rows}
+        tags = [[TAG_NAMES[tag] for tag in row] for row in TAGS]
+        self._right["words"] = [list(row) for row in zip(WORDS, tags, strict=True)]
+
+    def attempt(self, chance: random.Random) -> str | None:
+        name = chance.choice([*self._tables])
+        table, right = self._tables[name], self._right[name]
+        if chance.random() < 0.1:
+            about = mutate_json(json.loads(table.schema.metadata[b"huggingface"]), chance)
+            table, right = table.replace_schema_metadata({"huggingface": json.dumps(about)}), None
+        write = self._write_parquet if chance.random() < 0.5 else self._write_saved
+        path, must_be_right = write(table, chance, changed=right is not None)
+        found = self._preparation.rows(path)
+        return None if found == right or not (must_be_right and right) else f"{path.name}: the rows {found[:3]}"
+
+    def _write_parquet(self, table: pyarrow.Table, chance: random.Random, changed: bool) -> tuple[Path, bool]:
+        """Writes a file; returns it, and whether it must be refused or read rightly."""
+        path, stream = self._folder / "table.parquet", io.BytesIO()
+        checksums = chance.random() < 0.7
+        parquet.write_table(
+            table,
+            stream,
+            row_group_size=chance.choice((15, 1000)),
+            compression=chance.choice(("none", "snappy", "gzip", "zstd", "lz4", "brotli")),
+            use_dictionary=chance.random() < 0.5,
+            data_page_version=chance.choice(("1.0", "2.0")),
+            write_page_checksum=checksums,
+        )
+        whole = stream.getvalue()
+        path.write_bytes(content := mutate(whole, chance) if changed else whole)
+        footer = whole[-8 - int.from_bytes(whole[-8:-4], "little") :]
+        return path, checksums and content.endswith(footer)
+
+    def _write_saved(self, table: pyarrow.Table, chance: random.Random, changed: bool) -> tuple[Path, bool]:
+        """As `_write_parquet`; of a folder the files must not be cut."""
+        path = self._folder / "saved"
+        options = ipc.IpcWriteOptions(compression=chance.choice((None, None, "lz4", "zstd")))
+        files = {}
+        for name, part in (("data-0.arrow", table[:20]), ("data-1.arrow", table[20:])):
+            with pyarrow.BufferOutputStream() as stream:
+                with ipc.new_stream(stream, table.schema, options=options) as writer:
+                    writer.write_table(part, max_chunksize=8)
+                files[name] = stream.getvalue().to_pybytes()
+        files["state.json"] = json.dumps({"_data_files": [{"filename": name} for name in files]}).encode()
+        name = chance.choice([*files])
+        content = (mutate_state if name == "state.json" else mutate)(files[name], chance) if changed else files[name]
+        cut = files[name].startswith(content) and name != "state.json"
+        path.mkdir(exist_ok=True)
+        for each, whole in {**files, name: content}.items():
+            (path / each).write_bytes(whole)
+        return path, cut
+
+
+def _described(columns: dict[str, Any], label: Any) -> pyarrow.Table:
+    """A table with what datasets says of its classes."""
+    about = {"info": {"features": {"text": {"dtype": "string", "_type": "Value"}, "label": label}}}
+    return pyarrow.table(columns).replace_schema_metadata({"huggingface": json.dumps(about)})
