@@ -34,6 +34,7 @@ def command(name: str) -> str:
 # transformers cannot be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
 HF = ["transformers>=4.57", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
+TEST = ["pytest", "pytest-timeout", "pytest-xdist"]
 
 setup(
     name="fairseq-linformer",
@@ -98,7 +99,7 @@ setup(
         "onnx": ONNX,  # export_onnx.py
         "analysis": ["matplotlib"],  # analyze.py
         # scripts/ and `make check`; through accelerate works Trainer of transformers
-        "dev": ["accelerate", "matplotlib", "pyarrow", "pytest", "pytest-xdist", "ruff", "mypy", *ONNX],
+        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *ONNX],
         "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with
     },
 )

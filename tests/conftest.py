@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "corpus" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
     items.sort(key=lambda item: "slow" not in item.keywords)
+
+
+def pytest_sessionstart() -> None:
+    """Ctrl-C reaches what the tests start: a shell's job in the background ignores it, and its children would."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
