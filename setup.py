@@ -1,5 +1,6 @@
 """Installs the plugin beside fairseq, its command lines and its configurations (README, "Install")."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -27,6 +28,12 @@ class ArchiveWithConfigs(sdist):
         shutil.copytree("configs", Path(base_dir, "configs"))
 
 
+def description() -> str:
+    """README without its relative links and pictures, which lead nowhere on an index of packages."""
+    text = re.sub(r"!\[[^\]]*\]\((?!https:)[^)]*\)", "", Path("README.md").read_text(encoding="utf-8"))
+    return re.sub(r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!https:|#)[^)]*\)", r"\1", text)
+
+
 def command(name: str) -> str:
     return f"linformer-{name.replace('_', '-')} = fairseq_linformer.cli.{name}:main"
 
@@ -38,11 +45,13 @@ TEST = ["pytest", "pytest-timeout", "pytest-xdist"]
 
 setup(
     name="fairseq-linformer",
-    version="0.1.0",
+    version="0.2.0",
     description="Linformer encoders for RoBERTa-style pretraining and fine-tuning with fairseq",
-    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description=description(),
     long_description_content_type="text/markdown",
     license="MIT",
+    author="The fairseq_linformer authors",
+    project_urls={"Paper": "https://arxiv.org/abs/2006.04768"},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",
