@@ -71,6 +71,14 @@ def test_a_checkpoint_in_16_bits_loads_though_its_multiplier_is_rounded():
     small(projection_multiplier=0.3).load_state_dict(state)
 
 
+def test_a_checkpoint_that_lost_one_of_its_multipliers_is_refused():
+    """Shared by all layers, it would else be 1 or not by the order of loading."""
+    state = small(projection_multiplier=0.5, sharing="layerwise").state_dict()
+    del state["encoder.sentence_encoder.layers.0.self_attn.value_projection.multiplier"]
+    with pytest.raises((ValueError, RuntimeError), match=r"value_projection\.multiplier"):
+        small(projection_multiplier=0.5, sharing="layerwise").load_state_dict(state)
+
+
 def test_a_checkpoint_from_before_the_multiplier_has_none():
     there, here = small(projection_multiplier=1.0).eval(), small(projection_multiplier=0.5).eval()
     state = {name: value for name, value in there.state_dict().items() if not name.endswith(".multiplier")}

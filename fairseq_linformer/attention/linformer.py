@@ -84,7 +84,13 @@ class ProjectedAttention(Attention):
         return layers
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        """Checkpoints without the multiplier of E and F, as the example's, have c = 1."""
+        """Checkpoints without the multiplier of E and F, as the example's, have c = 1.
+
+        One that lacks some, where others are not 1, is damaged: they stay missing, and it is refused.
+        """
+        known = [value for key, value in state.items() if key.endswith("_projection.multiplier")]
+        if not all(value.numel() == 1 and value.item() == 1 for value in known):
+            return
         for projection in ("key_projection", "value_projection"):
             if f"{name}.{projection}.weight" in state and isinstance(self.key_projection, LinearProjection):
                 state.setdefault(f"{name}.{projection}.multiplier", torch.tensor(1.0))

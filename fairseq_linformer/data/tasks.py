@@ -6,7 +6,7 @@ writes into the folder that it prepares, as every preparation does (``Summary``)
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -239,6 +239,12 @@ def read_summary(folder: Path) -> Summary:
     for name in (*texts, *task["dev_sets"], *task.get("test_sets", {})):
         if not is_name(name):
             raise UserError(f"{path} is damaged: the name {name!r} must be {A_NAME}")
+    for place, known, found in [
+        ("/task", Task, task),
+        *((f"/splits/{k}", SplitCounts, v) for k, v in content["splits"].items()),
+    ]:
+        if unknown := sorted(found.keys() - {each.name for each in fields(known)}):
+            raise UserError(f"{path} is damaged, or of a later version: {place} has {unknown[0]!r}, which is not known")
     lists = {name: tuple(value) if isinstance(value, list) else value for name, value in task.items()}
     splits = {split: SplitCounts(**counts) for split, counts in content["splits"].items()}
     return Summary(Task(**lists), splits, content["long_length"])  # type: ignore[arg-type]

@@ -20,12 +20,20 @@ from ..system.markdown import cell
 from ..system.state import read_state
 from ..training.launch import FINE_TUNING, RUN_FILE, read_run
 from ..training.provenance import Provenance, digest_file, digest_folder
-from .metrics import METRICS, SCORE, paper_score, value_of
+from .metrics import METRICS, SCORE, is_at_chance, paper_score, value_of
 
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.json"  # in a run's folder: its metrics, and what made them
 PREDICTIONS = "predictions-{}.tsv"  # likewise, of a split
 BASELINE_FILE = "baseline.json"  # in the folder of a task's runs: what no neural network reaches on the same data
+AT_CHANCE = (
+    "† At chance: no more than two standard errors above the majority class (the commonest label of train, or the mean "
+    "of scores, for every row)."
+)
+WNLI = (
+    "WNLI's dev set is adversarial: its sentences stand in train with the other answer, so that what has learned words "
+    "is wrong there, TF-IDF first of all: it may be far below the majority class."
+)
 
 
 class _RunRow(TypedDict):
@@ -49,10 +57,11 @@ class _Scores(TypedDict):
 
 
 class _Baseline(TypedDict):
-    """Metrics by split, and the digest of the data's folder that they are of."""
+    """Metrics by split of TF-IDF and of the majority class, and the digest of the data's folder that they are of."""
 
     data: str
     scores: dict[str, dict[str, float]]
+    majority: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -82,13 +91,14 @@ class Run:
 class Result:
     """A run's metrics by split, ``{"valid": {"accuracy": 93.2}}``; `error` instead where there are none.
 
-    `made` says what the run is made of, where its folder does.
+    `made` says what the run is made of, where its folder does, and `rows` how many rows its data has by split.
     """
 
     run: Run
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     error: str = ""
     made: Provenance | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
@@ -102,7 +112,9 @@ def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> l
     for task in {result.run.task.name: result.run.task for result in results}.values():
         of_task = [result for result in results if result.run.task.name == task.name]
         done = [result for result in of_task if not result.error]
-        baseline = read_baseline(out / task.name, {result.made.data for result in of_task if result.made})
+        words, majority = read_baseline(out / task.name, {result.made.data for result in of_task if result.made})
+        settings = sorted({str(result.run.setting) for result in of_task})
+        counts = next((result.rows for result in of_task if result.rows), {})
         for split, title in task.scored.items():
             for name in task.metrics:
                 values = [result.scores[split][name] for result in done]
@@ -116,26 +128,39 @@ def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> l
                         "deviation": statistics.stdev(values) if len(values) > 1 else None,
                         "median": statistics.median(values) if values else None,
                         "values": values,
-                        "baseline": baseline.get(split, {}).get(name),
-                        "paper": paper_score(task.name, name, config),
+                        "rows": [counts[part] for part in ("train", split) if part in counts],
+                        "settings": settings,
+                        "majority": majority.get(split, {}).get(name),
+                        "baseline": words.get(split, {}).get(name),
+                        "paper": paper_score(task.name, name, config, counts.get("train", 0)),
                     }
                 )
+                rows[-1]["at_chance"] = _is_at_chance(name, rows[-1])
     return rows
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows in Markdown."""
-    columns = ["task", "metric", "mean ± deviation", "median", "runs", "TF-IDF + linear SVM", "paper, table 2"]
+    """The rows in Markdown, and below them what their marks mean."""
+    columns = ["task", "metric", "mean ± deviation", "median", "runs", "rows, train / scored", "setting"]
+    columns += ["majority class", "TF-IDF + linear SVM", "paper, table 2"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in rows:
         cells = ["failed", "", "0"]
         if row["values"]:
             spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
-            cells = [f"{row['mean']:.1f}{spread}", f"{row['median']:.1f}", str(len(row["values"]))]
+            mark = " †" if row["at_chance"] else ""
+            cells = [f"{row['mean']:.1f}{spread}{mark}", f"{row['median']:.1f}", str(len(row["values"]))]
         name = f"{row['task']} ({cell(row['title'])})" if row["title"] else row["task"]
-        baseline = "" if row["baseline"] is None else f"{row['baseline']:.1f}"
-        lines.append("| " + " | ".join([name, row["metric"], *cells, baseline, row["paper"]]) + " |")
-    return "\n".join(lines) + "\n"
+        cells += [" / ".join(f"{count:,}" for count in row["rows"]), ", ".join(row["settings"])]
+        cells += ["" if row[beside] is None else f"{row[beside]:.1f}" for beside in ("majority", "baseline")]
+        lines.append("| " + " | ".join([name, row["metric"], *cells, row["paper"]]) + " |")
+    notes = [AT_CHANCE] * any(row["at_chance"] for row in rows) + [WNLI] * any(row["task"] == "WNLI" for row in rows)
+    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
+
+
+def _is_at_chance(metric: str, row: Mapping[str, Any]) -> bool:
+    known = row["mean"] is not None and row["majority"] is not None and len(row["rows"]) == 2
+    return known and is_at_chance(metric, row["mean"], row["majority"], row["rows"][1])
 
 
 def best_checkpoints(out: Path) -> dict[str, Path]:
@@ -181,23 +206,24 @@ def _predictions(folder: Path, splits: Iterable[str]) -> dict[str, str]:
 
 
 def keep_baseline(folder: Path, data: Path) -> None:
-    """Keeps what TF-IDF with a linear SVM reaches on prepared data in the folder of the runs on it."""
-    from .baseline import baseline
+    """Keeps what TF-IDF and the majority class reach on prepared data in the folder of the runs on it."""
+    from .baseline import baselines
 
     digest = digest_folder(data)
-    if not read_baseline(folder, {digest}):
-        content: _Baseline = {"data": digest, "scores": baseline(data)}
+    if not any(read_baseline(folder, {digest})):
+        words, majority = baselines(data)
+        content: _Baseline = {"data": digest, "scores": words, "majority": majority}
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / BASELINE_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def read_baseline(folder: Path, data: Set[str]) -> dict[str, dict[str, float]]:
-    """The baseline's metrics by split in the folder of a task's runs; empty where there are none of that data."""
+def read_baseline(folder: Path, data: Set[str]) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """TF-IDF's and the majority class's metrics by split, in the folder of a task's runs; empty if of other data."""
     try:
         content = read_state(folder / BASELINE_FILE, _Baseline)
     except (OSError, ValueError):  # none, or damaged: it is computed again
-        return {}
-    return content["scores"] if {content["data"]} == data else {}
+        return {}, {}
+    return (content["scores"], content["majority"]) if {content["data"]} == data else ({}, {})
 
 
 def _find_runs(out: Path, checkpoint: str) -> list[Result]:
@@ -210,12 +236,13 @@ def _find_runs(out: Path, checkpoint: str) -> list[Result]:
             continue
         if not (folder / SUMMARY_FILE).is_file():
             continue  # trained by hand
-        task, options = read_summary(folder).task, made.configuration
+        summary, options = read_summary(folder), made.configuration
+        task, rows = summary.task, {split: counts.examples for split, counts in summary.splits.items()}
         setting = Setting(options["optimization.lr"][0], options["dataset.batch_size"])
         seed, updates = options["common.seed"], options["optimization.max_update"]
         run = Run(task, seed, setting, updates, folder, options["checkpoint.best_checkpoint_metric"])
         scores = read_scores(folder, made, task) if state.complete else None
-        found.append(Result(run, scores or {}, "" if scores else "not complete: repeat its command", made))
+        found.append(Result(run, scores or {}, "" if scores else "not complete: repeat its command", made, rows))
     return found
 
 
@@ -277,7 +304,7 @@ def write_results(
         "runs": [_as_row(result, out) for result in shown],
         "search": [_as_row(result, out) for result in others],
     }
-    table = as_table(content["table"])
+    table = f"{as_table(content['table'])}\nCheckpoint: {checkpoint} (SHA-256 {digest[:12]}…)\n"
     write_whole(out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
     write_whole(out / "results.md", table)
     return table

@@ -6,7 +6,7 @@ computed from those files.
 
 ::
 
-    OUT/TASK/baseline.json                                       what TF-IDF with a linear SVM reaches
+    OUT/TASK/baseline.json                                       what TF-IDF and the majority class reach
     OUT/TASK/seed1/{checkpoint_best.pt,train.log,...}            as fairseq writes them
     OUT/TASK/seed1/run.json                                      what the run is made of, by content
     OUT/TASK/seed1/task.json                                     the task's record, as the data has it

@@ -50,7 +50,7 @@ def carried_fingerprint(task_state: Any) -> dict[str, str]:
         UserError: it holds something else.
     """
     found = {} if task_state is None else task_state
-    found = found.get("vocabulary") or {} if isinstance(found, dict) else None
+    found = found.get("vocabulary", {}) if isinstance(found, dict) else None
     if not isinstance(found, dict) or not all(isinstance(word, str) for item in found.items() for word in item):
         raise UserError("the checkpoint's task_state is not one that a task saved: it was edited by hand")
     return found

@@ -112,6 +112,20 @@ def draw_mechanisms(curves: Mapping[str, Curve], cost: Mapping[str, Cost], out: 
     save_over_lengths(figure, panels, lengths, labels, out / "cost.png")
 
 
+def draw_variants(perplexities: Mapping[str, Sequence[float]], updates: int, path: Path) -> None:
+    """Perplexity by variant: a dot per seed, and a line at the mean."""
+    figure = Figure(figsize=(6.4, 1.2 + 0.4 * len(perplexities)), layout="constrained")
+    panel = figure.subplots()
+    for place, values in enumerate(perplexities.values()):
+        panel.plot(values, [place] * len(values), "o", color="#0072B2", alpha=0.5)
+        panel.vlines(statistics.mean(values), place - 0.3, place + 0.3, color="#D55E00", linewidth=2)
+    panel.set_yticks(range(len(perplexities)), [*perplexities])
+    panel.invert_yaxis()
+    panel.set_xlabel(f"perplexity after {updates:,} updates: a dot per seed, a line at the mean")
+    panel.grid(axis="x", color="0.9")
+    figure.savefig(path, dpi=150)
+
+
 def draw_multipliers(
     curves: Mapping[int, Mapping[float, Sequence[float]]],
     beside: Mapping[int, Mapping[str, Sequence[float]]],

@@ -1,5 +1,6 @@
 """scripts/compare.py: what each run is asked for, and the table. Training is left to other tests."""
 
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from benchmarking import variants
 from benchmarking.variants import Comparison, as_table, perplexity
 from compare import parse_arguments
 
+from tests.helpers import ROOT
 from tests.helpers.benchmarks import write_shards
 
 NAMES = ["--data", "data", "--variant", "linformer", "--variant", "softmax", "model.attention=softmax"]
@@ -91,6 +93,16 @@ def test_a_corpus_in_shards_is_measured_on_the_first(monkeypatch, tmp_path):
     comparison = Comparison(tmp_path / "data", tmp_path / "out", {"a": []}, [0.1], seeds=[1], updates=5, jobs=1)
     assert comparison.measure(tmp_path) == first
     assert replace(comparison, data=first).measure(tmp_path) == first
+
+
+def test_the_command_keeps_its_table_and_its_picture(trained, tmp_path, monkeypatch, capsys):
+    words = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--variant", "a", "--seeds", "1", "2"]
+    monkeypatch.setattr("sys.argv", ["compare.py", *words, "--learning-rates", "0.1", "--updates", "5"])
+    (tmp_path / "out").mkdir()
+    runpy.run_path(str(ROOT / "scripts/compare.py"), run_name="__main__")
+    table = (tmp_path / "out/perplexity.md").read_text()
+    assert "| a | 0.1 | 10.00, 20.00 |" in table and table in capsys.readouterr().out
+    assert (tmp_path / "out/perplexity.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_seed_and_one_learning_rate(trained, tmp_path):

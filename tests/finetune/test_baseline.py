@@ -9,7 +9,7 @@ import pytest
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
-from fairseq_linformer.finetune.baseline import baseline
+from fairseq_linformer.finetune.baseline import baselines
 
 TEXT = "the film was long and its music loud yet people in row seven liked it very much then"
 WORDS = TEXT.split()
@@ -58,16 +58,16 @@ KINDS = ("single-label", "multi-label", "regression", "token-label")
 def test_it_learns_what_words_say(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
     train, valid = ([example(kind, *row) for row in rows(number, number)] for number in (300, 60))
     folder = prepare(tmp_path, kind, tokenizer, train, valid)
-    scores = baseline(folder)
+    scores = baselines(folder).words
     assert scores.keys() == {"valid"} and all(value > 90 for value in scores["valid"].values()), scores
-    assert baseline(folder) == scores
+    assert baselines(folder).words == scores
 
 
 def test_the_labels_of_the_dev_set_are_not_learned(tmp_path: Path, tokenizer: Tokenizer) -> None:
     chance = random.Random(1)
     train = [Example(" ".join(words), said[0]) for words, said in rows(300, 1)]
     valid = [Example(" ".join(words), chance.choice(["good", "bad"])) for words, _ in rows(200, 2)]
-    assert 35 < baseline(prepare(tmp_path, "single-label", tokenizer, train, valid))["valid"]["accuracy"] < 65
+    assert 35 < baselines(prepare(tmp_path, "single-label", tokenizer, train, valid)).words["valid"]["accuracy"] < 65
 
 
 def test_pairs_are_compared(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -78,16 +78,28 @@ def test_pairs_are_compared(tmp_path: Path, tokenizer: Tokenizer) -> None:
         said = [(chance.choice(["good", "bad"]), chance.choice(["good", "bad"])) for _ in range(number)]
         return [Example(f"music {one}", str(int(one == two)), f"film {two}") for one, two in said]
 
-    assert baseline(prepare(tmp_path, "single-label", tokenizer, pairs(200), pairs(50)))["valid"]["accuracy"] == 100
+    assert (
+        baselines(prepare(tmp_path, "single-label", tokenizer, pairs(200), pairs(50))).words["valid"]["accuracy"] == 100
+    )
 
 
 def test_one_class_or_few_rows_are_no_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = prepare(tmp_path, "single-label", tokenizer, [Example("good", "x")], [Example("bad", "x")])
-    assert baseline(folder)["valid"]["accuracy"] == 100
+    assert baselines(folder).words["valid"]["accuracy"] == 100
 
 
 def test_a_missing_dev_set_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = tmp_path / "own"
     write_labelled(folder, own_task("own", "single-label"), {"train": [Example("good", "x")]}, tokenizer)
     with pytest.raises(FileNotFoundError, match=r"input0/valid\.idx and \.bin are missing"):
-        baseline(folder)
+        baselines(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_majority_class_is_that_of_train(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
+    """And not of what is scored, where another is commoner."""
+    common, rare = (["music", "good"], ["good"]), (["film", "bad"], ["bad"])
+    train, valid = ([example(kind, *row) for row in rows] for rows in ([common] * 9 + [rare], [common] + [rare] * 3))
+    found = baselines(prepare(tmp_path, kind, tokenizer, train, valid)).majority["valid"]
+    name = "pearson" if kind == "regression" else "accuracy"
+    assert found[name] == {"single-label": 25.0, "multi-label": 25.0, "regression": 0.0, "token-label": 50.0}[kind]

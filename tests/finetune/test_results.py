@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, Summary, own_task
+from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, SplitCounts, Summary, own_task
+from fairseq_linformer.finetune.metrics import is_at_chance
 from fairseq_linformer.finetune.results import (
     BASELINE_FILE,
     SCORES_FILE,
@@ -100,17 +101,48 @@ def test_dev_sets_have_their_names(tmp_path):
         result_of(TASKS["MNLI"], {split: {"accuracy": 80.0} for split in ("valid", "valid1")}),
     ]
     rows = as_table(summarise(results, MODEL, tmp_path)).splitlines()[2:]
-    names = [row.split(" | ")[0] for row in rows]
+    names = [row.split(" | ")[0] for row in rows if row.startswith("|")]
     assert names == ["| own"] * 3 + ["| own (of 2026)"] * 3 + ["| own (t)"] * 3 + ["| MNLI", "| MNLI (mismatched)"]
 
 
 def test_the_baseline_is_of_the_data_that_the_runs_saw(folder, tmp_path):
     file = tmp_path / "RTE" / BASELINE_FILE
     for data, cell in (("1" * 64, "66.6"), ("2" * 64, "")):
-        file.write_text(json.dumps({"data": data, "scores": {"valid": {"accuracy": 66.6}}}))
-        assert f"| RTE | accuracy | 80.5 | 80.5 | 1 | {cell} |  |" in write(tmp_path)
-    file.write_text("{")
-    assert "| RTE | accuracy | 80.5 | 80.5 | 1 |  |  |" in write(tmp_path)
+        scores = {"scores": {"valid": {"accuracy": 66.6}}, "majority": {"valid": {"accuracy": 52.7}}}
+        file.write_text(json.dumps({"data": data, **scores}))
+        majority = cell and "52.7"
+        assert f"| RTE | accuracy | 80.5 | 80.5 | 1 |  | lr0.01-batch16 | {majority} | {cell} |  |" in write(tmp_path)
+    for damaged in ("{", json.dumps({"data": "1" * 64, "scores": {}})):
+        file.write_text(damaged)
+        assert "| RTE | accuracy | 80.5 | 80.5 | 1 |  | lr0.01-batch16 |  |  |  |" in write(tmp_path)
+
+
+def test_what_is_at_chance_is_marked_and_the_mark_explained(folder, tmp_path):
+    """RTE has 277 rows: two standard errors of a share of 52.7 % are 6.0 points."""
+    content = {"data": "1" * 64, "scores": {}, "majority": {"valid": {"accuracy": 52.7}}}
+    (tmp_path / "RTE" / BASELINE_FILE).write_text(json.dumps(content))
+    counts = {"train": SplitCounts(2490, 1), "valid": SplitCounts(277, 1)}
+    (folder / SUMMARY_FILE).write_text(json.dumps(Summary(RTE, counts, 512).as_json()))
+    for value, mark in ((58.6, " †"), (58.8, "")):
+        write_scores(folder, MADE, {"valid": {"accuracy": value}})
+        table = write(tmp_path)
+        assert f"| RTE | accuracy | {value}{mark} | {value} | 1 | 2,490 / 277 | lr0.01-batch16 | 52.7 |" in table
+        assert ("† At chance:" in table) == bool(mark)
+    assert json.loads((tmp_path / "results.json").read_text())["table"][0]["rows"] == [2490, 277]
+    assert is_at_chance("mcc", 6.6, 0.0, 900) and not is_at_chance("mcc", 6.7, 0.0, 900)
+
+
+def test_the_papers_figure_stands_beside_the_whole_data_only(tmp_path):
+    for rows, figure in ((67_349, "92.4 to 93.4"), (67_300, "92.4 to 93.4"), (6_000, ""), (0, "")):
+        result = result_of(TASKS["SST-2"], {"valid": {"accuracy": 80.0}})
+        result.rows = {"train": rows, "valid": 872}
+        assert as_table(summarise([result], MODEL, tmp_path)).splitlines()[2].endswith(f" | {figure} |")
+
+
+def test_what_words_give_on_wnli_is_explained(tmp_path):
+    assert "adversarial" in as_table(
+        summarise([result_of(TASKS["WNLI"], {"valid": {"accuracy": 56.3}})], MODEL, tmp_path)
+    )
 
 
 def test_the_value_of_a_run_is_of_its_metric():

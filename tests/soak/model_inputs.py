@@ -90,7 +90,10 @@ class Checkpoints:
 def _loaded_otherwise(folder: Path, state: Any) -> str | None:
     """Loads other.pt as users do, and compares each parameter with what was saved."""
     own = LinformerRobertaModel.from_pretrained(str(folder), "other.pt", str(folder / "data")).model.state_dict()
-    others = [name for name, value in own.items() if not torch.equal(value, state["model"][name].to(value.dtype))]
+    saved = {name: torch.tensor(1.0) for name in own if name.endswith(".multiplier")} | state[
+        "model"
+    ]  # once it had none
+    others = [name for name, value in own.items() if not torch.equal(value, saved[name].to(value.dtype))]
     return f"other weights than were saved: {', '.join(others)}" if others else None
 
 
@@ -200,7 +203,9 @@ class Tokens:
             lambda: tokens.flip(-1),
             lambda: torch.cat([tokens, tokens], -1),
             lambda: torch.cat([tokens, torch.ones_like(tokens[:1])]),
-            lambda: torch.where(torch.rand(tokens.shape) < 0.1, chance.choice((-1, 1, 2**40, 50, 0)), tokens),
+            lambda: torch.where(
+                torch.rand(tokens.shape) < 0.1, torch.full(tokens.shape, chance.choice((-1, 1, 2**40, 50, 0))), tokens
+            ),
             lambda: tokens.transpose(0, -1).contiguous().transpose(0, -1),
         ]
         return chance.choice(changes)()

@@ -64,7 +64,9 @@ def test_a_piece_that_is_missing_from_the_middle_is_damage(tmp_path):
     assert read_progress(last).updates == 4
 
 
-@pytest.mark.parametrize("task_state", [3, [1], {"vocabulary": 3}, {"vocabulary": {"dictionary": 3}}])
+@pytest.mark.parametrize(
+    "task_state", [3, [1], {"vocabulary": 3}, {"vocabulary": torch.ones(2)}, {"vocabulary": {"dictionary": 3}}]
+)
 def test_a_vocabulary_that_is_none_is_refused(tmp_path, task_state):
     torch_persistent_save(state(1, task_state=task_state), str(tmp_path / "a.pt"))
     with pytest.raises(ValueError, match=r"a\.pt is not a fairseq checkpoint"):

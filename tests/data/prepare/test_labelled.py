@@ -82,6 +82,15 @@ def test_fairseq_loads_scores(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert [row["target"] for row in task.dataset("valid")] == [[1.0], [0.0]]
     assert "target" not in task.dataset("test")[0]
     assert read_summary(tmp_path / "out") == summary and summary.task.scale == 1.0
+    content = json.loads((tmp_path / "out/task.json").read_text())
+    for place, part in (("/task", content["task"]), ("/splits/train", content["splits"]["train"])):
+        part["later"] = 1
+        (tmp_path / "out/task.json").write_text(json.dumps(content))
+        with pytest.raises(
+            ValueError, match=f"damaged, or of a later version: {place} has 'later', which is not known"
+        ):
+            read_summary(tmp_path / "out")
+        del part["later"]
     fifths = write_labelled(tmp_path / "fifths", own_task("own", "regression", scale=5.0), {**splits}, tokenizer)
     assert read_summary(tmp_path / "fifths") == fifths and fifths.task.scale == 5.0
     assert (tmp_path / "fifths" / "label" / "train.label").read_text() == "0.1\n0.2\n0.0\n"
