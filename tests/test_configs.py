@@ -20,6 +20,7 @@ from tests.helpers.configs import composed
 PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
 RECIPES = sorted(path.stem for path in (ROOT / "configs/finetune/recipe").glob("*.yaml"))
 RECIPE_GROUPS = ("common", "dataset", "lr_scheduler", "optimization")  # a recipe is how long and how fast, no more
+COSTS = (ROOT / "docs/costs.md").read_text()
 MODELS = sorted(path.stem for path in (ROOT / "configs/model").glob("*_*.yaml"))
 
 
@@ -38,6 +39,8 @@ def test_pretraining(name):
     if size != "tiny":
         tokens = 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] * cfg.task.tokens_per_sample
         assert tokens == 2**20, "the header's batch arithmetic"
+        header = (ROOT / f"configs/pretrain/{name}.yaml").read_text()
+        assert "What it costs: docs/costs.md" in header and f"| {size} | {int(length):,} | Linformer |" in COSTS
 
 
 NAMES = {
@@ -93,6 +96,7 @@ def test_what_continues_reads_the_model_from_the_checkpoint():
     assert OmegaConf.to_container(cfg.model) == options  # none that would win over the checkpoint's
     assert cfg.task.tokens_per_sample is None and cfg.lr_scheduler.total_num_update == cfg.optimization.max_update
     assert 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 512, "the header's batch arithmetic"
+    assert (cfg.optimization.max_update, cfg.optimization.lr, cfg.lr_scheduler.warmup_updates) == (3000, [0.0001], 300)
     tiny = composed("pretrain", "continue", *words, "recipe=tiny")
     assert (tiny.dataset.batch_size, tiny.optimization.update_freq) == (2, [1]) and not tiny.common.fp16
 
