@@ -63,7 +63,9 @@ def test_the_notebook(tmp_path):
     given.source += "\nVOCAB_SIZE, UPDATES, FINE_TUNING_UPDATES, SEEDS = 30, 2, 2, [1]"
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": ROOT / "docs"}}).execute()
     *_, filled, features, _ = notebook.cells
-    assert "".join(output.get("text", "") for output in filled.outputs).count("Return a new") == 5
+    printed = "".join(output.get("text", "") for output in filled.outputs).splitlines()
+    assert 0 < len(printed) <= 5, "fairseq leaves out special tokens, which a model of two updates may predict"
+    assert all("Return a new" in line for line in printed)
     assert features.outputs[-1].data["text/plain"].startswith("torch.Size([1, ")
 
 

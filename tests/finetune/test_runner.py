@@ -351,7 +351,8 @@ def test_a_checkpoint_replaced_meanwhile_is_refused_and_no_table_has_runs_of_bot
     tuning = tuning_of(moved, ["sst_2"], [1])
     failed = Result(tuning._run("SST-2", 1, Setting(0.01, 32)), error="out of memory")
     table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, [failed], []).splitlines()
-    assert [line.split(" | ")[:3] for line in table[2:]] == [["| SST-2", "accuracy", "failed"]], "STS-B has another's"
+    rows = [line.split(" | ")[:3] for line in table[2:] if line.startswith("|")]
+    assert rows == [["| SST-2", "accuracy", "failed"]], "STS-B has another's"
 
 
 def test_scores_that_are_not_fairseqs_stay_refused(moved, monkeypatch):
@@ -501,12 +502,13 @@ def test_an_own_task(pretrained, tmp_path, capsys):
     words += ["--out", tmp_path / "out", "--seeds", 3, "--learning-rates", 0.01, "--metric", "macro_f1"]
     finetune.main([*map(str, words), "dataset.num_workers=0"])
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.split(" | ") for line in lines if line.startswith("| animals")]
+    header, *rows = [line.split(" | ") for line in lines if line.startswith(("| task", "| animals"))]
     metrics = ("accuracy", "macro F1", "Matthews")
     assert [row[:2] for row in rows] == [
         [f"| {name}", own] for name in ("animals", "animals (test)") for own in metrics
     ]
-    assert all(float(row[5]) > 75 for row in rows), "the baseline is scored on both"
+    baseline = header.index("TF-IDF + linear SVM")
+    assert all(float(row[baseline]) > 75 for row in rows), "the baseline is scored on both"
     folder = tmp_path / "out/animals/seed3"
     assert read_tsv(folder / "predictions-valid.tsv")[0].keys() == {"label", "prediction", "bird", "cat", "dog", "fish"}
     options = read_run(folder).provenance.configuration
