@@ -1,0 +1,89 @@
+"""Perplexity by distance against the definition, spelt out in loops."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fairseq_linformer.analysis.distance import NOWHERE, LossesByDistance, answer_distances, octaves, ratio_interval
+
+
+def naive_distances(tokens, masked, real):
+    """For each masked token the least distance to the same token, shown and real, in its row."""
+    found = []
+    for row, position in zip(*masked.nonzero(), strict=True):
+        same = [
+            abs(place - position)
+            for place in range(tokens.shape[1])
+            if real[row, place] and not masked[row, place] and tokens[row, place] == tokens[row, position]
+        ]
+        found.append(min(same, default=NOWHERE))
+    return found
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (7, 33), (3, 2)])
+@pytest.mark.parametrize("vocabulary", [1, 3, 50])
+def test_distances(shape, vocabulary):
+    draws = np.random.default_rng(vocabulary)
+    tokens, masked = draws.integers(0, vocabulary, shape), draws.random(shape) < 0.3
+    real = np.arange(shape[1]) < draws.integers(1, shape[1] + 1, (shape[0], 1))
+    masked &= real
+    assert answer_distances(tokens, masked, real).tolist() == naive_distances(tokens, masked, real)
+    everywhere = np.ones(shape, dtype=bool)
+    assert answer_distances(tokens, masked).tolist() == naive_distances(tokens, masked, everywhere)
+
+
+def test_a_token_of_another_row_is_not_near():
+    tokens, masked = np.array([[5, 6], [7, 5]]), np.array([[False, False], [False, True]])
+    assert answer_distances(tokens, masked).tolist() == [NOWHERE]
+
+
+def test_a_masked_token_is_no_answer():
+    tokens, masked = np.array([[5, 5, 6, 5]]), np.array([[True, True, False, False]])
+    assert answer_distances(tokens, masked).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("near", "length", "limits"),
+    [((64, 192), 2048, [64, 192, 384, 768, 1536, 2048]), ((64, 192), 128, [64, 128]), ((512,), 512, [512])],
+)
+def test_octaves(near, length, limits):
+    assert octaves(near, length) == limits
+
+
+def test_classes():
+    distances, rows = np.array([NOWHERE, 1, 4, 5, 9, 9]), np.array([3, 3, 3, 8, 8, 8])
+    losses = np.log(np.array([7.0, 2.0, 8.0, 3.0, 5.0, 20.0]))
+    found = LossesByDistance.of(losses, distances, rows, [4, 8, 16]).classes()
+    assert [(one.name, one.share) for one in found] == [
+        ("nowhere", 1 / 6),
+        ("1 to 4", 2 / 6),
+        ("5 to 8", 1 / 6),
+        ("9 to 16", 2 / 6),
+    ]
+    assert [one.perplexity for one in found] == pytest.approx([7, 4, 3, 10])
+    assert all(one.low <= one.perplexity * (1 + 1e-9) and one.perplexity <= one.high * (1 + 1e-9) for one in found)
+
+
+def test_a_class_without_tokens_has_no_perplexity():
+    found = LossesByDistance.of(np.ones(2), np.array([1, 1]), np.array([0, 1]), [4, 8]).classes()
+    assert [math.isnan(one.perplexity) for one in found] == [True, False, True]
+    assert [one.share for one in found] == [0, 1, 0]
+
+
+def test_the_interval_is_that_of_rows():
+    """Forty rows whose tokens share one loss each: the mean of 40 draws has the standard error 1 / sqrt(40)."""
+    draws = np.random.default_rng(1)
+    row_losses = draws.normal(3.0, 1.0, 40)
+    rows = np.repeat(np.arange(40), 50)
+    (_, near) = LossesByDistance.of(row_losses[rows], np.ones(2000, dtype=int), rows, [1]).classes()
+    width = (math.log(near.high) - math.log(near.low)) / 2
+    assert width == pytest.approx(1.96 * row_losses.std() / math.sqrt(40), rel=0.1), "not that of 2,000 tokens"
+
+
+def test_two_models_are_compared_on_the_same_rows():
+    """A model that is a tenth worse everywhere is so in every resample, however much rows differ."""
+    draws = np.random.default_rng(1)
+    rows, losses = np.repeat(np.arange(30), 5), draws.normal(3.0, 2.0, 150)
+    one, other = (LossesByDistance.of(x, np.ones(150, dtype=int), rows, [1]) for x in (losses + math.log(1.1), losses))
+    assert ratio_interval(one, other)[:, 1] == pytest.approx([1.1, 1.1])
