@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from fairseq.file_io import PathManager
 
-from .errors import install_excepthook
+from .checkpoints.files import CheckpointFiles
+from .cli.fairseq_errors import install_excepthook
 from .finetune.criterion import TextPredictionCriterion
 from .model import LinformerRobertaModel
 from .system.console import hide_noise
-from .task import DynamicMaskedLMTask, TextPredictionTask
-from .training.adam import FusedAdam
-from .training.checkpoint_files import CheckpointFiles
 from .training.distillation import MaskedLmDistillation
+from .training.fused_adam import FusedAdam
+from .training.masked_lm import DynamicMaskedLMTask
+from .training.text_prediction import TextPredictionTask
 from .training.trapezoidal import TrapezoidalSchedule
 
 # Plain data that torch.load reads with this, while it still refuses everything that could run code (weights_only stays

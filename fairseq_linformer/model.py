@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from .architecture import PER_LAYER
 from .attention import Attention
-from .checkpoint import check_fits, data_folder, read_checkpoint
+from .checkpoints.fit import check_fits
+from .checkpoints.reading import data_folder, read_checkpoint
+from .checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from .compat import rename_parameters
 from .config import ARCHITECTURES, OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
 from .encoder import SentenceEncoder
 from .errors import UserError
 from .resolve import resolve_config
-from .training.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
 

@@ -42,11 +42,12 @@ from fairseq_linformer.data.prepare.reading import find_files, read_chunks
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path, staged_folder
 from fairseq_linformer.system.state import read_state
-from fairseq_linformer.training.evaluation import masked_lm_perplexity, perplexity_of_frequencies
-from fairseq_linformer.training.launch import FINE_TUNING, command_line, override, train
-from fairseq_linformer.training.provenance import digest_file
+from fairseq_linformer.training.commands import FINE_TUNING, command_line, override
+from fairseq_linformer.training.launch import train
+from fairseq_linformer.training.perplexity import masked_lm_perplexity, perplexity_of_frequencies
 
 # Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]

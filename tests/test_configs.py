@@ -11,8 +11,9 @@ from omegaconf import OmegaConf
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
 from fairseq_linformer.training.distillation import MaskedLmDistillationConfig
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
+from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from fairseq_linformer.training.trapezoidal import TrapezoidalConfig
 from tests.helpers import ROOT
 from tests.helpers.configs import composed

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..system.digests import digest_file
 from ..system.files import staged_folder
-from ..training.provenance import digest_file
 from .looks import check_twins, look, write_page
 from .matrices import distinct_matrices
 from .measuring import Measured, attentions_of, in_short, measure

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..attention import get_attention
-from ..checkpoint import data_folder, read_checkpoint
+from ..checkpoints.reading import data_folder, read_checkpoint
+from ..checkpoints.resuming import updates_of_training
 from ..config import ResolvedConfig
 from ..conversion.convert import as_checkpoint, is_of_transformers
 from ..data.prepare.encoding import encode_items
@@ -22,9 +23,8 @@ from ..encoder import SentenceEncoder
 from ..errors import UserError
 from ..finetune.prediction import Predictor
 from ..model import LinformerRobertaModel
-from ..training.checkpoint_files import updates_of_training
-from ..training.provenance import digest_file, digest_folder
-from ..untrained import masked_lm_dictionary
+from ..system.digests import digest_file, digest_folder
+from ..training.untrained import masked_lm_dictionary
 from .maps import check_has_map
 
 FINE_TUNED = ("text_prediction", "sentence_prediction")  # tasks whose rows are texts of their own

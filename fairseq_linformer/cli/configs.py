@@ -5,7 +5,7 @@ fairseq-hydra-train --config-dir "$(linformer-configs)/pretrain" --config-name t
 
 from collections.abc import Sequence
 
-from ..training.provenance import CONFIGS
+from ..training.configuration import CONFIGS
 from .arguments import make_parser
 
 

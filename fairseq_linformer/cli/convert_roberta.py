@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..checkpoint import UNTRAINED
+from ..checkpoints.reading import UNTRAINED
 from ..conversion.convert import convert, is_of_transformers
 from ..conversion.start import EXTENSIONS
 from .arguments import make_parser

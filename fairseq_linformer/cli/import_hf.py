@@ -31,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
     with program():
         quieten_transformers()
-        from ..checkpoint import UNTRAINED
+        from ..checkpoints.reading import UNTRAINED
         from ..hf.importing import import_folder  # here, so that --help needs no transformers
 
         for remark in import_folder(here(arguments.source), arguments.out):

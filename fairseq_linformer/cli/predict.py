@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from ..checkpoint import checkpoint_file
+from ..checkpoints.reading import checkpoint_file
 from ..data.prepare.labelled import Example
 from ..data.prepare.rows import FORMATS, check_filled, read_rows
 from ..data.tasks import TASKS, Task

@@ -16,9 +16,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.corpus import DEFAULT_SAMPLE_CHARACTERS, DEFAULT_VOCAB_SIZE, prepare_corpus
 from ..data.prepare.shards import prepare_shards
-from ..training.launch import command_line, override
+from ..training.commands import command_line, override
 from .arguments import make_parser, number
 from .program import program
 
@@ -66,6 +67,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = vars(arguments)
     shards, shard = options.pop("shards"), options.pop("shard")
     with program():
+        options["spm"] = options["spm"] and find_tokenizer(options["spm"])
         unknown = prepare_corpus(**options) if shards is None else prepare_shards(**options, shards=shards, shard=shard)
         for line in unknown.warning(_remedy(**options)):
             print(line)

@@ -20,6 +20,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled import write_labelled
 from ..data.tasks import SUMMARY_FILE, TASKS
@@ -74,7 +75,7 @@ def prepare_glue(source: str, tasks: Sequence[str] | None, tokenizer: Path, out:
     """Prepares the tasks, or those of the source where None are named."""
     asked = list(dict.fromkeys(map(known_task, tasks or DOWNLOADS)))
     check_data_path(out)  # before anything is downloaded
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(find_tokenizer(tokenizer))
     done = [task for task in asked if is_prepared(out / task, loaded)]
     for task in done:
         print(f"{task}: already prepared in {out / task}")

@@ -19,12 +19,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.imdb import ADDRESS, imdb_folder, read_imdb
 from ..data.prepare.labelled import write_labelled
 from ..data.tasks import TASKS
 from ..data.tokenizer import GIVEN_REMEDY, load_tokenizer
 from ..system.files import check_data_path
-from ..training.launch import fine_tuning_command
+from ..training.commands import fine_tuning_command
 from .arguments import make_parser
 from .program import program
 
@@ -41,7 +42,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def prepare_imdb(source: str, tokenizer: Path, out: Path) -> None:
     check_data_path(out)  # before anything is downloaded
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(find_tokenizer(tokenizer))
     with imdb_folder(source) as folder:
         splits = read_imdb(folder)
         rows = {split: read.examples for split, read in splits.items()}

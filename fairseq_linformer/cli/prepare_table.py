@@ -25,6 +25,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.labelled import write_labelled
 from ..data.prepare.rows import FORMATS, Row
 from ..data.prepare.table import Columns, own_data
@@ -122,7 +123,7 @@ def prepare_table(
 ) -> None:
     check_data_path(out)  # before anything is read
     check_task_name(out.resolve().name)
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(find_tokenizer(tokenizer))
     tables = _tables(files, format)
     if "train" not in tables:
         raise UserError(f"{', '.join(map(str, files['train']))}: no rows of train")

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import UserError, one_line_errors
+from ..errors import UserError
+from .ending import one_line_errors
 
 
 @contextlib.contextmanager

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from ..architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from ..attention import get_attention
-from ..checkpoint import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
+from ..checkpoints.origins import Origin, carried_origins
+from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
+from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, fingerprint
 from ..config import OPTIONS, ResolvedConfig, architecture_options
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
+from ..system.digests import digest_file, digest_folder
 from ..system.files import staged_folder
-from ..training.origins import Origin, carried_origins
-from ..training.provenance import digest_file, digest_folder
-from ..training.vocabulary import SUBWORD_MODELS, check_same_vocabulary, fingerprint
-from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
+from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from .fitting import Errors, fit_projections, sample_batches
 from .start import Started, start_from
 

@@ -246,26 +246,20 @@ class GPT2Tokenizer(Tokenizer):
 
 
 def load_tokenizer(place: Path) -> Tokenizer:
-    """The tokenizer that `place` means, which is one of these:
+    """The tokenizer of a place, which is one of these:
 
     * A prepared folder: a model under fairseq's name, and dict.txt. Of a folder of shards, the first.
-    * A checkpoint, or the folder of a run: the tokenizer beside the checkpoint where there is a dict.txt, else that of
-      the data that it was trained on.
-    * Any other file: a sentencepiece model, with the dict.txt beside it if there is one.
+    * A file: a sentencepiece model, with the dict.txt beside it if there is one.
 
     Raises:
         FileNotFoundError: a file is missing; the message names it.
         UserError: a file cannot be read.
     """
-    if place.suffix == ".model" or (place.is_file() and place.suffix != ".pt"):
+    if place.suffix == ".model" or place.is_file():
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
     if shards := find_shards(place):
         place = shards.path(1)
-    if (place / DICTIONARY_FILE).is_file():
-        return _tokenizer_in(place)
-    from ..checkpoint import find_tokenizer_folder
-
-    return _tokenizer_in(find_tokenizer_folder(place))
+    return _tokenizer_in(place)
 
 
 def _tokenizer_in(folder: Path) -> Tokenizer:

@@ -22,7 +22,7 @@ from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
 from ..errors import UserError
 from ..model import LinformerRobertaModel
-from ..task import TextPredictionTask, read_record
+from ..training.text_prediction import TextPredictionTask, read_record
 from .criterion import chosen, tags
 
 BATCH_TOKENS = 8192  # of a batch, padding included: enough to fill two cores or a GPU with a model of base size

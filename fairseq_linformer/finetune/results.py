@@ -15,11 +15,13 @@ from typing import Any, TypedDict
 from ..config import ResolvedConfig
 from ..data.tasks import SUMMARY_FILE, TASKS, Task, read_summary
 from ..errors import UserError
+from ..system.digests import digest_file, digest_folder
 from ..system.files import leaves_folder, write_whole
 from ..system.markdown import cell
 from ..system.state import read_state
-from ..training.launch import FINE_TUNING, RUN_FILE, read_run
-from ..training.provenance import Provenance, digest_file, digest_folder
+from ..training.commands import FINE_TUNING
+from ..training.launch import RUN_FILE, read_run
+from ..training.provenance import Provenance
 from .metrics import METRICS, SCORE, is_at_chance, paper_score, value_of
 
 RESULTS_FILE = "results.json"

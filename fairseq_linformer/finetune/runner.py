@@ -29,18 +29,21 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..checkpoint import checkpoint_file, data_folder, read_checkpoint
+from ..checkpoints.reading import checkpoint_file, data_folder, read_checkpoint
+from ..checkpoints.resuming import updates_of_training
+from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 from ..config import ResolvedConfig
 from ..data.tasks import SUMMARY_FILE, Task, letters_of, read_summary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
+from ..system.digests import digest_file
 from ..system.files import LOCK_FILE, check_data_path, check_path, lock, write_whole
-from ..training.checkpoint_files import updates_of_training
-from ..training.launch import FINE_TUNING, Training, job_device, override, recipe_name, side_by_side
-from ..training.provenance import compose_configuration, digest_file
-from ..training.schedule import WARM_UP, updates_of
-from ..training.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
+from ..training.commands import FINE_TUNING, override, recipe_name
+from ..training.configuration import compose_configuration
+from ..training.jobs import job_device, side_by_side
+from ..training.launch import Training
+from ..training.run_length import WARM_UP, updates_of
 from .metrics import METRICS, SCORE, score
 from .overrides import check_override
 from .prediction import Predictor

@@ -8,12 +8,12 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
+from ..checkpoints.origins import carried_origins
+from ..checkpoints.resuming import updates_of_training
 from ..config import ResolvedConfig, architecture_options
 from ..finetune.results import RESULTS_FILE, SCORES_FILE
 from ..system.markdown import cell, fenced
-from ..training.checkpoint_files import updates_of_training
-from ..training.launch import command_line
-from ..training.origins import carried_origins
+from ..training.commands import command_line
 
 PIPELINES: dict[str | None, str] = {
     None: "fill-mask",

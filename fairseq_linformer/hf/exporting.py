@@ -20,7 +20,7 @@ from transformers import (
 
 from ..architecture import PROJECTION_OPTIONS
 from ..attention import get_attention
-from ..checkpoint import checkpoint_file, read_checkpoint
+from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..config import ResolvedConfig
 from ..data.tasks import Task
 from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_tokenizer

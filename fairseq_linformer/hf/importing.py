@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from ..checkpoint import UNTRAINED
+from ..checkpoints.reading import UNTRAINED
 from ..config import OPTIONS, PER_LAYER
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.files import leaves_folder, staged_folder
 from ..system.state import check_plain, read_state
-from ..untrained import masked_lm_dictionary, save_untrained, untrained_model
+from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
 from .names import HEAD, fairseq_names

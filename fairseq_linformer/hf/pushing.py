@@ -9,7 +9,7 @@ from huggingface_hub.errors import HFValidationError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import UserError, check, one_line
-from ..training.provenance import digest_file
+from ..system.digests import digest_file
 from .exporting import CARD, export
 
 

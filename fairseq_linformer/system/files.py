@@ -102,6 +102,11 @@ def check_data_path(path: Path) -> None:
         )
 
 
+def is_in(folder: Path, file: Path) -> bool:
+    """Whether a file lies in that very folder."""
+    return file.absolute().parent.resolve() == folder.resolve()
+
+
 def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
     """Locks a file for as long as this process keeps it open. A file system without locks is ignored.
 

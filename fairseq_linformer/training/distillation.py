@@ -21,11 +21,11 @@ from fairseq.tasks import FairseqTask
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from ..checkpoint import checkpoint_file, read_checkpoint
+from ..checkpoints.reading import checkpoint_file, read_checkpoint
+from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
-from .provenance import digest_file
-from .vocabulary import carried_fingerprint, check_same_vocabulary
+from ..system.digests import digest_file
 
 logger = logging.getLogger(__name__)
 

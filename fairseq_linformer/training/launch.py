@@ -1,41 +1,30 @@
 """Runs fairseq-hydra-train as a user would, with a progress bar, reads what it logged, and writes its command lines."""
 
-import contextlib
-import itertools
 import json
 import os
-import re
-import shlex
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypedDict, TypeVar
+from typing import IO, Any, TypedDict
 
-import torch
 from tqdm import tqdm
 
 from ..errors import LAST_LINES, UserError
-from ..system.files import check_path, lock, write_whole
-from ..system.processes import available_cores
+from ..system.files import lock, write_whole
 from ..system.state import read_state
-from .provenance import CONFIGS, Provenance
-
-FINE_TUNING = "finetune/finetune"  # the YAML of every fine-tuning; recipe=NAME gives the differences of a task
+from .commands import override
+from .configuration import CONFIGS
+from .jobs import job_environment, started
+from .provenance import Provenance
 
 RUN_FILE = "run.json"  # in a run's folder: what it is made of, and whether it is complete
 LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hydra where the configs say
 
 POLL_SECONDS = 0.2
-
-T = TypeVar("T")
 
 
 _Options = TypedDict(  # of a configuration, those that its readers need
@@ -59,45 +48,6 @@ class _Made(TypedDict, total=False):  # all of them, but in what was written bef
 
 class _RunFile(_Made):
     complete: bool
-
-
-_running: set["subprocess.Popen[str]"] = set()
-_starting = threading.Lock()  # held while a process is started, and while all are stopped
-_job = threading.local()  # what a thread of side_by_side passes to the processes that it starts
-
-
-def override(name: str, value: object) -> str:
-    """``name=value`` as Hydra reads it, whatever characters the value holds (a folder's name, say).
-
-    Raises:
-        ValueError: the value holds "${", which no quotes save from fairseq.
-    """
-    check_path(str(value))
-    if re.fullmatch(r"[A-Za-z0-9_.-]*/[A-Za-z0-9_./-]+", str(value)):
-        return f"{name}={value}"  # a folder's name that needs no quotes
-    # Inside quotes a backslash is one, except before a quote.
-    quoted = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), str(value))
-    return f"{name}='{quoted}'"
-
-
-def command_line(config: str, *overrides: str) -> str:
-    """What to type to train with a YAML of configs/, ``pretrain/tiny_512``."""
-    folder, name = config.split("/")
-    settings = " ".join(shlex.quote(setting) for setting in overrides)
-    configs = "configs" if CONFIGS.name == "configs" else '"$(linformer-configs)"'  # from a checkout, or from a wheel
-    return f"fairseq-hydra-train --config-dir {configs}/{folder} --config-name {name} {settings}"
-
-
-def recipe_name(task: str) -> str:
-    """The YAML of a task in configs/finetune/recipe: sst_2 for SST-2, own where there is none."""
-    name = task.lower().replace("-", "_")
-    return name if (CONFIGS / "finetune" / "recipe" / f"{name}.yaml").is_file() else "own"
-
-
-def fine_tuning_command(task: str, data: Path) -> str:
-    """What to type to fine-tune on the prepared folder of a task."""
-    start = "checkpoint.finetune_from_model=CHECKPOINT"
-    return command_line(FINE_TUNING, f"recipe={recipe_name(task)}", override("task.data", data), start)
 
 
 @dataclass(frozen=True)
@@ -241,16 +191,12 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
             where = [override("hydra.sweep.dir", folder), f"hydra.sweep.subdir={LOG_FILE.parent}"]
             settings = [*settings, *where, *launcher, "--multirun"]
         else:  # its temporary files are gone with it: workers that PyTorch ends in mid-epoch leave folders behind
-            environment |= {"TMPDIR": temporary, **getattr(_job, "environment", {})}
-        process = _start([*command, *settings], environment, log)
-        try:
+            environment |= {"TMPDIR": temporary, **job_environment()}
+        with started([*command, *settings], environment, log) as process:
             while process.poll() is None:
                 time.sleep(POLL_SECONDS)
                 _show(rows, bar)
             _show(rows, bar)
-        finally:
-            _running.discard(process)
-            _end(process)
     if process.returncode != 0:
         with Path(log.name).open(encoding="utf-8", errors="replace") as printed:
             printed.seek(before)
@@ -261,70 +207,11 @@ def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: 
         raise OSError(f"fairseq-hydra-train ended with status {process.returncode}{LAST_LINES}{tail}")
 
 
-def _start(command: list[str], environment: dict[str, str], log: IO[str]) -> "subprocess.Popen[str]":
-    with _starting:
-        if getattr(_job, "stop", threading.Event()).is_set():
-            raise OSError("interrupted before it began")
-        output = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
-        process = subprocess.Popen(command, env=environment, **output)  # type: ignore[call-overload]
-        _running.add(process)
-    return process
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    """Ends a training with its workers, which would live on for seconds, and hold its lock."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    process.wait()
-
-
 def _show(log: IO[str], bar: tqdm) -> None:
     """Moves a progress bar on to what has been logged since the last time."""
     for row in logged_rows(log):
         bar.update(int(row.get("num_updates", bar.n)) - bar.n)
         bar.set_postfix({key: row[key] for key in ("loss", "valid_loss") if key in row})
-
-
-def side_by_side(calls: Sequence[Callable[[], T]], jobs: int) -> list[T | Exception]:
-    """Calls functions that train, `jobs` at a time, which share the cores, and the GPUs, each by turns one.
-
-    A call that failed gives its error in place of a result; the others go on. An interruption ends them all: their
-    checkpoints stay, and the runs go on from there when repeated.
-    """
-    stop = threading.Event()
-    with ThreadPoolExecutor(jobs, initializer=_begin_job, initargs=(itertools.count(), jobs, stop)) as pool:
-        try:
-            return [future.result() for future in [pool.submit(_result_or_error, call) for call in calls]]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            with _starting:
-                stop.set()
-                for process in list(_running):
-                    _end(process)
-            raise
-
-
-def _begin_job(numbers: Iterator[int], jobs: int, stop: threading.Event) -> None:
-    """Gives a thread of ``side_by_side`` its share of the machine, for what it will start."""
-    _job.stop = stop
-    _job.environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, available_cores() // jobs)))}
-    if devices := torch.cuda.device_count():
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
-        number = next(numbers) % devices
-        _job.environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number]
-        _job.device = f"cuda:{number}"
-
-
-def job_device() -> str:
-    """The device on which this thread computes: in ``side_by_side`` the one that its trainings have."""
-    return getattr(_job, "device", "cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _result_or_error(call: Callable[[], T]) -> T | Exception:
-    try:
-        return call()
-    except Exception as error:  # a GPU without memory, say: whatever it was, the other trainings are not to blame
-        return error
 
 
 def logged_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

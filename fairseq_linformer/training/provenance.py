@@ -1,39 +1,30 @@
 """What a training is made of, by content: the composed configuration, the data, and the checkpoint that it starts from.
 
-The checkpoints of a training carry it, a run of finetune.py keeps it in its folder (``launch.RUN_FILE``), and so does
-every file that describes a result. Names and times decide nothing: a folder that moved is the same one, and a file that
-was replaced under its old name is another.
+Checkpoints and result files carry it, so that no folder is continued, or called complete, for another training. Names
+and times decide nothing: a folder that moved is the same one, a file that was replaced under its old name is another.
 """
 
-import hashlib
-import json
-import os
-import sys
-import threading
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq.dataclass.initialize import hydra_init
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
-from fairseq.utils import split_paths
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
+from ..checkpoints.files import LAST
+from ..checkpoints.resuming import Progress
 from ..config import OPTIONS
 from ..errors import UserError
-from .checkpoint_files import LAST
+from ..model import LinformerRobertaModel
+from ..resolve import resolve_config
+from ..system.digests import digest_data, digest_file, digest_options
+from ..system.files import is_in, write_whole
+from .configuration import compose_configuration, flat, typed_command
 
-_BESIDE = Path(__file__).resolve().parents[2]
-_INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
-CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _BESIDE / "configs"
+CONFIG_FILE = "config.yaml"  # in a run's folder: the configuration of the training that made its checkpoints
+
 
 # Where a run and what it reads lie; what they hold is compared instead.
 _PLACES = ("checkpoint.save_dir", "common.tensorboard_logdir", "common.user_dir")
@@ -74,9 +65,6 @@ _OPTIONS_THAT_MAY_CHANGE = (
 _SAME_OPTIMIZER = {"fused_adam": "adam"}  # each goes on with the other's state
 
 _SHOWN = 3  # options that a message names
-_BLOCK = 1 << 20
-_LARGE, _BLOCKS = 1 << 28, 64
-_composing = threading.Lock()  # Hydra keeps what it composes with in the process
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,7 @@ class Provenance:
             ValueError: Hydra does not compose it.
             FileNotFoundError: the data, or the checkpoint, does not exist.
         """
-        options = dict(_flat(compose_configuration(config, overrides)))
+        options = dict(flat(compose_configuration(config, overrides)))
         given = {word.lstrip("+").partition("=")[0] for word in overrides}
         kept = {
             name: value
@@ -122,11 +110,13 @@ class Provenance:
             data: digest of the data.
             checkpoint: digest of the checkpoint that it starts from, if any.
         """
-        flat = dict(_flat(options))
-        kept = {name: value for name, value in flat.items() if not _may_change(name)}
-        kept["optimizer._name"] = _SAME_OPTIMIZER.get(flat["optimizer._name"], flat["optimizer._name"])
-        if flat["dataset.batch_size"] is not None:
-            kept["rows per update (dataset.batch_size x optimization.update_freq x processes)"] = _rows_per_update(flat)
+        whole = dict(flat(options))
+        kept = {name: value for name, value in whole.items() if not _may_change(name)}
+        kept["optimizer._name"] = _SAME_OPTIMIZER.get(whole["optimizer._name"], whole["optimizer._name"])
+        if whole["dataset.batch_size"] is not None:
+            kept["rows per update (dataset.batch_size x optimization.update_freq x processes)"] = _rows_per_update(
+                whole
+            )
         return cls("", kept, data, checkpoint)
 
     def as_json(self) -> dict[str, Any]:
@@ -134,12 +124,12 @@ class Provenance:
 
     def digests(self) -> dict[str, str | None]:
         """The same in short, for the files that describe a result."""
-        return {"checkpoint": self.checkpoint, "data": self.data, "configuration": _digest(self.configuration)}
+        return {"checkpoint": self.checkpoint, "data": self.data, "configuration": digest_options(self.configuration)}
 
     def recipe(self) -> str:
         """A digest of all but the seeds: runs of one task that share it are one experiment."""
         options = {name: value for name, value in self._options().items() if name not in SEEDS}
-        return _digest({**self.as_json(), "configuration": options})
+        return digest_options({**self.as_json(), "configuration": options})
 
     def changes(self, now: "Provenance") -> str:
         """Names what `now` has otherwise, empty where it has all the same."""
@@ -185,112 +175,54 @@ def start_of(checkpoint_options: Mapping[str, Any]) -> Path | None:
     return None if start is None else Path(start)
 
 
-def typed_command() -> list[str]:
-    """The program's name and arguments of this process, or of the job that Hydra started in it."""
-    if not HydraConfig.initialized():  # fairseq-train, or a process of several that fairseq started
-        return [Path(*sys.argv[:1]).name, *sys.argv[1:]]
-    hydra = HydraConfig.get()
-    folders = [source.path for source in hydra.runtime.config_sources if source.schema == "file"]
-    where = ["--config-dir", folders[0]] if folders else []
-    return ["fairseq-hydra-train", *where, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
+class Record:
+    """What a training that begins now is made of.
 
-
-def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """What fairseq-hydra-train composes of a YAML of configs/ and Hydra's overrides, resolved.
+    Args:
+        cfg: its whole configuration.
 
     Raises:
-        ValueError: Hydra does not compose it; the message is the first line of Hydra's.
+        FileNotFoundError: there is no such data.
     """
-    try:
-        with _composing, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Hydra's, of what fairseq leaves to its older ways
-            cfg = _composed(config, overrides)
-            HydraConfig.instance().set_config(cfg)  # where ${hydra:…} is looked up
-            return _resolved(cfg)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"{config} with {' '.join(overrides)}: {str(error).strip().splitlines()[0]}") from error
 
+    def __init__(self, cfg: DictConfig) -> None:
+        self._cfg = cfg
+        self._folder = Path(cfg.checkpoint.save_dir)
+        start = start_of(cfg.checkpoint)
+        # A run goes on where the checkpoint that it started from is gone, and from an earlier one of its own.
+        self._knows_start = start is None or (start.is_file() and not is_in(self._folder, start))
+        options: Any = OmegaConf.to_container(cfg, enum_to_str=True)
+        if issubclass(ARCH_MODEL_REGISTRY.get(options["model"]["_name"], object), LinformerRobertaModel):
+            # Complete, as its flags and Hydra's options leave other parts of it to the architecture.
+            options["model"] = vars(resolve_config(cfg.model, cfg.task.get("tokens_per_sample")))
+        digest = digest_file(start) if start is not None and self._knows_start else None
+        self._made_of = Provenance.of_training(options, digest_data(cfg.task.data), digest)
+        self._is_written = False
 
-def _composed(config: str, overrides: Sequence[str]) -> DictConfig:
-    folder, name = config.split("/")
-    hydra_init(name)
-    GlobalHydra.instance().clear()
-    of_fairseq = "hydra.searchpath=[pkg://fairseq.config]"
-    with initialize_config_dir(str(CONFIGS / folder), job_name=name, version_base="1.1"):
-        words = [of_fairseq, f"hydra.job.config_name={name}", *overrides]
-        return compose(name, overrides=words, return_hydra_config=True)
+    def as_state(self) -> dict[str, Any]:
+        """What a checkpoint of this training says of it."""
+        return {**self._made_of.as_json(), "command": typed_command()}
 
+    def check_same(self, checkpoint: Path, progress: Progress) -> None:
+        """Compares this training with the one that a checkpoint in its folder is of.
 
-def _resolved(cfg: DictConfig) -> dict[str, Any]:
-    options = OmegaConf.to_container(cfg, enum_to_str=True)
-    own = OmegaConf.create({name: value for name, value in options.items() if name != "hydra"})  # type: ignore[union-attr]
-    return OmegaConf.to_container(own, resolve=True)  # type: ignore[return-value]
+        Raises:
+            UserError: they differ in more than what may change (``provenance.Provenance.of_training``).
+        """
+        names = [field.name for field in fields(Provenance)]
+        if not progress.made_of.keys() >= set(names):
+            return  # it was written by fairseq alone
+        recorded = Provenance(*(progress.made_of[name] for name in names))
+        if not self._knows_start:
+            self._made_of = replace(self._made_of, checkpoint=recorded.checkpoint)
+        if changes := recorded.changes(self._made_of):
+            raise UserError(
+                f"{self._folder} holds a run with other settings ({changes}): name another checkpoint.save_dir, with "
+                f"checkpoint.restore_file={checkpoint} to go on from this run there"
+            )
 
-
-def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in options.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def digest_file(path: Path) -> str:
-    """The SHA-256 of a file; read once in a process, unless it is replaced or written to.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    about = path.stat()
-    return _digest_content(
-        path.absolute(), (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-    )
-
-
-@cache
-def _digest_content(path: Path, version: tuple[int, ...]) -> str:
-    digest = hashlib.sha256()  # hashlib.file_digest needs Python 3.11
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def digest_data(folders: str) -> str:
-    """The digest of the folder of a training's data, or of its folders, between colons."""
-    digests = [digest_folder(Path(folder)) for folder in split_paths(folders)]
-    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
-def _digest_large(file: Path) -> str:
-    """The SHA-256 of a file's size and of blocks spread over it, its ends included: a corpus may have terabytes."""
-    size = file.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with file.open("rb") as stream:
-        for block in range(_BLOCKS):
-            stream.seek((size - _BLOCK) * block // (_BLOCKS - 1))
-            digest.update(stream.read(_BLOCK))
-    return digest.hexdigest()
-
-
-def digest_folder(folder: Path) -> str:
-    """The SHA-256 of the names and digests of all files below a folder, hidden ones excepted.
-
-    Of a file of more than 256 MiB its size counts, and 64 blocks of 1 MiB spread over it.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}")
-    files = [Path(place, name) for place, _, names in os.walk(folder, followlinks=True) for name in names]
-    own = {str(file.relative_to(folder)): file for file in files}
-    shown = {name: file for name, file in own.items() if not Path(name).name.startswith(".")}
-    large = {name for name, file in shown.items() if file.stat().st_size > _LARGE}
-    return _digest({name: (_digest_large if name in large else digest_file)(file) for name, file in shown.items()})
+    def write(self) -> None:
+        """Writes config.yaml, once; called when it is sure that the folder's checkpoints are this training's."""
+        if not self._is_written:
+            write_whole(self._folder / CONFIG_FILE, OmegaConf.to_yaml(self._cfg))
+            self._is_written = True

@@ -143,6 +143,6 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
     if kind is KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return
-    from fairseq_linformer.errors import report
+    from fairseq_linformer.cli.fairseq_errors import report
 
     report(kind, error, trace)

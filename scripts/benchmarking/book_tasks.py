@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 
+from fairseq_linformer.checkpoints.reading import find_tokenizer
 from fairseq_linformer.data.prepare.reading import find_files, read_chunks
 from fairseq_linformer.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_linformer.errors import check
@@ -127,7 +128,7 @@ def _read(texts: Path, tokenizer: Path) -> tuple[Tokenizer, list[np.ndarray]]:
     Raises:
         UserError: they are fewer than two.
     """
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(find_tokenizer(tokenizer))
     lines = itertools.chain.from_iterable(chunk.lines for chunk in read_chunks(find_files([texts])))
     groups = [list(own) for is_text, own in itertools.groupby(lines, bool) if is_text]
     longest = sorted(groups, key=lambda own: -sum(map(len, own)))[:BOOKS]

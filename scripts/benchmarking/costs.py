@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.finetune.runner import read_recipe, recipe_name
-from fairseq_linformer.training.provenance import compose_configuration
+from fairseq_linformer.training.configuration import compose_configuration
 
 from .presets import preset_overrides
 

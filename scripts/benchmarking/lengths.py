@@ -16,9 +16,9 @@ from tqdm import tqdm
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.errors import check
 from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path, write_whole
-from fairseq_linformer.training.launch import job_device
-from fairseq_linformer.training.provenance import digest_file
+from fairseq_linformer.training.jobs import job_device
 
 from .lengths_report import Pretrained, draw_lengths, draw_positions, lengths_tables
 from .masked_text import BINS, Losses, MaskedText, read_split

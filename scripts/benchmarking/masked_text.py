@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training.evaluation import token_stream
+from fairseq_linformer.training.perplexity import token_stream
 
 SHARE = 0.25  # of the tokens are masked, each by <mask>
 TOKENS = 2**19  # of the text at most

@@ -14,7 +14,8 @@ from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.training.launch import CONFIGS, job_device
+from fairseq_linformer.training.configuration import CONFIGS
+from fairseq_linformer.training.jobs import job_device
 
 from .baselines import Sizes
 from .measuring import Case, Machine, in_turns, spread

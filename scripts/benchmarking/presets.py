@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fairseq_linformer.training.launch import CONFIGS
+from fairseq_linformer.training.configuration import CONFIGS
 
 BEST = "near_and_far"
 

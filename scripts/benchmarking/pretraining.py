@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_linformer.training.launch import Training, override
+from fairseq_linformer.training.commands import override
+from fairseq_linformer.training.launch import Training
 
 CONFIG = "pretrain/tiny_512"
 

@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 from fairseq.data import Dictionary
 
+from fairseq_linformer.checkpoints.reading import find_tokenizer
 from fairseq_linformer.data.prepare.imdb import LABELS, imdb_folder, read_imdb
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
@@ -27,7 +28,7 @@ def imdb(request: Request) -> TaskData:
         OSError: the source or the tokenizer is not there.
         UserError: it cannot be read.
     """
-    tokenizer = load_tokenizer(cast(Path, request.tokenizer))
+    tokenizer = load_tokenizer(find_tokenizer(cast(Path, request.tokenizer)))
 
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
         return [pieces[: request.length - MARKS] for pieces in tokenizer.encode(texts)]

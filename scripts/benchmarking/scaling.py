@@ -11,8 +11,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_linformer.errors import LAST_LINES
-from fairseq_linformer.training.launch import logged_rows, override
-from fairseq_linformer.training.provenance import CONFIGS
+from fairseq_linformer.training.commands import override
+from fairseq_linformer.training.configuration import CONFIGS
+from fairseq_linformer.training.launch import logged_rows
 
 LOG_INTERVAL = 5  # updates
 WARM_UP = 0.4  # of the rows that are logged: the first ones read the data and warm up

@@ -14,11 +14,11 @@ from fairseq.utils import split_paths
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
+from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path, write_whole
 from fairseq_linformer.system.state import read_state
-from fairseq_linformer.training.evaluation import masked_lm_perplexity
-from fairseq_linformer.training.launch import job_device, side_by_side
-from fairseq_linformer.training.provenance import digest_file
+from fairseq_linformer.training.jobs import job_device, side_by_side
+from fairseq_linformer.training.perplexity import masked_lm_perplexity
 
 from .pretraining import pretrain
 

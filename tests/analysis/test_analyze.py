@@ -10,7 +10,7 @@ from fairseq_linformer.analysis.analyze import analyze
 from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
-from fairseq_linformer.training.provenance import digest_file
+from fairseq_linformer.system.digests import digest_file
 from tests.helpers.commands import last_line, run
 from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
 from tests.helpers.inputs import sentences

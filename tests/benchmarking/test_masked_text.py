@@ -9,7 +9,7 @@ import torch
 from benchmarking import masked_text
 from benchmarking.masked_text import Losses, MaskedText, bin_starts, read_split
 
-from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 
 SYMBOLS, BOS, MASK = 50, 0, 49
 

@@ -6,10 +6,10 @@ from fnmatch import fnmatch
 
 import pytest
 
-from fairseq_linformer.checkpoint import UNTRAINED, read_checkpoint
+from fairseq_linformer.checkpoints.origins import carried_origins
+from fairseq_linformer.checkpoints.reading import UNTRAINED, read_checkpoint
 from fairseq_linformer.cli import convert_roberta, import_hf
 from fairseq_linformer.cli.hub import FILES
-from fairseq_linformer.training.origins import carried_origins
 from tests.helpers import ROOT
 
 huggingface_hub = pytest.importorskip("huggingface_hub")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.checkpoints.reading import UNTRAINED
 from fairseq_linformer.cli import convert_roberta
 from fairseq_linformer.conversion.convert import convert, converted_options
 from fairseq_linformer.errors import UserError

@@ -24,7 +24,8 @@ from fairseq_linformer.finetune.results import (
     write_scores,
 )
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.training.launch import FINE_TUNING, RUN_FILE
+from fairseq_linformer.training.commands import FINE_TUNING
+from fairseq_linformer.training.launch import RUN_FILE
 from fairseq_linformer.training.provenance import Provenance
 
 OPTIONS = {

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.cli import finetune
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled import Example, write_labelled
@@ -31,10 +31,11 @@ from fairseq_linformer.finetune.runner import (
     read_task,
     train_and_score,
 )
+from fairseq_linformer.system.digests import digest_folder
 from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch as running
-from fairseq_linformer.training.launch import read_run, recipe_name
-from fairseq_linformer.training.provenance import digest_folder
+from fairseq_linformer.training.commands import recipe_name
+from fairseq_linformer.training.launch import read_run
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed
@@ -386,7 +387,7 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
 
     barrier = threading.Barrier(2)
     monkeypatch.setattr(finetuning, "Predictor", predictor)
-    monkeypatch.setattr(running.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     folder = moved / "runs/finetune/SST-2"
     for seed in (1, 2):
         (folder / f"seed{seed}/scores.json").unlink()

@@ -17,7 +17,8 @@ from fairseq_linformer.data.tokenizer import (
     train_sentencepiece,
 )
 from fairseq_linformer.model import LinformerRobertaModel
-from fairseq_linformer.task import DynamicMaskedLMConfig, TextPredictionConfig
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
+from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.inputs import sentences
 
 N = 15

@@ -20,7 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.checkpoints.reading import UNTRAINED
 from fairseq_linformer.cli import import_hf
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export

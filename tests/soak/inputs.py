@@ -13,6 +13,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, fingerprint
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
@@ -25,7 +26,6 @@ from fairseq_linformer.data.tokenizer import (
     SentencePieceTokenizer,
     load_dictionary,
 )
-from fairseq_linformer.training.vocabulary import check_same_vocabulary, fingerprint
 from tests.helpers.inputs import sentences, write_official
 
 from .mutations import ODD_TEXT, flip, mutate

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_linformer.training.checkpoint_files import LAST, check_whole, read_progress
+from fairseq_linformer.checkpoints.files import LAST, check_whole
+from fairseq_linformer.checkpoints.resuming import read_progress
 
 from .processes import POLL_SECONDS, Attempt, Changes, files_below, send, start
 from .report import HANGS, LOST, TRACEBACKS, Finding

@@ -17,14 +17,14 @@ from omegaconf import OmegaConf
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
-from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.checkpoints.reading import read_checkpoint
+from fairseq_linformer.checkpoints.resuming import read_progress
+from fairseq_linformer.checkpoints.vocabulary import fingerprint
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.finetune.runner import check_override
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.training.checkpoint_files import read_progress
-from fairseq_linformer.training.launch import override
-from fairseq_linformer.training.vocabulary import fingerprint
+from fairseq_linformer.training.commands import override
 
 from .commands import equal
 from .inputs import write_corpus

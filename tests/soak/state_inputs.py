@@ -17,7 +17,8 @@ from fairseq_linformer.finetune.results import RESULTS_FILE, SCORES_FILE, best_c
 from fairseq_linformer.finetune.submission import check_submission
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.training.launch import FINE_TUNING, RUN_FILE
+from fairseq_linformer.training.commands import FINE_TUNING
+from fairseq_linformer.training.launch import RUN_FILE
 from fairseq_linformer.training.provenance import Provenance
 
 from .mutations import mutate, mutate_state

@@ -10,7 +10,7 @@ from fairseq.logging import metrics
 
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
-from fairseq_linformer.untrained import save_untrained
+from fairseq_linformer.training.untrained import save_untrained
 from tests.helpers.models import SIZES, Task, small, tokens
 
 PAD = 1

@@ -18,9 +18,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from fairseq_linformer.errors import one_line
+from fairseq_linformer.training import jobs
 from fairseq_linformer.training import launch as running
-from fairseq_linformer.training.launch import LOG_FILE, RUN_FILE, job_device, override, side_by_side, train
-from fairseq_linformer.training.provenance import compose_configuration
+from fairseq_linformer.training.commands import override
+from fairseq_linformer.training.configuration import CONFIGS, compose_configuration
+from fairseq_linformer.training.jobs import job_device, side_by_side
+from fairseq_linformer.training.launch import LOG_FILE, RUN_FILE, train
 from tests.helpers import ROOT
 from tests.helpers.processes import running_in_group
 
@@ -145,8 +148,8 @@ def test_a_folder_keeps_to_the_content_of_what_it_was_made_of(calls, data, tmp_p
         with pytest.raises(ValueError, match=rf"run holds a run with other settings \({message}\): remove it"):
             train("pretrain/tiny_512", words, tmp_path / "run", 2)
         file.write_bytes(before[0])
-    shutil.copytree(running.CONFIGS, tmp_path / "configs", symlinks=True)
-    monkeypatch.setattr("fairseq_linformer.training.provenance.CONFIGS", tmp_path / "configs")
+    shutil.copytree(CONFIGS, tmp_path / "configs", symlinks=True)
+    monkeypatch.setattr("fairseq_linformer.training.configuration.CONFIGS", tmp_path / "configs")
     train("pretrain/tiny_512", words, tmp_path / "run", 2)
     recipe = tmp_path / "configs/pretrain/recipe/tiny.yaml"
     recipe.write_text(recipe.read_text().replace("clip_norm: 1.0", "clip_norm: 0.5"))
@@ -237,7 +240,7 @@ def test_an_interruption_ends_what_runs_side_by_side(calls, data, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         side_by_side([interrupt, wait], jobs=2)
-    assert not running._running
+    assert not jobs._running
 
 
 def test_a_typing_error_does_not_occupy_the_folder(calls, data, tmp_path):
@@ -248,13 +251,13 @@ def test_a_typing_error_does_not_occupy_the_folder(calls, data, tmp_path):
 
 
 def test_each_job_has_a_gpu_of_its_own(monkeypatch):
-    monkeypatch.setattr(running.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     barrier = threading.Barrier(3)
 
     def device():
         barrier.wait(timeout=30)  # all three at once
-        return running._job.environment["CUDA_VISIBLE_DEVICES"], job_device()
+        return jobs._job.environment["CUDA_VISIBLE_DEVICES"], job_device()
 
     found = sorted(side_by_side([device] * 3, jobs=3))
     assert found == [("4", "cuda:0"), ("4", "cuda:0"), ("6", "cuda:1")], "as this process numbers what it sees"
@@ -274,7 +277,7 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
         import sys
         from pathlib import Path
         from fairseq_linformer.training import launch as running
-        from fairseq_linformer.errors import one_line_errors
+        from fairseq_linformer.cli.ending import one_line_errors
         running.sys.executable = sys.argv[1]
         with one_line_errors():
             running.train("pretrain/tiny_512", [sys.argv[3], "common.wandb_project=wait"], Path(sys.argv[2]), 2)

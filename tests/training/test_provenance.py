@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_linformer.training.provenance import Provenance, compose_configuration, digest_file, digest_folder
+from fairseq_linformer.system.digests import digest_file, digest_folder
+from fairseq_linformer.training.configuration import compose_configuration
+from fairseq_linformer.training.provenance import Provenance
 from tests.helpers.configs import composed
 
 pytestmark = pytest.mark.slow

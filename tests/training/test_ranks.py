@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.checkpoints.reading import read_checkpoint
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, by_torchrun, run, with_flags, with_hydra
 from tests.helpers.processes import started, wait_until

@@ -6,10 +6,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_linformer.training import provenance
-from fairseq_linformer.training.checkpoint_files import LAST, read_progress
-from fairseq_linformer.training.provenance import digest_data, digest_folder
-from fairseq_linformer.training.record import Record
+from fairseq_linformer.checkpoints.files import LAST
+from fairseq_linformer.checkpoints.resuming import read_progress
+from fairseq_linformer.system.digests import digest_data, digest_folder
+from fairseq_linformer.training.provenance import Record
 from tests.helpers.checkpoints import state
 from tests.helpers.configs import composed
 
@@ -110,8 +110,8 @@ def test_a_checkpoint_without_a_record_is_continued(record, tmp_path):
 
 
 def test_a_large_file_counts_by_its_size_and_blocks_of_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "_LARGE", 1000)
-    monkeypatch.setattr(provenance, "_BLOCK", 10)
+    monkeypatch.setattr("fairseq_linformer.system.digests._LARGE", 1000)
+    monkeypatch.setattr("fairseq_linformer.system.digests._BLOCK", 10)
     file = tmp_path / "train.bin"
     digests = set()
     for content in (b"1" * 2000, b"1" * 2001, b"2" + b"1" * 1999, b"1" * 1999 + b"2", b"1" * 1000 + b"2" * 1000):

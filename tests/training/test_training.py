@@ -14,9 +14,9 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.system.files import lock
-from fairseq_linformer.training.evaluation import masked_lm_perplexity, perplexity_of_frequencies
+from fairseq_linformer.training.perplexity import masked_lm_perplexity, perplexity_of_frequencies
 from tests.helpers import ROOT
 from tests.helpers.commands import last_line, run, with_flags, with_hydra
 from tests.helpers.processes import started, wait_until

@@ -28,7 +28,7 @@ from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
 from fairseq_linformer.system.processes import available_cores
-from fairseq_linformer.training.evaluation import perplexity_of_frequencies
+from fairseq_linformer.training.perplexity import perplexity_of_frequencies
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.processes import running_in_group, wait_until

@@ -22,7 +22,8 @@ from fairseq_linformer.data.targets import CUT, NO_WORD, UNKNOWN
 from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.data.truncation import METHODS, kept_tokens
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask, TextPredictionConfig
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.inputs import Numbers, gpt2_files, sentences
 
 BOS, PAD, EOS = 0, 1, 2

@@ -8,15 +8,12 @@ import contextlib
 import errno
 import io
 import logging
-import math
 import os
 import pickle
 import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,8 +22,6 @@ from iopath.common.file_io import NativePathHandler
 
 from ..errors import UserError
 from ..system.state import check_plain
-from .origins import Origin, carried_origins
-from .vocabulary import carried_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +35,6 @@ RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
 # What zipfile raises for damaged headers: unknown compression, encryption, sizes beyond the file.
 _DAMAGED_ZIP: tuple[type[Exception], ...] = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError)
 _DAMAGED_ZIP += (ValueError, OverflowError, OSError, zlib.error, struct.error)
-# What content that was made by hand raises where numbers and dictionaries are expected.
-_NOT_OF_FAIRSEQ = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError)
 _BEFORE_ZIP = (
     b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled number that files of torch before 1.6 begin with
 )
@@ -148,10 +141,10 @@ def check_whole(path: Path) -> None:
         UserError: its configuration refers to something outside of it.
     """
     with contextlib.suppress(pickle.UnpicklingError):  # this content is refused when it is read
-        _read(path)
+        read_whole(path)
 
 
-def _read(path: Path) -> Any:
+def read_whole(path: Path) -> Any:
     """The content of a checkpoint, whose configuration refers to nothing; its tensors stay in the file where it is a
     zip archive.
     """
@@ -194,96 +187,3 @@ def _read_mapped(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except RuntimeError as error:  # torch's reader of zip archives is stricter than zipfile
         raise DamagedCheckpointError(f"{path} is not a complete checkpoint: {str(error).splitlines()[0]}") from error
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of the run that a checkpoint is of.
-
-    Attributes:
-        updates: completed.
-        next_epoch: the current epoch, or the next one where the last has ended; from 1.
-        seconds: of training.
-        best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
-        vocabulary: the fingerprint of the vocabulary, empty where the checkpoint carries none.
-        made_of: what the training is made of (``record.Record``); empty where the checkpoint does not say.
-        origins: what its model was converted from.
-    """
-
-    updates: int
-    next_epoch: int
-    seconds: float
-    best: float
-    vocabulary: dict[str, str]
-    made_of: dict[str, Any]
-    origins: list[Origin]
-
-
-def read_progress(path: Path) -> Progress:
-    """The progress of the run that a checkpoint is of; its tensors are left in the file.
-
-    Raises:
-        DamagedCheckpointError: the file is cut short, or has changed.
-        UserError: it is not a fairseq checkpoint, or holds what could run code on loading.
-    """
-    try:
-        state = _read(path)
-    except pickle.UnpicklingError as error:
-        raise UserError(f"{path} {RUNS_CODE}") from error
-    try:
-        updates, extra = updates_of_training(state), state["extra_state"]
-        return Progress(
-            updates,
-            next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
-            seconds=float(extra.get("previous_training_time", 0.0)),
-            best=float(extra.get("best", math.nan)),
-            vocabulary=carried_fingerprint(state.get("task_state")),
-            made_of=dict((state.get("task_state") or {}).get("made_of") or {}),
-            origins=carried_origins(state.get("task_state")),
-        )
-    except _NOT_OF_FAIRSEQ as error:
-        raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error
-
-
-def updates_of_training(state: Mapping[str, Any]) -> int:
-    """The updates of the training that a checkpoint is of, resumed or not.
-
-    fairseq adds an entry to the history in every process. It counts from the training's first update, so the entries
-    before it are the same updates, or those of the checkpoint that the training started from.
-    """
-    return int(state["optimizer_history"][-1].get("num_updates", 0))
-
-
-def mend_last_checkpoint(folder: Path) -> None:
-    """Replaces a damaged last checkpoint of a run by the newest complete one; the damaged one is renamed.
-
-    Raises:
-        DamagedCheckpointError: the last checkpoint is damaged, and there is no complete one.
-    """
-    for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # of a run that was killed while it wrote
-        leftover.unlink()
-    last = folder / LAST
-    if not last.is_file():
-        return
-    try:
-        check_whole(last)
-        return
-    except DamagedCheckpointError as error:
-        damage = error
-    whole = max(_whole_checkpoints(folder), default=None)
-    if whole is None:
-        raise DamagedCheckpointError(
-            f"{damage}; {folder} has no other checkpoint: remove this one to start again"
-        ) from damage
-    updates, newest = whole
-    aside = last.with_name(f"{last.name}.damaged")
-    last.replace(aside)
-    copy_checkpoint(newest, last)
-    logger.warning(f"{damage}; it is now {aside.name}, and the run resumes from {newest.name}, update {updates:,}")
-
-
-def _whole_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The checkpoints of a run that it can resume from, with their updates."""
-    for path in folder.glob("checkpoint*.pt"):
-        with contextlib.suppress(ValueError):
-            yield read_progress(path).updates, path

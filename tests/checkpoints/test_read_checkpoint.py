@@ -12,7 +12,7 @@ from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoint import data_folder, find_tokenizer_folder, read_checkpoint
+from fairseq_linformer.checkpoints.reading import data_folder, find_tokenizer, read_checkpoint
 from fairseq_linformer.data.tokenizer import load_dictionary, load_tokenizer
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import write_run
@@ -255,25 +255,25 @@ def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(
     run_folder = tmp_path / "run"
     run_folder.mkdir()
     first = shutil.copy(checkpoint, run_folder / "checkpoint1.pt")
-    assert find_tokenizer_folder(first) == find_tokenizer_folder(run_folder) == corpus
+    assert find_tokenizer(first) == find_tokenizer(run_folder) == corpus
     (run_folder / "checkpoint_best.pt").write_bytes(b"the one to be looked at")
     with pytest.raises(ValueError, match=r"checkpoint_best\.pt is not a complete checkpoint"):
-        find_tokenizer_folder(run_folder)
+        find_tokenizer(run_folder)
     shutil.copy(corpus / "dict.txt", run_folder)
-    assert find_tokenizer_folder(first) == find_tokenizer_folder(run_folder) == run_folder
-    assert find_tokenizer_folder(corpus) == corpus
-    assert find_tokenizer_folder(tmp_path / "none") == tmp_path / "none"
+    assert find_tokenizer(first) == find_tokenizer(run_folder) == run_folder
+    assert find_tokenizer(corpus) == corpus
+    assert find_tokenizer(tmp_path / "none") == tmp_path / "none"
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
-        find_tokenizer_folder(tmp_path / "none.pt")
+        find_tokenizer(tmp_path / "none.pt")
 
 
 def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokenizer(corpus, tmp_path):
     checkpoint = write_run(tmp_path / "run", corpus) / "checkpoint_best.pt"
     for place in (corpus, checkpoint.parent, checkpoint, corpus / "sentencepiece.bpe.model"):
-        tokenizer = load_tokenizer(place)
+        tokenizer = load_tokenizer(find_tokenizer(place))
         assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, place
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
-        load_tokenizer(tmp_path / "none.pt")
+        find_tokenizer(tmp_path / "none.pt")
     with pytest.raises(
         FileNotFoundError, match=r"none is neither a prepared folder nor that of a run: it lacks dict\.txt and"
     ):
@@ -281,14 +281,14 @@ def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokeniz
 
 
 def test_of_several_data_folders_the_first_has_the_tokenizer(corpus, tmp_path):
-    assert find_tokenizer_folder(write_run(tmp_path / "run", f"{corpus}:{tmp_path / 'second'}")) == corpus
+    assert find_tokenizer(write_run(tmp_path / "run", f"{corpus}:{tmp_path / 'second'}")) == corpus
 
 
 def test_a_checkpoint_from_elsewhere_names_both_places_where_a_dictionary_may_be(checkpoint, tmp_path, monkeypatch):
     path = write_run(tmp_path / "run", "/elsewhere/data") / "checkpoint_best.pt"
     said = rf"{path} has no dict\.txt beside it, and the folder that it was trained on, /elsewhere/data, does not exist"
     with pytest.raises(FileNotFoundError, match=said):
-        find_tokenizer_folder(path)
+        find_tokenizer(path)
     state = read_checkpoint(checkpoint)
     state["cfg"].task.data = "/elsewhere/data"
     monkeypatch.setattr("fairseq_linformer.model.read_checkpoint", lambda path: state)

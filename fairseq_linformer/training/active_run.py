@@ -1,7 +1,4 @@
-"""What happens around the updates of a run: how it begins, how it is saved, what it prints at its end.
-
-fairseq's trainer calls its task at each of these moments; ``TrainingTask`` is the common base of our tasks for that.
-"""
+"""The run that this process trains: how it begins, how it is saved, how it stops, what it prints at its end."""
 
 import atexit
 import gc
@@ -12,221 +9,30 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from datetime import timedelta
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed.nn.functional  # before there is a process group: its functions would keep that one
-from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
 from fairseq.logging import metrics, progress_bar
-from fairseq.models import BaseFairseqModel
-from fairseq.optim import FairseqOptimizer
-from fairseq.optim.amp_optimizer import AMPOptimizer
-from fairseq.tasks import FairseqTask
-from fairseq.utils import split_paths
-from omegaconf import DictConfig, open_dict
-from torch import Tensor
+from omegaconf import DictConfig
 
-from ..checkpoint import read_checkpoint
-from ..config import LinformerRobertaConfig, architecture_options
-from ..data.epochs import ElasticBatchIterator
-from ..errors import UserError, check
-from ..model import LinformerRobertaModel
-from ..system.files import LOCK_FILE, lock
-from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress
-from .launch_checks import adapt_to_ranks, check_launch
-from .origins import ORIGINS, Origin
-from .record import Record, is_in
-from .saving import TimedSaving
-from .vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
+from ..checkpoints.files import BEST, LAST
+from ..checkpoints.origins import Origin
+from ..checkpoints.resuming import Progress, mend_last_checkpoint, read_progress
+from ..checkpoints.vocabulary import check_same_vocabulary
+from ..errors import check
+from ..system.files import LOCK_FILE, is_in, lock
+from .provenance import Record
+from .timed_saving import TimedSaving
 
 logger = logging.getLogger(__name__)
 
 FEWEST_LOG_LINES = 20  # of a run, so that a short one shows its progress, too
-
-
-class TrainingTask(FairseqTask):
-    """A task whose runs lock their folder, resume from complete checkpoints, and know when they are complete.
-
-    Its checkpoints carry a fingerprint of the vocabulary, which is compared wherever one is read.
-    """
-
-    NEXT: ClassVar[str]  # what to type when a run, {run}, is complete
-    to_train: DictConfig | None = None  # the whole configuration, where the task is set up for a training
-    run: "Run | None" = None  # while it trains
-
-    @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
-        """The task. For a training the options are checked and completed; for loading a checkpoint they are not.
-
-        Raises:
-            FileNotFoundError: the checkpoint to start from is not there.
-            UserError: an option cannot work, or the checkpoint to start from cannot be read.
-        """
-        whole = whole_config(cfg)
-        # The configuration of a checkpoint may hold objects, which fairseq allows when it reads it.
-        of_checkpoint = kwargs.get("from_checkpoint") or (whole is not None and whole._get_flag("allow_objects"))
-        to_train = None if of_checkpoint else whole
-        if to_train is not None:
-            check_launch(to_train)
-            adapt_to_ranks(to_train)
-            adopt_model_options(to_train)
-        task = super().setup_task(cfg, **kwargs)
-        task.to_train = to_train
-        return task
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model. Where the task was set up for a training, that begins here (see ``Run``)."""
-        if self.to_train is not None and not from_checkpoint:
-            self.run = Run(self.to_train, self.vocabulary, self.NEXT)
-        return super().build_model(cfg, from_checkpoint)
-
-    @cached_property
-    def vocabulary(self) -> dict[str, str]:
-        """The fingerprint of the dictionary and the subword model of the data."""
-        return fingerprint(self.source_dictionary, Path(split_paths(self.cfg.data)[0]))
-
-    def state_dict(self) -> dict[str, Any]:
-        made_of = {} if self.run is None or self.run.record is None else {"made_of": self.run.record.as_state()}
-        origins = {ORIGINS: self.run.origins} if self.run is not None and self.run.origins else {}
-        return {**super().state_dict(), "vocabulary": self.vocabulary, **made_of, **origins}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a checkpoint's state, without what this class adds to it.
-
-        Raises:
-            UserError: the checkpoint was trained with another vocabulary than that of the data.
-        """
-        check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
-        added = ("vocabulary", "made_of", ORIGINS)
-        others = {name: value for name, value in (state_dict or {}).items() if name not in added}
-        super().load_state_dict(others)
-
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
-        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
-        if self.run is None or dataset is not self.datasets.get(self.run.cfg.dataset.train_subset):
-            return iterator
-        if not isinstance(iterator, ElasticBatchIterator):
-            iterator = ElasticBatchIterator.of(iterator)
-            if dataset in self.dataset_to_epoch_iter:  # where fairseq keeps it for the next epoch
-                self.dataset_to_epoch_iter[dataset] = iterator
-        self.run.iterator = iterator
-        return iterator
-
-    def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
-        """What a task changes in a batch when it is known which update it is for: nothing."""
-        return sample
-
-    def train_step(
-        self,
-        sample: dict[str, Any],
-        model: BaseFairseqModel,
-        criterion: FairseqCriterion,
-        optimizer: FairseqOptimizer,
-        update_num: int,
-        ignore_grad: bool = False,
-        **kwargs: Any,
-    ) -> tuple[Tensor, int, dict[str, Any]]:
-        """One batch, as in every task.
-
-        Raises:
-            UserError: the training diverged (the trainer repeats the step then, to find out why gradients are not
-                finite), or the batch does not fit in the GPU's memory (the trainer would leave it out, and a run whose
-                batches are all too large would never end).
-        """
-        if self.run is not None and isinstance(sys.exc_info()[1], FloatingPointError):
-            raise UserError(self.run.why_diverged(update_num))
-        if self.run is not None:
-            self.run.begin_batch(update_num)
-        sample = self.before_update(sample, update_num)
-        try:
-            loss, size, logs = super().train_step(
-                sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs
-            )
-        except torch.OutOfMemoryError as error:
-            raise UserError(
-                "a batch does not fit in the GPU's memory: lower dataset.batch_size and raise optimization.update_freq "
-                f"by as much, or pass model.checkpoint_activations=true ({str(error).splitlines()[0]})"
-            ) from error
-        if self.run is not None:
-            self.run.last_loss, self.run.last_size = loss.detach(), size
-            logs["save_is_due"] = float(self.run.save_is_due())
-            logs["stop_is_due"] = float(self.run.stopped_by is not None)
-        return loss, size, logs
-
-    def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
-        """One step. With ``common.amp`` fairseq's own would divide the gradients by the loss scale a second time.
-
-        It clips the gradients of the inner optimizer and hands the scaler another object to step with, for which the
-        scaler does not know that they are unscaled.
-        """
-        if isinstance(optimizer, AMPOptimizer):
-            optimizer.scaler.step(optimizer.optimizer)
-            optimizer.scaler.update()
-        else:
-            super().optimizer_step(optimizer, model, update_num)
-
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
-        super().reduce_metrics(logging_outputs, criterion)
-        if self.run is not None and criterion.training:
-            # With one process these are numbers. With several GPUs it waits, as the trainer does for gradient norms.
-            save, stop = (
-                any(logs.get(name, 0) > 0 for logs in logging_outputs) for name in ("save_is_due", "stop_is_due")
-            )
-            self.run.end_update(save, stop)
-
-    def get_checkpoint_dict(self) -> dict[str, Any]:
-        """Nothing to add: fairseq calls this before it writes a checkpoint, which includes the configuration."""
-        if self.run is not None:
-            self.run.saving.restore()
-        return {}
-
-    def post_save(self, path: str, num_updates: int) -> None:
-        """Called after fairseq has saved; `path` is the first copy."""
-        if self.run is not None:
-            self.run.saving.saved(Path(path))
-            self.run.write_record()
-
-
-def whole_config(cfg: Any) -> DictConfig | None:
-    """The configuration of the run or checkpoint that a task's configuration belongs to; None where it stands alone."""
-    root = cfg._get_root() if isinstance(cfg, DictConfig) else None
-    return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
-
-
-def adopt_model_options(cfg: DictConfig) -> None:
-    """Where a run starts from a pretrained model, sets the model options that have their defaults to that model's.
-
-    Options of training, such as dropout, stay those of the run.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        UserError: it cannot be read, or is of another model.
-    """
-    named = cfg.checkpoint.finetune_from_model
-    if named is None or "projected_length" not in cfg.model:
-        return
-    # An interrupted run has them in its own checkpoint, too. That may be damaged, and is replaced only later.
-    source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
-    if source is None:
-        raise FileNotFoundError(f"checkpoint.finetune_from_model={named}: there is no such checkpoint")
-    adopt(cfg.model, architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"])))
-
-
-def adopt(model: DictConfig, options: Mapping[str, Any]) -> None:
-    """Sets the options of a model that are None or have their defaults, in place."""
-    defaults = LinformerRobertaConfig()
-    taken = {name: value for name, value in options.items() if model.get(name) in (None, getattr(defaults, name))}
-    with open_dict(model):
-        model.update(taken)
-    said = ", ".join(f"{name}={value}" for name, value in taken.items() if value != getattr(defaults, name))
-    logger.info(f"the model's options, from the checkpoint: {said}")
 
 
 def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
@@ -266,7 +72,7 @@ def _join_gloo_threads() -> None:
         torch.distributed.destroy_process_group()
 
 
-class Run:
+class ActiveRun:
     """One training: its whole configuration, its folder and its progress.
 
     Args:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fairseq_linformer.checkpoints.origins import ORIGINS, carried_origins
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training.origins import ORIGINS, carried_origins
 
 ORIGIN = {"source": "roberta-base", "sha256": "0af3"}
 

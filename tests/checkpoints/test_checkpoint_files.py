@@ -10,12 +10,8 @@ import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, torch_persistent_save
 from fairseq.file_io import PathManager
 
-from fairseq_linformer.training.checkpoint_files import (
-    DamagedCheckpointError,
-    check_whole,
-    mend_last_checkpoint,
-    read_progress,
-)
+from fairseq_linformer.checkpoints.files import DamagedCheckpointError, check_whole
+from fairseq_linformer.checkpoints.resuming import mend_last_checkpoint, read_progress
 from tests.helpers.checkpoints import state
 
 

@@ -10,13 +10,13 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
-from .checkpoint import UNTRAINED
-from .data.tokenizer import DICTIONARY_FILE, load_dictionary
-from .model import LinformerRobertaEncoder, LinformerRobertaModel
-from .resolve import resolve_config
-from .task import DynamicMaskedLMConfig
-from .training.origins import ORIGINS, Origin
-from .training.vocabulary import MASK, fingerprint
+from ..checkpoints.origins import ORIGINS, Origin
+from ..checkpoints.reading import UNTRAINED
+from ..checkpoints.vocabulary import MASK, fingerprint
+from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
+from ..model import LinformerRobertaEncoder, LinformerRobertaModel
+from ..resolve import resolve_config
+from .masked_lm import DynamicMaskedLMConfig
 
 
 def masked_lm_dictionary(folder: Path) -> Dictionary:

@@ -1,11 +1,13 @@
-"""Turns an exception that the user can mend into one line."""
+"""What fairseq's command lines say of an error: one line where the user can mend it."""
 
 import builtins
+import os
 import re
+import sys
 import traceback
-from collections.abc import Iterable
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 import fairseq
@@ -19,15 +21,57 @@ from hydra.errors import CompactHydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from ..checkpoint import read_checkpoint
-from ..errors import UserError
-from ..training.checkpoint_files import DamagedCheckpointError
+from ..checkpoints.files import DamagedCheckpointError
+from ..checkpoints.reading import read_checkpoint
+from ..errors import UserError, did_you_mean
 
 COMMAND_LINES = tuple(map(Path, fairseq_cli.__path__))
 PACKAGE = Path(__file__).parents[1]
 # fairseq raises ValueError for what the user can mend. That of any other code, this package included, may be a defect.
 FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
 _USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
+
+
+def install_excepthook() -> None:
+    """Lets fairseq's command lines end as the scripts do. In any other program this does nothing.
+
+    With ``HYDRA_FULL_ERROR=1`` all of fairseq's command lines keep their tracebacks.
+    """
+    program = Path(*sys.argv[:1])
+    is_fairseqs = program.stem.startswith("fairseq-") or program.parent.name == "fairseq_cli"
+    if is_fairseqs and sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints exceptions itself, and the hook sees none
+        sys.excepthook = report
+
+
+def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A ``sys.excepthook``: prints what the user can mend in one line, as the last line.
+
+    Where another error followed from it, the traceback of that error comes first. The exception is a plain Exception:
+    fairseq wraps whatever stops it from loading a checkpoint in one, which says less than what it wraps.
+    """
+    if kind is KeyboardInterrupt:  # before the first update, or a second time: training.active_run saves otherwise
+        print("interrupted", file=sys.stderr)
+        return
+    wrappers = []
+    for link in _chain(error):
+        line = explain(link)
+        if line is not None:
+            break
+        wrappers.append(link)
+    else:
+        line = None
+    if line is None or any(type(wrapper) is not Exception for wrapper in wrappers):
+        sys.__excepthook__(kind, error, trace)
+    if line is not None:
+        print(f"error: {line}", file=sys.stderr)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, the one that it was raised from or while handling, and so on to the first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def explain(error: BaseException) -> str | None:
@@ -128,9 +172,3 @@ def _options(node: DictConfig) -> list[str]:
 
 def _no_such_option(name: str, options: Iterable[str]) -> str:
     return f"{name}: there is no such option{did_you_mean(name, options)}"
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A question about the most similar of `names`, to end a message with; empty where none is similar."""
-    nearest = get_close_matches(name, list(names), n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.config import LinformerRobertaConfig, architecture_options
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.training.run import Run, TrainingTask, adopt
+from fairseq_linformer.training.active_run import ActiveRun
+from fairseq_linformer.training.task import TrainingTask, adopt
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import state
 from tests.helpers.configs import composed
@@ -54,7 +55,7 @@ def folder(tmp_path):
 )
 def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
     with pytest.raises(SystemExit) as ended:
-        Run(config(folder, **{f"optimization.{name}": value for name, value in limit.items()}), {}, "next {run}")
+        ActiveRun(config(folder, **{f"optimization.{name}": value for name, value in limit.items()}), {}, "next {run}")
     assert ended.value.code == 0
     assert "complete: 5 updates" in (said := capsys.readouterr().out)
     assert f"checkpoint_best.pt, perplexity {2**4.5:.2f}\nnext: next {folder}" in said
@@ -70,33 +71,33 @@ def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
     ],
 )
 def test_a_run_that_has_not_goes_on(folder, capsys, changes):
-    assert Run(config(folder, **changes), {}, "").folder == folder
+    assert ActiveRun(config(folder, **changes), {}, "").folder == folder
     assert "complete" not in capsys.readouterr().out
 
 
 def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path, capsys):
     pretrained = {"checkpoint.finetune_from_model": folder / "checkpoint_best.pt", "optimization.max_update": 5}
-    assert Run(config(tmp_path / "other", **pretrained), {}, "").folder == tmp_path / "other"
+    assert ActiveRun(config(tmp_path / "other", **pretrained), {}, "").folder == tmp_path / "other"
     assert "complete" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("updates", "interval"), [(10, 1), (1000, 50), (100000, 100), (0, 100)])
 def test_a_short_run_logs_often_enough(tmp_path, updates, interval):
     cfg = config(tmp_path, **{"optimization.max_update": updates})
-    Run(cfg, {}, "")
+    ActiveRun(cfg, {}, "")
     assert cfg.common.log_interval == interval
 
 
 def test_what_would_write_checkpoints_beside_our_files_is_refused(tmp_path):
     said = r"checkpoint\.write_checkpoints_asynchronously=True is not allowed: it must be false"
     with pytest.raises(ValueError, match=said):
-        Run(config(tmp_path, **{"checkpoint.write_checkpoints_asynchronously": True}), {}, "")
+        ActiveRun(config(tmp_path, **{"checkpoint.write_checkpoints_asynchronously": True}), {}, "")
 
 
 def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("fairseq_linformer.training.run.time.monotonic", lambda: now[0])
-    run = Run(config(tmp_path), {}, "")
+    monkeypatch.setattr("fairseq_linformer.training.active_run.time.monotonic", lambda: now[0])
+    run = ActiveRun(config(tmp_path), {}, "")
     for update, seconds in enumerate((60.0, 62.0, 64.0)):  # the first has compiled and warmed up
         now[0] = seconds
         run.begin_batch(update)

@@ -10,12 +10,12 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.checkpoints.reading import read_checkpoint
+from fairseq_linformer.checkpoints.resuming import read_progress
 from fairseq_linformer.cli import analyze, convert_roberta, export_hf, finetune, import_hf, predict, prepare_corpus
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training.checkpoint_files import read_progress
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
-from fairseq_linformer.training.run import adopt_model_options
+from fairseq_linformer.training.task import adopt_model_options
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_linformer.training.saving import TimedSaving
+from fairseq_linformer.training.timed_saving import TimedSaving
 
 
 def config(**changes):

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_linformer.training.schedule import plan
+from fairseq_linformer.training.run_length import plan
 
 
 def configuration(**more):

@@ -17,10 +17,11 @@ from omegaconf import OmegaConf
 from torch._utils import ExceptionWrapper
 from torch.multiprocessing.spawn import ProcessRaisedException
 
+from fairseq_linformer.checkpoints.files import DamagedCheckpointError
+from fairseq_linformer.cli.fairseq_errors import install_excepthook, report
 from fairseq_linformer.config import LinformerRobertaConfig
-from fairseq_linformer.errors import check, install_excepthook, report
-from fairseq_linformer.task import TextPredictionConfig, TextPredictionTask
-from fairseq_linformer.training.checkpoint_files import DamagedCheckpointError
+from fairseq_linformer.errors import check
+from fairseq_linformer.training.text_prediction import TextPredictionConfig, TextPredictionTask
 from hydra_plugins.fairseq_linformer_plugin import asks_for_cpu, check_config_name
 from tests.helpers import ROOT
 from tests.helpers.commands import run

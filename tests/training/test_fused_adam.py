@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 
-from fairseq_linformer.training.adam import FairseqAdam as FusedFairseqAdam
+from fairseq_linformer.training.fused_adam import FairseqAdam as FusedFairseqAdam
 
 CONFIG = FairseqAdamConfig(adam_betas="(0.9,0.98)", adam_eps=1e-3, weight_decay=0.1, lr=[0.01])
 SHAPES = (7, 5), (3,), ()

@@ -1,0 +1,140 @@
+"""Checkpoints: read without running code from them, and refused with a clear message where they do not fit a model."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.utils import split_paths
+from omegaconf import DictConfig
+from torch import Tensor
+
+from ..errors import UserError
+from .files import BEST, RUNS_CODE, check_whole
+
+UNTRAINED = "checkpoint.pt"  # in a folder that import_hf.py or convert_roberta.py made
+NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a fairseq checkpoint, of any version, onto the CPU.
+
+    Returns:
+        The checkpoint: ``model`` has the parameters, ``cfg`` the configuration.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: the file is not a complete checkpoint, or holds what could run code on loading.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    try:
+        if path.suffix != ".pt":  # which fairseq's own reading checks
+            check_whole(path)
+        state = load_checkpoint_to_cpu(str(path))
+    except UserError:
+        raise
+    except Exception as error:  # which one torch raises depends on how the file is broken
+        raise UserError(_why_unreadable(path, error)) from error
+    if not _is_checkpoint(state):
+        raise UserError(f"{path} {NO_CHECKPOINT}")
+    if missing := _missing(state):
+        raise UserError(f"{path} {NO_CHECKPOINT}, but {missing}")
+    state["args"] = None  # cfg has its content by now
+    return state
+
+
+def _is_checkpoint(content: Any) -> bool:
+    if not isinstance(content, dict) or "model" not in content:
+        return False
+    configurations = [content.get(name) for name in ("cfg", "args")]
+    return any(not isinstance(found, Tensor) and bool(found) for found in configurations)
+
+
+def _missing(state: dict[str, Any]) -> str:
+    """What a checkpoint that was made or edited by hand lacks, in words; empty where it lacks nothing."""
+    model = state["model"]
+    if not isinstance(model, dict) or not all(isinstance(name, str) for name in model):
+        return "its model does not name its parameters"
+    for name, tensor in model.items():
+        if not isinstance(tensor, Tensor):
+            return f"its {name} is not a tensor"
+    for group in ("model", "task"):
+        if not isinstance(_configured(state["cfg"], group, "_name"), str):
+            return f"its configuration has no {group}._name"
+    return ""
+
+
+def _configured(cfg: Any, group: str, name: str) -> Any:
+    """A value of a checkpoint's configuration, whose groups may be of any type; None where there is no such value."""
+    return getattr(getattr(cfg, group, None), name, None)
+
+
+def _why_unreadable(path: Path, error: Exception) -> str:
+    """What to tell the user. Reading the file again, without fairseq, shows whether file or content is wrong."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as cause:
+        if isinstance(cause, pickle.UnpicklingError) and "GLOBAL" in str(cause):
+            return f"{path} {RUNS_CODE}"
+        return f"{path} is not a checkpoint, or not a complete one"
+    if not _is_checkpoint(content):
+        return f"{path} {NO_CHECKPOINT}"
+    said = " ".join(str(error).split())
+    return f"{path}: its configuration is not understood here ({type(error).__name__}: {said})"
+
+
+def checkpoint_file(path: Path) -> Path:
+    """The checkpoint that a user means: the file itself, or that of a folder, the best one of a run."""
+    if not path.is_dir():
+        return path
+    untrained = path / UNTRAINED
+    return untrained if untrained.is_file() and not (path / BEST).is_file() else path / BEST
+
+
+def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
+    """The folder with the dict.txt and the subword model of a checkpoint with the configuration `cfg`.
+
+    That is the checkpoint's own folder where it holds a dict.txt, else the data folder that it was trained on.
+
+    Raises:
+        FileNotFoundError: the data folder does not exist, as on another machine.
+        UserError: the configuration does not name a data folder.
+    """
+    if (checkpoint.parent / "dict.txt").is_file():
+        return checkpoint.parent
+    trained_on = _configured(cfg, "task", "data")
+    if not isinstance(trained_on, str):
+        raise UserError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
+    data = Path(split_paths(trained_on)[0])  # of several, the first holds the dictionary
+    if not data.is_dir():
+        raise FileNotFoundError(
+            f"{checkpoint} has no dict.txt beside it, and the folder that it was trained on, {data.absolute()}, does "
+            f"not exist here: copy dict.txt and the subword model from there into {checkpoint.parent}"
+        )
+    return data
+
+
+def find_tokenizer(path: Path) -> Path:
+    """The tokenizer that `path` means, for ``load_tokenizer``.
+
+    That of a checkpoint, or of a run's folder with checkpoints, is the one beside the checkpoint where there is a
+    dict.txt, else that of the data that it was trained on. Anything else is returned as it is.
+
+    Raises:
+        FileNotFoundError: as ``read_checkpoint`` and ``data_folder``.
+        UserError: as they do.
+    """
+    checkpoint = path if path.suffix == ".pt" else _checkpoint_of_run(path) if path.is_dir() else None
+    if checkpoint is None:
+        return path
+    return data_folder(checkpoint, read_checkpoint(checkpoint)["cfg"])
+
+
+def _checkpoint_of_run(folder: Path) -> Path | None:
+    """A checkpoint of a run. All have the same data; the best one comes first, as it is what users load."""
+    if (folder / "dict.txt").is_file():
+        return None
+    candidates = [checkpoint_file(folder), *sorted(folder.glob("*.pt"))]
+    return next((file for file in candidates if file.is_file()), None)

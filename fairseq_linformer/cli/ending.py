@@ -1,0 +1,50 @@
+"""How our own command lines end: on an error that the user can mend, and on a signal."""
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from ..errors import LAST_LINES, UserError, one_line
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Ends the program with one line, and status 1, on an error that the user can mend.
+
+    Such errors are UserError and OSError: their messages name the thing, its value and what is allowed. Line breaks in
+    the value become spaces here. Every other exception is a defect of this package and keeps its traceback.
+    Ctrl-C ends the program with status 130, as a shell expects. SIGTERM ends it as cleanly, with 143, so that the
+    processes that it started end with it. Neither signal is lost where Python ignores exceptions: in finalizers, and
+    while the interpreter shuts down.
+    """
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _raise_again
+    try:
+        yield
+    except (UserError, OSError) as error:
+        said, mark, printed = str(error).partition(LAST_LINES)
+        sys.exit(f"error: {one_line(said)}{mark}{printed}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        sys.unraisablehook = sys.__unraisablehook__
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+
+def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Sends a signal again, a moment later, that came while a finalizer ran: Python ignores exceptions there."""
+    if not isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt):
+        return sys.__unraisablehook__(unraisable)
+    again = signal.SIGINT if isinstance(unraisable.exc_value, KeyboardInterrupt) else signal.SIGTERM
+    threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

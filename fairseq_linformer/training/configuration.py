@@ -1,0 +1,76 @@
+"""The configurations: where they lie, and what fairseq-hydra-train composes of one."""
+
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq.dataclass.initialize import hydra_init
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..errors import UserError
+
+_BESIDE = Path(__file__).resolve().parents[2]
+
+_INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
+
+CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _BESIDE / "configs"
+
+_composing = threading.Lock()  # Hydra keeps what it composes with in the process
+
+
+def typed_command() -> list[str]:
+    """The program's name and arguments of this process, or of the job that Hydra started in it."""
+    if not HydraConfig.initialized():  # fairseq-train, or a process of several that fairseq started
+        return [Path(*sys.argv[:1]).name, *sys.argv[1:]]
+    hydra = HydraConfig.get()
+    folders = [source.path for source in hydra.runtime.config_sources if source.schema == "file"]
+    where = ["--config-dir", folders[0]] if folders else []
+    return ["fairseq-hydra-train", *where, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
+
+
+def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """What fairseq-hydra-train composes of a YAML of configs/ and Hydra's overrides, resolved.
+
+    Raises:
+        ValueError: Hydra does not compose it; the message is the first line of Hydra's.
+    """
+    try:
+        with _composing, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Hydra's, of what fairseq leaves to its older ways
+            cfg = _composed(config, overrides)
+            HydraConfig.instance().set_config(cfg)  # where ${hydra:…} is looked up
+            return _resolved(cfg)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"{config} with {' '.join(overrides)}: {str(error).strip().splitlines()[0]}") from error
+
+
+def _composed(config: str, overrides: Sequence[str]) -> DictConfig:
+    folder, name = config.split("/")
+    hydra_init(name)
+    GlobalHydra.instance().clear()
+    of_fairseq = "hydra.searchpath=[pkg://fairseq.config]"
+    with initialize_config_dir(str(CONFIGS / folder), job_name=name, version_base="1.1"):
+        words = [of_fairseq, f"hydra.job.config_name={name}", *overrides]
+        return compose(name, overrides=words, return_hydra_config=True)
+
+
+def _resolved(cfg: DictConfig) -> dict[str, Any]:
+    options = OmegaConf.to_container(cfg, enum_to_str=True)
+    own = OmegaConf.create({name: value for name, value in options.items() if name != "hydra"})  # type: ignore[union-attr]
+    return OmegaConf.to_container(own, resolve=True)  # type: ignore[return-value]
+
+
+def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
