@@ -17,9 +17,10 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.targets import CUT, NO_WORD, UNKNOWN
-from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.truncation import METHODS, kept_tokens
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.task import DynamicMaskedLMConfig, DynamicMaskedLMTask, TextPredictionConfig

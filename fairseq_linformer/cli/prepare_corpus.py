@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data.prepare.corpus import DEFAULT_SAMPLE_CHARACTERS, DEFAULT_VOCAB_SIZE, prepare_corpus
-from ..data.prepare.shards import prepare_shards
+from ..data.prepare.sharded_corpus import prepare_shards
 from ..training.launch import command_line, override
 from .arguments import make_parser, number
 from .program import program

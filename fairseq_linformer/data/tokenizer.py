@@ -5,14 +5,10 @@ to the dictionary's, which makes preparation fast. The ids are the same, so mode
 encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens that they were trained on.
 """
 
-import io
-import re
 import shutil
-import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 
@@ -38,16 +34,8 @@ SIZE_MULTIPLE = 8
 # Above the largest vocabularies in use, and below the limits of sentencepiece and of memory.
 MOST_PIECES = 1_000_000
 
-# Above this fraction of unknown pieces, the vocabulary was not made for the text.
-MOST_UNKNOWN = 0.001
-
-MOST_NAMED = 10  # characters in a warning
-
 # All characters at which fairseq splits words.
 _WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
-
-# sentencepiece's training silently leaves out lines of more bytes; this is the highest limit that it accepts.
-_LONGEST_LINE = 2**30
 
 # The GPT-2 encoder caches every word that it has seen. The cache is emptied beyond this many, about 200 MB.
 _REMEMBERED_WORDS = 1_000_000
@@ -306,122 +294,6 @@ def load_dictionary(path: Path) -> Dictionary:
             return Dictionary.load(stream)
     except (ValueError, RuntimeError) as error:  # a malformed line, or not UTF-8; a word that occurs twice
         raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
-
-
-@dataclass
-class Unknown:
-    """What the vocabulary lacks of the texts that a command encodes.
-
-    Attributes:
-        tokens, unknown: pieces by split, and those that are <unk>.
-        characters: how often each stands in the texts that the vocabulary lacks.
-    """
-
-    tokens: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
-    characters: Counter[str] = field(default_factory=Counter)
-
-    def add(self, split: str, tokens: int, unknown: int) -> None:
-        self.tokens[split] += tokens
-        self.unknown[split] += unknown
-
-    def update(self, other: "Unknown", task: str = "") -> None:
-        """Adds another's, the splits under the name of their task."""
-        for split, tokens in other.tokens.items():
-            self.add(f"{task} {split}".strip(), tokens, other.unknown[split])
-        self.characters += other.characters
-
-    def warning(self, remedy: str) -> Iterator[str]:
-        """One line where more than MOST_UNKNOWN of a split's pieces are unknown; nothing otherwise."""
-        shares = {split: self.unknown[split] / tokens for split, tokens in self.tokens.items()}
-        much = {split: share for split, share in shares.items() if share > MOST_UNKNOWN}
-        if much:
-            named = ", ".join(f"{split} {share:.3%}" for split, share in much.items())
-            counts = self.characters.most_common(MOST_NAMED)
-            listed = ", ".join(f"{character!r} {count:,}" for character, count in counts)
-            more = f" and {len(self.characters) - MOST_NAMED:,} others" if len(self.characters) > MOST_NAMED else ""
-            yield (
-                f"warning: unknown pieces: {named}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of "
-                f"this text, which the model cannot tell apart{f' ({listed}{more})' if listed else ''}: {remedy}"
-            )
-
-
-GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
-    "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one on "
-    "text with them, prepared with prepare_corpus.py --cover-letters"
-)
-
-
-def train_sentencepiece(
-    lines: Sequence[str], model: Path, vocab_size: int, threads: int, *, cover_letters: bool = False
-) -> None:
-    """Trains a unigram model and writes it to `model`.
-
-    The rarest 0.05 % of characters become <unk>: in text from the web there are tens of thousands of these, and they
-    would crowd out the words.
-
-    Args:
-        lines: the text.
-        model: the file to write.
-        vocab_size: the number of pieces, three control symbols included; from 1 to MOST_PIECES.
-        threads: the same lines and the same number of threads give the same model. Another number may give slightly
-            different scores, as partial sums are rounded.
-        cover_letters: whether letters and ASCII characters become pieces however rare, the most frequent first, up to a
-            tenth of the vocabulary. That covers whole alphabets, but not all of CJK.
-
-    Raises:
-        UserError: the text does not support `vocab_size`.
-    """
-    check_vocab_size("vocabulary size", vocab_size)
-    trained = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=trained,
-            vocab_size=vocab_size,
-            model_type="unigram",
-            character_coverage=0.9995,
-            required_chars=_letters(lines, vocab_size // 10) if cover_letters else "",
-            byte_fallback=False,
-            max_sentence_length=_LONGEST_LINE,
-            shuffle_input_sentence=False,
-            num_threads=threads,
-            minloglevel=2,  # errors only
-        )
-    except RuntimeError as error:
-        raise UserError(_training_error(str(error), vocab_size)) from error
-    model.write_bytes(trained.getvalue())
-
-
-def check_vocab_size(name: str, value: int) -> None:
-    """Refuses a size that no vocabulary can have; `name` is what the message calls it.
-
-    Raises:
-        UserError: it is not from 1 to MOST_PIECES.
-    """
-    if not 1 <= value <= MOST_PIECES:
-        raise UserError(f"{name} {value}: must be from 1 to {MOST_PIECES:,}")
-
-
-def _letters(lines: Sequence[str], most: int) -> str:
-    """The `most` most frequent letters and ASCII characters of the lines, normalized as in sentencepiece's training."""
-    counts: Counter[str] = Counter()
-    for character, count in Counter(chain.from_iterable(lines)).items():
-        for part in unicodedata.normalize("NFKC", character):
-            if part.isalpha() or (part.isascii() and part.isprintable() and not part.isspace()):
-                counts[part] += count
-    return "".join(sorted(counts, key=lambda part: (-counts[part], part))[:most])
-
-
-def _training_error(message: str, vocab_size: int) -> str:
-    """What sentencepiece's message, which names a line of its source, means to the user."""
-    if largest := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        return f"vocabulary size {vocab_size}: too large, the text supports at most {largest[1]}"
-    if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return f"vocabulary size {vocab_size}: too small, the characters of the text need at least {smallest[1]}"
-    if "sentences_.empty()" in message:
-        return "no text to train a vocabulary on"
-    return f"vocabulary size {vocab_size}: sentencepiece cannot train ({message})"
 
 
 def _dictionary_of(pieces: Iterable[str]) -> Dictionary:

@@ -29,7 +29,8 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 
-from ..data.tasks import Task, read_summary
+from ..data.summary import read_summary
+from ..data.task_record import Task
 from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
 from .metrics import score
 

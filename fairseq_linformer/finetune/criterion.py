@@ -26,7 +26,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from ..data.targets import CUT, usual_class
-from ..data.tasks import Task
+from ..data.task_record import Task
 from ..errors import check
 from .metrics import METRICS, SCORE, score
 

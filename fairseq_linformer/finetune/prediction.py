@@ -15,9 +15,9 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from torch import Tensor
 from tqdm import tqdm
 
-from ..data.prepare.labelled import Example, encode_columns, encode_words
+from ..data.prepare.examples import Example, encode_columns, encode_words
 from ..data.targets import CUT, UNKNOWN, moved, usual_class
-from ..data.tasks import Task
+from ..data.task_record import Task
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
 from ..errors import UserError

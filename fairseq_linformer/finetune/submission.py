@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.tasks import TASKS, Task, read_summary
+from ..data.summary import read_summary
+from ..data.task_record import Task
+from ..data.tasks import TASKS
 from ..errors import UserError
 
 HEADER = "index\tprediction"

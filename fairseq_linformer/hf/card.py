@@ -9,7 +9,8 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from ..config import ResolvedConfig, architecture_options
-from ..finetune.results import RESULTS_FILE, SCORES_FILE
+from ..finetune.results import RESULTS_FILE
+from ..finetune.scored_runs import SCORES_FILE
 from ..system.markdown import cell, fenced
 from ..training.checkpoint_files import updates_of_training
 from ..training.launch import command_line

@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.finetune.runner import read_recipe, recipe_name
+from fairseq_linformer.finetune.tuning import read_recipe
+from fairseq_linformer.training.launch import recipe_name
 from fairseq_linformer.training.provenance import compose_configuration
 
 from .presets import preset_overrides

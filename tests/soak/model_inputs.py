@@ -20,7 +20,7 @@ from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
-from fairseq_linformer.finetune.runner import check_override
+from fairseq_linformer.finetune.overrides import check_override
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.checkpoint_files import read_progress
 from fairseq_linformer.training.launch import override

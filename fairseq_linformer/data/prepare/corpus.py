@@ -31,14 +31,14 @@ from ..tokenizer import (
     GPT2Tokenizer,
     SentencePieceTokenizer,
     Tokenizer,
-    Unknown,
-    check_vocab_size,
     dictionary_in,
     load_tokenizer,
-    train_sentencepiece,
 )
+from ..unknown_pieces import Unknown
 from .encoding import Encoded, chunk_encoder
-from .reading import Chunk, LineSample, find_files, read_chunks
+from .line_sample import LineSample
+from .text_files import Chunk, find_files, read_chunks
+from .vocabulary_training import check_vocab_size, train_sentencepiece
 
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000

@@ -1,6 +1,6 @@
 """The nine tasks of GLUE and its diagnostic set AX, from the files of the official downloads (gluebenchmark.com).
 
-``data.tasks`` has their files, columns and classes. Fields are separated by tabs, and quotes are text. Labels keep
+``data/tasks.py`` has their files, columns and classes. Fields are separated by tabs, and quotes are text. Labels keep
 their official values, which a submission to the benchmark needs. STS-B's scores, 0 to 5, are divided by 5
 (``Task.scale``), as in RoBERTa's recipe.
 """
@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from ...errors import UserError, naming
-from ..tasks import TASKS, Source, SourceFile, Task, letters_of
-from .labelled import Example
+from ..task_record import Source, SourceFile, Task, letters_of
+from ..tasks import TASKS
+from .examples import Example
 from .sources import Rows, SourceSplit, as_folder, download, is_address, unpack
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import UserError
-from .labelled import Example
+from .examples import Example
 from .sources import Rows, SourceSplit, as_folder, download, is_address
 
 LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class

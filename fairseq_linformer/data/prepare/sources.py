@@ -25,7 +25,7 @@ import pooch
 
 from ...errors import UserError, naming
 from ...system.files import leaves_folder
-from .labelled import Example
+from .examples import Example
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
 

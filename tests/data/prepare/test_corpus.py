@@ -23,10 +23,12 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_cli import preprocess
 
 from fairseq_linformer.cli.prepare_corpus import main
-from fairseq_linformer.data.prepare import encoding, reading
+from fairseq_linformer.data.prepare import encoding, text_files
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
-from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
+from fairseq_linformer.data.prepare.line_sample import LineSample
+from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.system.processes import available_cores
 from fairseq_linformer.training.evaluation import perplexity_of_frequencies
 from tests.helpers import ROOT
@@ -89,7 +91,7 @@ def test_dataset_is_that_of_fairseq_preprocess(
     tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """Byte for byte, with many chunks, whose seams must not show."""
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", 1000)
     prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=workers)
     encode = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(model))).encode
     for path in texts:
@@ -200,7 +202,7 @@ BAD_TEXTS: dict[str, tuple[bytes, str]] = {
 def test_text_that_cannot_be_used_is_named(
     tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", 100)
     content, message = BAD_TEXTS[name]
     (tmp_path / name).write_bytes(content)
     for train, valid in (([texts[0], tmp_path / name], [texts[1]]), ([texts[0]], [tmp_path / name])):
@@ -210,14 +212,14 @@ def test_text_that_cannot_be_used_is_named(
 
 
 def test_a_line_too_long_for_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(reading, "LINE_BYTES", 100)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(text_files, "LINE_BYTES", 100)
     path = tmp_path / "a.txt.xz"
     path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 90))
-    assert sum(len(chunk.lines) for chunk in reading.read_chunks([path])) == 21
+    assert sum(len(chunk.lines) for chunk in text_files.read_chunks([path])) == 21
     path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 200))
     with pytest.raises(ValueError, match=r"a\.txt\.xz: holds a line of more than 100 bytes"):
-        list(reading.read_chunks([path]))
+        list(text_files.read_chunks([path]))
 
 
 def test_names_that_are_no_text(tmp_path: Path, texts: tuple[Path, Path]) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from fairseq_linformer.cli import prepare_glue
 from fairseq_linformer.data.prepare import glue
+from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import DOWNLOADS, ROW_BYTES, SOURCES, glue_folder, read_glue
-from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_linformer.cli.prepare_corpus import parse_arguments
-from fairseq_linformer.data.prepare import shards as module
-from fairseq_linformer.data.prepare.shards import divide, prepare_shards
+from fairseq_linformer.data.prepare import sharded_corpus
+from fairseq_linformer.data.prepare.sharded_corpus import divide, prepare_shards
 from fairseq_linformer.data.shards import data_paths
-from fairseq_linformer.data.tokenizer import Unknown, load_tokenizer
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.data.unknown_pieces import Unknown
 from fairseq_linformer.errors import UserError
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.inputs import sentences
@@ -104,7 +105,7 @@ def test_files_are_divided_by_size(tmp_path):
 
 
 def test_what_is_in_the_folder_must_be_the_same_shards(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "prepare_corpus", lambda *arguments, **options: Unknown())
+    monkeypatch.setattr(sharded_corpus, "prepare_corpus", lambda *arguments, **options: Unknown())
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "novel.txt").write_text("mine")
     with pytest.raises(UserError, match="other exists and holds no shards: nothing was changed"):

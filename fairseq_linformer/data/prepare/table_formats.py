@@ -10,7 +10,7 @@ from itertools import chain
 
 from ...errors import UserError
 from ...system.state import parse_json
-from .labelled import Example
+from .examples import Example
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
 DELIMITERS = ",;\t"  # of CSV: which of them, its header says; a TSV that quotes its cells is a CSV with tabs

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from ...errors import UserError
 from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
-from .rows import FORMATS, Row, parse_rows
+from .table_formats import FORMATS, Row, parse_rows
 
 SUFFIXES: Mapping[str, str] = {
     **{f".{name}": name for name in FORMATS},
@@ -67,7 +67,7 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
     Args:
         path: a file; a folder of ``datasets`` (``save_to_disk``); or a folder that holds a folder per class with text
             files: its columns are "text" and "label".
-        kind: the format of a file, where its name does not say it; one of ``rows.FORMATS``, or ``parquet``.
+        kind: the format of a file, where its name does not say it; one of ``table_formats.FORMATS``, or ``parquet``.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of these.

@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from fairseq_linformer.data.prepare.labelled import Example
-from fairseq_linformer.data.prepare.rows import read_rows
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.table_formats import read_rows
 
 
 def texts_of(content: bytes, kind: str, *names: str) -> list[tuple[str, ...]]:

@@ -10,9 +10,9 @@ from ...errors import UserError
 from ...system.files import check_data_path, write_whole
 from ...system.state import read_state
 from ..shards import REPORT_FILE, SHARDS_FILE, ShardList, Shards, find_shards
-from ..tokenizer import Unknown
+from ..unknown_pieces import Unknown
 from .corpus import SplitReport, prepare_corpus, print_split
-from .reading import find_files
+from .text_files import find_files
 
 
 def prepare_shards(

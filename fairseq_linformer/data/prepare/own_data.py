@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from ...errors import UserError, check
-from ..tasks import KINDS, MOST_NAMED, Task, own_task
-from .labelled import Example, Label
-from .rows import Row
-from .splitting import quantile_bins, split_rows, text_key
+from ..summary import MOST_NAMED
+from ..task_record import KINDS, Task, own_task
+from .examples import Example, Label
+from .stratified_split import quantile_bins, split_rows, text_key
+from .table_formats import Row
 
 SPLITS = ("train", "valid", "test")
 RARE = 10  # rows of train: a class with fewer is named
