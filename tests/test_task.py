@@ -403,7 +403,7 @@ def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(kind, corpus, tm
         gpt2_files(tmp_path)
         text = tmp_path / "text.txt"
         text.write_text(sentences(200, seed=1))
-        prepare_corpus([text], [text], tmp_path / "data", gpt2_bpe=tmp_path, workers=1)
+        prepare_corpus([text], [text], tmp_path / "data", tokenizer=tmp_path, workers=1)
         corpus = tmp_path / "data"
     config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.2, "mask_whole_words": True, "seed": 1}
     config |= {"sample_break_mode": "none", "tokens_per_sample": 64}

@@ -17,6 +17,7 @@ class LineSample:
 
     This is a reservoir: each piece of a line draws a key, and the pieces with the smallest keys are kept. Once a key
     has been rejected, no larger one is accepted, so a piece's chance depends on neither its length nor its position.
+    Not sentencepiece's own sample (input_sentence_size), which counts lines: its memory and time grow with theirs.
 
     Args:
         characters: of the sample, at most; at least _PIECE_CHARACTERS.
