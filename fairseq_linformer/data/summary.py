@@ -11,10 +11,9 @@ from ..system.files import A_NAME, is_name
 from ..system.state import read_state
 from .task_record import KINDS, Task, TaskJson
 from .unknown_pieces import Unknown
+from .wording import MOST_NAMED, first_of
 
-MOST_NAMED = 10  # classes in a line
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
-EARLIER_SUMMARY_FILE = "classification.json"
 
 
 @dataclass
@@ -65,31 +64,21 @@ class Summary:
         train = self.by_class.get("train", Counter[str]())
         if train:
             unit = "words" if self.task.kind == "token-label" else "rows"
-            listed = ", ".join(f"{name} ({count:,})" for name, count in train.most_common(MOST_NAMED))
-            rest = [count for _, count in train.most_common()[MOST_NAMED:]]
+            ordered = train.most_common()
+            rest = [count for _, count in ordered[MOST_NAMED:]]
             more = f", and {len(rest):,} classes with {rest[-1]:,} to {rest[0]:,}" if rest else ""
-            yield f"{unit} of train by class: {listed}{more}"
+            yield f"{unit} of train by class: {first_of([f'{name} ({count:,})' for name, count in ordered], more)}"
         for split, counts in self.by_class.items():
             if missing := sorted(set(self.task.classes) - set(counts), key=lambda name: (train[name], name)):
-                named = ", ".join(f"{name} ({train[name]:,} in train)" for name in missing[:MOST_NAMED])
-                more = ", …" if len(missing) > MOST_NAMED else ""
-                yield f"warning: {len(missing):,} classes are not in {split}: {named}{more}"
-
-
-class _SplitCounts(TypedDict):
-    """SplitCounts in the summary's file."""
-
-    examples: int
-    tokens: int
-    long: int
-    unknown: int
+                named = first_of([f"{name} ({train[name]:,} in train)" for name in missing])
+                yield f"warning: {len(missing):,} classes are not in {split}: {named}"
 
 
 class _Summary(TypedDict):
     """Summary in its file."""
 
     task: TaskJson
-    splits: dict[str, _SplitCounts]
+    splits: dict[str, dict[str, int]]
     long_length: int
 
 
@@ -98,33 +87,34 @@ def read_summary(folder: Path) -> Summary:
 
     Raises:
         FileNotFoundError: it is none.
-        UserError: its summary is damaged, or an earlier version prepared it.
+        UserError: its summary is damaged.
     """
     path = folder / SUMMARY_FILE
     if not path.is_file():
-        if (folder / EARLIER_SUMMARY_FILE).is_file():
-            raise UserError(f"{folder} was prepared by an earlier version: prepare it again, under another name")
         raise FileNotFoundError(f"{folder} is no prepared task: it holds no {SUMMARY_FILE}")
     content = read_state(path, _Summary)
-    task = content["task"]
-    if task["kind"] not in KINDS:
-        raise UserError(f"{path} is damaged: /task/kind is {task['kind']}, it must be one of {', '.join(KINDS)}")
-    if not task["scale"] > 0:
-        raise UserError(f"{path} is damaged: /task/scale is {task['scale']}, it must be above 0")
-    if (not task["classes"]) != (task["kind"] == "regression"):
-        raise UserError(
-            f"{path} is damaged: /task/classes has {len(task['classes'])} names, but it is a {task['kind']} task"
-        )
-    texts = [task["name"], *task["metrics"], *task["headline"], *content["splits"]]
-    for name in (*texts, *task["dev_sets"], *task.get("test_sets", {})):
-        if not is_name(name):
-            raise UserError(f"{path} is damaged: the name {name!r} must be {A_NAME}")
-    for place, known, found in [
-        ("/task", Task, task),
-        *((f"/splits/{k}", SplitCounts, v) for k, v in content["splits"].items()),
-    ]:
-        if unknown := sorted(found.keys() - {each.name for each in fields(known)}):
-            raise UserError(f"{path} is damaged, or of a later version: {place} has {unknown[0]!r}, which is not known")
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in task.items()}
+    if problem := next(_problems(content), None):
+        raise UserError(f"{path} is damaged{problem}")
+    task = {name: tuple(value) if isinstance(value, list) else value for name, value in content["task"].items()}
     splits = {split: SplitCounts(**counts) for split, counts in content["splits"].items()}
-    return Summary(Task(**lists), splits, content["long_length"])  # type: ignore[arg-type]
+    return Summary(Task(**task), splits, content["long_length"])  # type: ignore[arg-type]
+
+
+def _problems(content: _Summary) -> Iterator[str]:
+    """What no preparation writes; the end of a message."""
+    task, splits = content["task"], content["splits"]
+    if task["kind"] not in KINDS:
+        yield f": /task/kind is {task['kind']}, it must be one of {', '.join(KINDS)}"
+    if not task["scale"] > 0:
+        yield f": /task/scale is {task['scale']}, it must be above 0"
+    if (not task["classes"]) != (task["kind"] == "regression"):
+        yield f": /task/classes has {len(task['classes'])} names, but it is a {task['kind']} task"
+    names = [task["name"], *task["metrics"], *task["headline"], *splits, *task["dev_sets"], *task["test_sets"]]
+    yield from (f": the name {name!r} must be {A_NAME}" for name in names if not is_name(name))
+    counts = [field.name for field in fields(SplitCounts)]
+    for split, found in splits.items():
+        yield from (f": /splits/{split} has no {name}" for name in counts if name not in found)
+    places = {"/task": task.keys() - TaskJson.__annotations__.keys()}
+    places |= {f"/splits/{split}": found.keys() - set(counts) for split, found in splits.items()}
+    for place, unknown in places.items():
+        yield from (f", or of a later version: {place} has {name!r}, which is not known" for name in sorted(unknown))

@@ -107,8 +107,8 @@ def letters_of(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-class _EarlierTaskJson(TypedDict):
-    """Task in a summary's file, as earlier versions wrote it."""
+class TaskJson(TypedDict):
+    """What a summary's file keeps of a Task."""
 
     name: str
     kind: str
@@ -117,11 +117,6 @@ class _EarlierTaskJson(TypedDict):
     headline: list[str]
     scale: float
     dev_sets: dict[str, str]
-
-
-class TaskJson(_EarlierTaskJson, total=False):
-    """Task in a summary's file."""
-
     test_sets: dict[str, str]
 
 

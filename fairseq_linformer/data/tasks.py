@@ -4,20 +4,27 @@ Any other task is the record in the folder that was prepared for it (``Summary``
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from .task_record import KINDS, Source, SourceFile, Task
 
+_BINARY = ("0", "1")
+_INFERENCE = ("contradiction", "entailment", "neutral")
+_ENTAILMENT = ("entailment", "not_entailment")
 _TWO = ("accuracy", "f1")
 _PAIR = ("sentence1", "sentence2")
+
+# Columns of official files.
+_COLA = "source,label,star,sentence"
+_MRPC = "#1 ID,#2 ID,#1 String,#2 String"
 _STS_B = "index,genre,filename,year,old_index,source1,source2,sentence1,sentence2"
 _MNLI = (
     "index,promptID,pairID,genre,sentence1_binary_parse,sentence2_binary_parse,sentence1_parse,sentence2_parse,"
     "sentence1,sentence2"
 )
 _MNLI_DEV = f"{_MNLI},label1,label2,label3,label4,label5,gold_label"
-_INFERENCE = ("contradiction", "entailment", "neutral")
-_ENTAILMENT = ("entailment", "not_entailment")
-_COLA = "source,label,star,sentence"
+_INDEXED_PAIR = "index,sentence1,sentence2"
+_LABELLED_PAIR = f"{_INDEXED_PAIR},label"
 
 
 def _file(name: str, columns: str, rows: int, header: bool = True) -> SourceFile:
@@ -34,113 +41,59 @@ def _three(columns: str, test_columns: str, train: int, dev: int, test: int) -> 
 
 
 def _glue(
-    name: str, source: Source, classes: tuple[str, ...] = ("0", "1"), metrics: tuple[str, ...] = ("accuracy",)
+    name: str,
+    files: Mapping[str, SourceFile],
+    texts: tuple[str, ...],
+    label: str,
+    classes: tuple[str, ...] = _BINARY,
+    metrics: tuple[str, ...] = ("accuracy",),
+    *,
+    kind: str = "single-label",
+    skips_broken: bool = False,
+    **others: Any,
 ) -> Task:
-    """A task of GLUE with one dev set and one test set, whose metrics all count."""
-    return Task(name, "single-label", classes, metrics, metrics, source=source, leaderboard={"test": f"{name}.tsv"})
+    """A task of GLUE, whose metrics all count; `others` are attributes of the record."""
+    source = Source(files, texts, label, skips_broken)
+    others.setdefault("leaderboard", {"test": f"{name}.tsv"})
+    return Task(name, kind, classes, metrics, metrics, source=source, **others)
 
+
+_COLA_FILES = {
+    "train": _file("train.tsv", _COLA, 8551, header=False),
+    "valid": _file("dev.tsv", _COLA, 1043, header=False),
+    "test": _file("test.tsv", "index,sentence", 1063),
+}
+_SST_2_FILES = _three("sentence,label", "index,sentence", 67349, 872, 1821)
+_MRPC_FILES = _three(f"Quality,{_MRPC}", f"index,{_MRPC}", 3668, 408, 1725)
+_QQP_FILES = _three("id,qid1,qid2,question1,question2,is_duplicate", "id,question1,question2", 363846, 40430, 390965)
+_MNLI_FILES = {
+    "train": _file("train.tsv", f"{_MNLI},label1,gold_label", 392702),
+    "valid": _file("dev_matched.tsv", _MNLI_DEV, 9815),
+    "valid1": _file("dev_mismatched.tsv", _MNLI_DEV, 9832),
+    "test": _file("test_matched.tsv", _MNLI, 9796),
+    "test1": _file("test_mismatched.tsv", _MNLI, 9847),
+}
+_MNLI_DEV_SETS = {"valid": "", "valid1": "mismatched"}
+_MNLI_BOARD = {"test": "MNLI-m.tsv", "test1": "MNLI-mm.tsv"}
+_QNLI_FILES = _three("index,question,sentence,label", "index,question,sentence", 104743, 5463, 5463)
+_RTE_FILES = _three(_LABELLED_PAIR, _INDEXED_PAIR, 2490, 277, 3000)
+_WNLI_FILES = _three(_LABELLED_PAIR, _INDEXED_PAIR, 635, 71, 146)
+_STS_B_FILES = _three(f"{_STS_B},score", _STS_B, 5749, 1500, 1379)
+_AX_FILES = {"test": _file("AX.tsv", _INDEXED_PAIR, 1104)}
 
 TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
-        _glue(
-            "CoLA",
-            Source(
-                {
-                    "train": _file("train.tsv", _COLA, 8551, header=False),
-                    "valid": _file("dev.tsv", _COLA, 1043, header=False),
-                    "test": _file("test.tsv", "index,sentence", 1063),
-                },
-                ("sentence",),
-                "label",
-            ),
-            metrics=("mcc",),
-        ),
-        _glue("SST-2", Source(_three("sentence,label", "index,sentence", 67349, 872, 1821), ("sentence",), "label")),
-        _glue(
-            "MRPC",
-            Source(
-                _three(
-                    "Quality,#1 ID,#2 ID,#1 String,#2 String", "index,#1 ID,#2 ID,#1 String,#2 String", 3668, 408, 1725
-                ),
-                ("#1 String", "#2 String"),
-                "Quality",
-            ),
-            metrics=_TWO,
-        ),
-        _glue(
-            "QQP",
-            Source(
-                _three(
-                    "id,qid1,qid2,question1,question2,is_duplicate", "id,question1,question2", 363846, 40430, 390965
-                ),
-                ("question1", "question2"),
-                "is_duplicate",
-                skips_broken=True,
-            ),
-            metrics=_TWO,
-        ),
-        Task(
-            "STS-B",
-            "regression",
-            (),
-            *KINDS["regression"],
-            scale=5.0,
-            source=Source(_three(f"{_STS_B},score", _STS_B, 5749, 1500, 1379), _PAIR, "score"),
-            leaderboard={"test": "STS-B.tsv"},
-        ),
-        Task(
-            "MNLI",
-            "single-label",
-            _INFERENCE,
-            ("accuracy",),
-            ("accuracy",),
-            dev_sets={"valid": "", "valid1": "mismatched"},
-            source=Source(
-                {
-                    "train": _file("train.tsv", f"{_MNLI},label1,gold_label", 392702),
-                    "valid": _file("dev_matched.tsv", _MNLI_DEV, 9815),
-                    "valid1": _file("dev_mismatched.tsv", _MNLI_DEV, 9832),
-                    "test": _file("test_matched.tsv", _MNLI, 9796),
-                    "test1": _file("test_mismatched.tsv", _MNLI, 9847),
-                },
-                _PAIR,
-                "gold_label",
-            ),
-            leaderboard={"test": "MNLI-m.tsv", "test1": "MNLI-mm.tsv"},
-        ),
-        _glue(
-            "QNLI",
-            Source(
-                _three("index,question,sentence,label", "index,question,sentence", 104743, 5463, 5463),
-                ("question", "sentence"),
-                "label",
-            ),
-            _ENTAILMENT,
-        ),
-        _glue(
-            "RTE",
-            Source(
-                _three("index,sentence1,sentence2,label", "index,sentence1,sentence2", 2490, 277, 3000), _PAIR, "label"
-            ),
-            _ENTAILMENT,
-        ),
-        _glue(
-            "WNLI",
-            Source(
-                _three("index,sentence1,sentence2,label", "index,sentence1,sentence2", 635, 71, 146), _PAIR, "label"
-            ),
-        ),
-        Task(
-            "AX",
-            "single-label",
-            _INFERENCE,
-            ("mcc",),
-            ("mcc",),
-            source=Source({"test": _file("AX.tsv", "index,sentence1,sentence2", 1104)}, _PAIR, "gold_label"),
-            leaderboard={"test": "AX.tsv"},
-            trained_as="MNLI",
-        ),
+        _glue("CoLA", _COLA_FILES, ("sentence",), "label", metrics=("mcc",)),
+        _glue("SST-2", _SST_2_FILES, ("sentence",), "label"),
+        _glue("MRPC", _MRPC_FILES, ("#1 String", "#2 String"), "Quality", metrics=_TWO),
+        _glue("QQP", _QQP_FILES, ("question1", "question2"), "is_duplicate", metrics=_TWO, skips_broken=True),
+        _glue("STS-B", _STS_B_FILES, _PAIR, "score", (), KINDS["regression"][0], kind="regression", scale=5.0),
+        _glue("MNLI", _MNLI_FILES, _PAIR, "gold_label", _INFERENCE, dev_sets=_MNLI_DEV_SETS, leaderboard=_MNLI_BOARD),
+        _glue("QNLI", _QNLI_FILES, ("question", "sentence"), "label", _ENTAILMENT),
+        _glue("RTE", _RTE_FILES, _PAIR, "label", _ENTAILMENT),
+        _glue("WNLI", _WNLI_FILES, _PAIR, "label"),
+        _glue("AX", _AX_FILES, _PAIR, "gold_label", _INFERENCE, ("mcc",), trained_as="MNLI"),
         Task("IMDB", "single-label", ("negative", "positive"), ("accuracy",), ("accuracy",)),
     )
 }

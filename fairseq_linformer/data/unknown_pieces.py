@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from .wording import MOST_NAMED, first_of
+
 # Above this fraction of unknown pieces, the vocabulary was not made for the text.
 MOST_UNKNOWN = 0.001
-MOST_NAMED = 10  # characters in a warning
 
 
 @dataclass
@@ -38,12 +39,11 @@ class Unknown:
         much = {split: share for split, share in shares.items() if share > MOST_UNKNOWN}
         if much:
             named = ", ".join(f"{split} {share:.3%}" for split, share in much.items())
-            counts = self.characters.most_common(MOST_NAMED)
-            listed = ", ".join(f"{character!r} {count:,}" for character, count in counts)
-            more = f" and {len(self.characters) - MOST_NAMED:,} others" if len(self.characters) > MOST_NAMED else ""
+            counts = [f"{character!r} {count:,}" for character, count in self.characters.most_common()]
+            listed = first_of(counts, f" and {len(counts) - MOST_NAMED:,} others")
             yield (
                 f"warning: unknown pieces: {named}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of "
-                f"this text, which the model cannot tell apart{f' ({listed}{more})' if listed else ''}: {remedy}"
+                f"this text, which the model cannot tell apart{f' ({listed})' if listed else ''}: {remedy}"
             )
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from ...errors import UserError, check
-from ..summary import MOST_NAMED
 from ..task_record import KINDS, Task, own_task
+from ..wording import first_of
 from .examples import Example, Label
 from .stratified_split import quantile_bins, split_rows, text_key
 from .table_formats import Row
@@ -213,8 +213,7 @@ def _described(no_numbers: Sequence[Item], items: Sequence[Item], column: str) -
     """Labels that are no numbers: the first, how many there are of which, and what to do."""
     first = no_numbers[0]
     labels = Counter(str(item.raw)[:100] for item in no_numbers)
-    listed = ", ".join(f"{label!r} in {number:,}" for label, number in labels.most_common(MOST_NAMED))
-    more = ", …" if len(labels) > MOST_NAMED else ""
+    listed = first_of([f"{label!r} in {number:,}" for label, number in labels.most_common()])
     remedies = []
     if any(_number(label) is None and _number(label.replace(",", ".", 1)) is not None for label in labels):
         remedies.append("write 3.5 for 3,5 and 1234 for 1,234, or give --separator , where several classes stand there")
@@ -222,7 +221,7 @@ def _described(no_numbers: Sequence[Item], items: Sequence[Item], column: str) -
         remedies.append("leave the cell of a missing value empty, and the row is left out, or fill it")
     return (
         f"{first.where}: {column} is {str(first.raw)[:100]!r}, which is no number, as in {len(no_numbers):,} of "
-        f"{len(items):,} rows ({listed}{more}): {'; '.join(remedies) or 'mend or remove these rows'}"
+        f"{len(items):,} rows ({listed}): {'; '.join(remedies) or 'mend or remove these rows'}"
     )
 
 
@@ -348,8 +347,7 @@ def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
     if rare := {name: number for name, number in train.items() if number < RARE}:
         yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
     if misspelt := [f"{one!r} ({other!r}: {train[other]:,} rows)" for one, other in _misspelt(train)]:
-        listed = ", ".join(misspelt[:MOST_NAMED]) + (", …" if len(misspelt) > MOST_NAMED else "")
-        yield f"warning: labels in one row of train that may be others, misspelt: {listed}"
+        yield f"warning: labels in one row of train that may be others, misspelt: {first_of(misspelt)}"
 
 
 def _misspelt(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -371,5 +369,4 @@ def _differ_by_one(one: str, other: str) -> bool:
 def _some(counts: Mapping[str, int]) -> str:
     """The first names of some classes, the rarest first, with how often each stands in train."""
     names = sorted(counts, key=lambda name: (counts[name], name))
-    listed = ", ".join(f"{name} ({counts[name]:,})" for name in names[:MOST_NAMED])
-    return listed if len(names) <= MOST_NAMED else f"{listed}, …"
+    return first_of([f"{name} ({counts[name]:,})" for name in names])

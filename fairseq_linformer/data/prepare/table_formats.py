@@ -10,11 +10,11 @@ from itertools import chain
 
 from ...errors import UserError
 from ...system.state import parse_json
+from ..wording import MOST_NAMED, first_of
 from .examples import Example
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
 DELIMITERS = ",;\t"  # of CSV: which of them, its header says; a TSV that quotes its cells is a CSV with tabs
-MOST_NAMED = 10  # rows in a message
 UNIVERSAL_COLUMNS = 10  # of CoNLL-U (universaldependencies.org/format.html)
 UNIVERSAL_RANGE = re.compile(r"\d+[-.]\d+")  # its numbers of what is no word: a contraction's range, an elided word
 
@@ -103,10 +103,10 @@ def check_filled(lines: Iterable[bytes], kind: str, source: str, text: str = "te
     rows = read_rows(lines, kind, source, text, second)
     empty = (row.where for row in rows if not ("".join(row.text) + (row.second or "")).strip())
     if blank := [where.removeprefix(f"{source}, ") for where in empty]:
-        more = f" and {len(blank) - MOST_NAMED:,} more" if len(blank) > MOST_NAMED else ""
+        named = first_of(blank, f" and {len(blank) - MOST_NAMED:,} more")
         raise UserError(
-            f"{source}: {len(blank):,} of the texts are empty ({', '.join(blank[:MOST_NAMED])}{more}): predictions "
-            "are a row per text, so fill or remove them"
+            f"{source}: {len(blank):,} of the texts are empty ({named}): predictions are a row per text, so fill or "
+            "remove them"
         )
 
 
