@@ -16,7 +16,6 @@ computed from those files.
     OUT/results.json, OUT/results.md                             every run, and the table
 """
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,22 +119,32 @@ class FineTuning:
             ValueError: an override does not fit; a folder holds a run with other settings, or of a checkpoint or data
                 of other content; another process is at work in the folder.
         """
-        for task, seed in itertools.product(self.records, self.seeds):
-            for setting in self._settings(task):
-                self._training(self._run(task, seed, setting)).check()
+        runs = [
+            self._run(task, seed, setting)
+            for seed in self.seeds
+            for task in self.records
+            for setting in self._settings(task)
+        ]
+        for run in runs:
+            self._training(run).check()
         self._take_folder()
         self._keep_baselines()
-        execute = partial(self._execute, jobs=jobs, launcher=launcher)
+        train = partial(self._train, jobs=jobs, launcher=launcher)
+        return self._tune(train) if self._several else (train(runs), [])
+
+    def _tune(self, train: Callable[[list[TaskRun]], list[Result]]) -> tuple[list[Result], list[Result]]:
+        """Tries every setting with the first seed, and trains the other seeds with the best one of each task."""
         first, *others = self.seeds
-        if not self._several():
-            runs = [self._run(task, seed, self._settings(task)[0]) for seed in self.seeds for task in self.records]
-            return execute(runs), []
-        grid = execute([self._run(task, first, setting) for task in self.records for setting in self._settings(task)])
-        chosen = {
-            name: _best([result for result in grid if result.run.task is task]) for name, task in self.records.items()
+        tried = train([self._run(task, first, setting) for task in self.records for setting in self._settings(task)])
+        best = {
+            name: max(
+                (result for result in tried if result.run.task is task),
+                key=lambda result: (not result.error, result.value),  # a failed one only where all failed
+            )
+            for name, task in self.records.items()
         }
-        rest = execute([self._run(task, seed, chosen[task].run.setting) for task in self.records for seed in others])
-        return [*chosen.values(), *rest], [result for result in grid if result not in chosen.values()]
+        rest = train([self._run(task, seed, best[task].run.setting) for task in self.records for seed in others])
+        return [*best.values(), *rest], [result for result in tried if result not in best.values()]
 
     def _take_folder(self) -> None:
         """Keeps other processes from writing results there as long as this one lives."""
@@ -150,6 +159,7 @@ class FineTuning:
             except (UserError, OSError) as error:  # the runs may do without
                 logger.warning(f"{name}: no baseline: {error}")
 
+    @property
     def _several(self) -> bool:
         """Whether there is more than one setting to choose from."""
         return len(self.rates) > 1 or len(self.batch_sizes) > 1
@@ -167,7 +177,7 @@ class FineTuning:
             rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
         else:
             rows = epochs * read_summary(self._folders[task]).splits["train"].examples
-        folder = self.out / task / (str(setting) if self._several() else "") / f"seed{seed}"
+        folder = self.out / task / (str(setting) if self._several else "") / f"seed{seed}"
         updates = updates_of(rows, setting.batch_size * self._batches_per_update(task))
         return TaskRun(self.records[task], seed, setting, updates, folder, self.metric or SCORE)
 
@@ -211,7 +221,7 @@ class FineTuning:
             yield f"checkpoint.best_checkpoint_metric={self.metric}"
         yield from self.overrides
 
-    def _execute(self, runs: Sequence[TaskRun], jobs: int, launcher: Sequence[str]) -> list[Result]:
+    def _train(self, runs: Sequence[TaskRun], jobs: int, launcher: Sequence[str]) -> list[Result]:
         calls: list[Callable[[], Result]] = [
             partial(train_and_score, run, self._training(run), self._folders[run.task.name], launcher) for run in runs
         ]
@@ -282,8 +292,3 @@ def _vocabulary_of_its_data(checkpoint: Path, cfg: Any) -> dict[str, str]:
         return fingerprint(load_dictionary(data / DICTIONARY_FILE), data)
     except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
         return {}
-
-
-def _best(results: Sequence[Result]) -> Result:
-    """The result with the highest value; a failed one only where all failed."""
-    return max(results, key=lambda result: (not result.error, result.value))
