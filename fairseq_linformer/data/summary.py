@@ -10,8 +10,8 @@ from ..errors import UserError
 from ..system.files import A_NAME, is_name
 from ..system.state import read_state
 from .task_record import KINDS, Task, TaskJson
+from .text import MOST_NAMED, first_of
 from .unknown_pieces import Unknown
-from .wording import MOST_NAMED, first_of
 
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
 

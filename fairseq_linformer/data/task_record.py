@@ -1,5 +1,6 @@
 """The record of a task, which preparation, scoring, configuration, results and submission all read."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -58,7 +59,7 @@ class Task:
         scale: scores of a regression are written divided by it, and predictions multiplied back: the highest score.
         dev_sets: splits that are scored and choose, and what tables call each beside the task's name.
         test_sets: splits that are scored and choose nothing, in the same way.
-        source: the official files, for ``prepare_glue.py``.
+        source: the official files, for ``linformer prepare glue``.
         leaderboard: the file of GLUE's submission for each test split.
         trained_as: the task whose model predicts this one, where it has no training set.
     """
@@ -79,6 +80,18 @@ class Task:
     def scored(self) -> dict[str, str]:
         """All splits that are scored."""
         return {**self.dev_sets, **self.test_sets}
+
+    def label(self, numbers: Sequence[float]) -> Any:
+        """The label of a row, as metrics take it, by its numbers.
+
+        A class by its number, several by a 0 or 1 for each class, those of words by their numbers; a score is itself.
+        """
+        if self.kind == "regression":
+            return numbers[0]
+        if self.kind == "multi-label":
+            return tuple(itertools.compress(self.classes, numbers))
+        names = tuple(self.classes[int(number)] for number in numbers)
+        return names if self.kind == "token-label" else names[0]
 
     def as_json(self) -> dict[str, Any]:
         """What a prepared folder keeps of it: all but what its official files and submission are."""

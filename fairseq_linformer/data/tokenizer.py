@@ -8,7 +8,7 @@ encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens that they were tra
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 
@@ -108,14 +108,9 @@ class SentencePieceTokenizer(Tokenizer):
             pieces = self._pieces()
         except UnicodeDecodeError as error:
             raise UserError(f"{model}: not a sentencepiece model (a piece is not UTF-8: {error})") from error
-        if dictionary is None:
-            dictionary = _dictionary_of(pieces.values())
-        else:
-            _check_belongs(dictionary, pieces.values(), model)
+        dictionary = _fitting_dictionary(dictionary, pieces.values(), model)
         super().__init__(dictionary)
-        self._table = np.full(self._processor.GetPieceSize(), dictionary.unk(), dtype=np.int32)
-        for number, piece in pieces.items():
-            self._table[number] = dictionary.index(piece)
+        self._table = _ids_of(pieces, self._processor.GetPieceSize(), dictionary)
         self._telltales = self._find_telltales(set(pieces.values()))
 
     def _pieces(self) -> dict[int, str]:
@@ -196,15 +191,10 @@ class GPT2Tokenizer(Tokenizer):
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
         except ValueError as error:  # broken JSON, or not UTF-8
             raise UserError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
-        numbers = sorted(self._encoder.encoder.values())
-        if dictionary is None:
-            dictionary = _dictionary_of(map(str, numbers))
-        else:
-            _check_belongs(dictionary, map(str, numbers), encoder_json)
+        pieces = {number: str(number) for number in sorted(self._encoder.encoder.values())}
+        dictionary = _fitting_dictionary(dictionary, pieces.values(), encoder_json)
         super().__init__(dictionary)
-        self._table = np.full(numbers[-1] + 1, dictionary.unk(), dtype=np.int32)
-        for number in numbers:
-            self._table[number] = dictionary.index(str(number))
+        self._table = _ids_of(pieces, max(pieces) + 1, dictionary)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         if len(self._encoder.cache) > _REMEMBERED_WORDS:
@@ -296,8 +286,22 @@ def load_dictionary(path: Path) -> Dictionary:
         raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
 
 
-def _dictionary_of(pieces: Iterable[str]) -> Dictionary:
-    """A dictionary of the pieces, padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE."""
+def _fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], model: Path) -> Dictionary:
+    """The dictionary that is given, or one of the pieces, in their order.
+
+    That one is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
+
+    Raises:
+        UserError: the one that is given is another model's, and would silently turn most of the text into <unk>.
+    """
+    if dictionary is not None:
+        present = sum(piece in dictionary for piece in pieces)
+        if 2 * present < len(pieces):
+            raise UserError(
+                f"{model}: the dictionary holds only {present} of its {len(pieces)} pieces, so it belongs to another "
+                "model; more than half are needed"
+            )
+        return dictionary
     dictionary = Dictionary()
     for piece in pieces:
         dictionary.add_symbol(piece, n=0)
@@ -306,11 +310,9 @@ def _dictionary_of(pieces: Iterable[str]) -> Dictionary:
     return dictionary
 
 
-def _check_belongs(dictionary: Dictionary, pieces: Iterable[str], model: Path) -> None:
-    """Refuses the dictionary of another model, which would silently turn most of the text into <unk>."""
-    present = [piece in dictionary for piece in pieces]
-    if 2 * sum(present) < len(present):
-        raise UserError(
-            f"{model}: the dictionary holds only {sum(present)} of its {len(present)} pieces, so it belongs to another "
-            "model; more than half are needed"
-        )
+def _ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.ndarray:
+    """The dictionary's id of each of a model's `size` numbers, <unk> for those without a piece: int32, (size,)."""
+    table = np.full(size, dictionary.unk(), dtype=np.int32)
+    for number, piece in pieces.items():
+        table[number] = dictionary.index(piece)
+    return table

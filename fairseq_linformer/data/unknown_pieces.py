@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .wording import MOST_NAMED, first_of
+from .text import MOST_NAMED, first_of
 
 # Above this fraction of unknown pieces, the vocabulary was not made for the text.
 MOST_UNKNOWN = 0.001
@@ -49,5 +49,5 @@ class Unknown:
 
 GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
     "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one on "
-    "text with them, prepared with prepare_corpus.py --cover-letters"
+    "text with them, prepared with linformer prepare corpus --cover-letters"
 )

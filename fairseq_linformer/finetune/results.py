@@ -121,14 +121,15 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
         UserError: they are damaged.
     """
     if not (out / RESULTS_FILE).is_file():
-        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
-    best: dict[str, tuple[float, Path]] = {}
-    for run in read_state(out / RESULTS_FILE, _Runs)["runs"]:
+        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: linformer finetune writes it there")
+    best: dict[str, Path] = {}
+    runs = read_state(out / RESULTS_FILE, _Runs)["runs"]
+    for run in sorted(runs, key=lambda run: -math.inf if run["score"] is None else run["score"], reverse=True):
         if leaves_folder(run["folder"]):
             raise UserError(f"{out / RESULTS_FILE} is damaged: the run {run['folder']!r} lies outside of its folder")
-        if run["score"] is not None and (run["task"] not in best or run["score"] > best[run["task"]][0]):
-            best[run["task"]] = run["score"], out / run["folder"] / "checkpoint_best.pt"
-    return {task: checkpoint for task, (_, checkpoint) in best.items()}
+        if run["score"] is not None:
+            best.setdefault(run["task"], out / run["folder"] / "checkpoint_best.pt")
+    return best
 
 
 def keep_baseline(folder: Path, data: Path) -> None:

@@ -91,9 +91,8 @@ def prepare_corpus(
 ) -> Unknown:
     """Makes the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
 
-    An item of the dataset is a line and </s>. The end of a document is an item of only </s>, as fairseq-preprocess
-    stores a blank line. `out` appears when it is complete; until then the work is in `out`.partial, which a later run
-    replaces.
+    An item of the dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess
+    stores a blank line. `out` appears when it is complete; until then the work is in `out`.partial.
 
     Args:
         train: text files (plain, .gz, .xz), folders of them, or "-" for standard input.
@@ -116,10 +115,7 @@ def prepare_corpus(
     started = time.monotonic()
     check_data_path(out)
     workers = available_cores() if workers is None else workers
-    if not 1 <= workers <= MOST_WORKERS:
-        raise UserError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")
-    if [*train, *valid].count(STANDARD_INPUT) > 1:
-        raise UserError("standard input (-) is named more than once among train and valid: it can be read only once")
+    _check_sources([*train, *valid], workers)
     options = {"vocab-size": vocab_size, "cover-letters": cover_letters or None, "sample-characters": sample_characters}
     _check_training(tokenizer, options)
     used = None if tokenizer is None else _given_tokenizer(tokenizer)
@@ -137,6 +133,13 @@ def prepare_corpus(
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
     _print_summary(reports, counts, time.monotonic() - started)
     return unknown
+
+
+def _check_sources(names: Sequence[Path], workers: int) -> None:
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UserError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")
+    if names.count(STANDARD_INPUT) > 1:
+        raise UserError("standard input (-) is named more than once among train and valid: it can be read only once")
 
 
 def _check_training(tokenizer: Path | None, options: Mapping[str, Any]) -> None:

@@ -64,6 +64,11 @@ def encode_columns(
     return encoded
 
 
+def names_of(label: Label | None) -> tuple[str, ...]:
+    """The classes of a label, which may be one, several or none."""
+    return () if label is None else (label,) if isinstance(label, str) else label
+
+
 def words_of(row: Example) -> Sequence[str]:
     return (row.text,) if isinstance(row.text, str) else row.text
 

@@ -27,8 +27,8 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ from ..summary import SUMMARY_FILE, SplitCounts, Summary
 from ..task_record import Task, check_label, label_names
 from ..tokenizer import DICTIONARY_FILE, Tokenizer
 from ..unknown_pieces import Unknown
-from .examples import Example, Label, encode_columns, encode_words, words_of
+from .examples import Example, Label, encode_columns, encode_words, names_of, words_of
 
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
 
@@ -73,8 +73,7 @@ def write_labelled(
             texts or the reverse.
     """
     check_data_path(out)
-    found_in_train = not task.classes and task.kind != "regression"
-    if found_in_train and "train" not in splits:
+    if not task.classes and task.kind != "regression" and "train" not in splits:
         raise UserError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
     with staged_folder(out.resolve(), SUMMARY_FILE) as (folder, summary_file):
         tokenizer.save(folder)
@@ -82,30 +81,36 @@ def write_labelled(
         texts = _TextWriter(folder, tokenizer, long_length)
         for split in sorted(splits, key=lambda name: name != "train"):
             texts.write(split, splits[split])
-        texts.save_dictionaries()
-        classes, by_class = _write_label_folder(folder / "label", task, texts)
-        for split, counts in texts.counts.items():
-            texts.unknown.add(split, counts.tokens, counts.unknown)
-        summary = Summary(replace(task, classes=classes), texts.counts, long_length, texts.unknown, by_class)
+        classes, by_class = _write_label_folder(folder / "label", task, texts.splits)
+        counts = {split: found.counts for split, found in texts.splits.items()}
+        for split, found in counts.items():
+            texts.unknown.add(split, found.tokens, found.unknown)
+        summary = Summary(replace(task, classes=classes), counts, long_length, texts.unknown, by_class)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
 
 
+@dataclass
+class _Split:
+    """What was found in the rows of a split: a label per row; for token labels how many pieces each word has."""
+
+    counts: SplitCounts = field(default_factory=SplitCounts)
+    labels: list[Label | None] = field(default_factory=list)
+    words: list[np.ndarray] = field(default_factory=list)
+
+
 class _TextWriter:
-    """Writes input0, and input1 for pairs; holds what was found meanwhile.
+    """Writes input0, and input1 for pairs.
 
     Attributes:
-        counts, labels: by split; a label per row.
-        words: for token labels, by split and row, how many pieces each word has.
+        splits: what was found.
         unknown: its characters alone.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, long_length: int) -> None:
         self._folder, self._tokenizer, self._long_length = folder, tokenizer, long_length
         self._names: tuple[str, ...] = ()  # as the first row of the first split has them
-        self.counts: dict[str, SplitCounts] = {}
-        self.labels: dict[str, list[Label | None]] = {}
-        self.words: dict[str, list[np.ndarray]] = {}
+        self.splits: dict[str, _Split] = {}
         self.unknown = Unknown()
 
     def write(self, split: str, examples: Iterable[Example]) -> None:
@@ -113,51 +118,53 @@ class _TextWriter:
         first = next(rows, None)
         if first is None:
             raise UserError(f"split {split} holds no example")
-        self._names = self._names or (("input0",) if first.second is None else ("input0", "input1"))
-        self.counts[split], self.labels[split], self.words[split] = SplitCounts(), [], []
-        with contextlib.ExitStack() as stack:
-            writers = []
+        if not self._names:
+            self._names = ("input0",) if first.second is None else ("input0", "input1")
             for name in self._names:
-                (self._folder / name).mkdir(exist_ok=True)
-                writer = IndexedWriter(self._folder / name / split, len(self._tokenizer.dictionary))
-                writers.append(stack.enter_context(writer))
+                (self._folder / name).mkdir()
+                self._tokenizer.dictionary.save(str(self._folder / name / DICTIONARY_FILE))
+        self.splits[split] = _Split()
+        with contextlib.ExitStack() as stack:
+            prefixes = [self._folder / name / split for name in self._names]
+            size = len(self._tokenizer.dictionary)
+            writers = [stack.enter_context(IndexedWriter(prefix, size)) for prefix in prefixes]
             chained = itertools.chain((first,), rows)
             bar = iter(tqdm(chained, desc=f"encoding {split}", unit="row", disable=None))
             while batch := list(itertools.islice(bar, BATCH)):
                 self._write_batch(split, batch, writers)
 
     def _write_batch(self, split: str, batch: Sequence[Example], writers: Sequence[IndexedWriter]) -> None:
-        counts, labels, dictionary = self.counts[split], self.labels[split], self._tokenizer.dictionary
-        where, before = f"split {split}, row", len(labels)
+        found, dictionary = self.splits[split], self._tokenizer.dictionary
+        counts, where, before = found.counts, f"split {split}, row", len(found.labels)
         if isinstance(batch[0].text, tuple):
             columns, words = encode_words(batch, self._tokenizer, where=where, before=before)
-            self.words[split] += words
+            found.words += words
         else:
             pairs = len(writers) == 2
             columns = encode_columns(batch, self._tokenizer, pairs=pairs, where=where, before=before)
         lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
         for pieces, writer in zip(columns, writers, strict=True):
-            sizes = np.array([len(text) + 1 for text in pieces], dtype=np.int64)
-            ids = _end_each(pieces, dictionary.eos())
-            writer.write(ids, sizes)
-            lengths += sizes
-            if unknown := int((ids == dictionary.unk()).sum()):
-                counts.unknown += unknown
-                rows = [row for row, text in zip(batch, pieces, strict=True) if (text == dictionary.unk()).any()]
-                texts = (row.second if writer is not writers[0] else " ".join(words_of(row)) for row in rows)
+            lengths += _write_items(writer, [[*text.tolist(), dictionary.eos()] for text in pieces])
+            rows = [(row, text) for row, text in zip(batch, pieces, strict=True) if (text == dictionary.unk()).any()]
+            if rows:
+                counts.unknown += sum(int((text == dictionary.unk()).sum()) for _, text in rows)
+                texts = (row.second if writer is not writers[0] else " ".join(words_of(row)) for row, _ in rows)
                 self.unknown.characters += self._tokenizer.unknown_characters(text or "" for text in texts)
-        labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
+        found.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
         counts.examples += len(batch)
         counts.tokens += int(lengths.sum())
         counts.long += int((lengths > self._long_length).sum())
 
-    def save_dictionaries(self) -> None:
-        for name in self._names:
-            self._tokenizer.dictionary.save(str(self._folder / name / DICTIONARY_FILE))
+
+def _write_items(writer: IndexedWriter, items: Sequence[Sequence[int]]) -> np.ndarray:
+    """Appends items, and returns the length of each, (items,)."""
+    sizes = np.array([len(item) for item in items], dtype=np.int64)
+    writer.write(np.fromiter(itertools.chain.from_iterable(items), dtype=np.int64, count=int(sizes.sum())), sizes)
+    return sizes
 
 
 def _write_label_folder(
-    folder: Path, task: Task, texts: _TextWriter
+    folder: Path, task: Task, splits: Mapping[str, _Split]
 ) -> tuple[tuple[str, ...], dict[str, Counter[str]]]:
     """Writes the labels of every split that has them.
 
@@ -166,30 +173,26 @@ def _write_label_folder(
     """
     folder.mkdir()
     known = {
-        split: _known(column, split)
-        for split, column in texts.labels.items()
-        if not split.startswith("test") or any(label is not None for label in column)
+        split: _known(found.labels, split)
+        for split, found in splits.items()
+        if not split.startswith("test") or any(label is not None for label in found.labels)
     }
     if task.kind == "regression":
         for split, values in known.items():
-            _write_scores(folder, split, values, task.scale)
+            _write_scores(folder / f"{split}.label", split, values, task.scale)
         return (), {}
-    by_class = {split: Counter(itertools.chain.from_iterable(map(_names_of, known[split]))) for split in known}
+    by_class = {split: Counter(itertools.chain.from_iterable(map(names_of, known[split]))) for split in known}
     counts = by_class.get("train", Counter())
-    dictionary = _label_dictionary({name: counts[name] for name in task.classes or counts})
-    for split in texts.labels:
-        if split in known:
-            _write_classes(folder, split, task, known[split], dictionary, texts.words[split])
-        elif task.kind == "token-label":
-            _write_word_starts(folder, split, dictionary, texts.words[split])
+    dictionary = Dictionary()
+    for name in sorted(task.classes or counts):
+        check_label(name)
+        dictionary.add_symbol(name, n=counts[name])
+    for split, found in splits.items():
+        if split in known or task.kind == "token-label":
+            with IndexedWriter(folder / split, len(dictionary)) as writer:
+                _write_items(writer, list(_label_items(split, task, known.get(split), found.words, dictionary)))
     dictionary.save(str(folder / DICTIONARY_FILE))
     return label_names(dictionary), by_class
-
-
-def _end_each(pieces: Sequence[np.ndarray], end: int) -> np.ndarray:
-    """All ids in one array, (total,), with `end` after each text."""
-    stop = np.array([end], dtype=np.int64)
-    return np.concatenate([part for ids in pieces for part in (ids, stop)])
 
 
 def _known(labels: Sequence[Label | None], split: str) -> list[Label]:
@@ -200,29 +203,15 @@ def _known(labels: Sequence[Label | None], split: str) -> list[Label]:
     return known
 
 
-def _names_of(label: Label) -> tuple[str, ...]:
-    return (label,) if isinstance(label, str) else label
-
-
-def _label_dictionary(counts: Mapping[str, int]) -> Dictionary:
-    """fairseq's dictionary of class names, sorted, with how often each occurs in train."""
-    dictionary = Dictionary()
-    for name in sorted(counts):
-        check_label(name)
-        dictionary.add_symbol(name, n=counts[name])
-    return dictionary
-
-
-def _write_classes(
-    folder: Path, split: str, task: Task, labels: Sequence[Label], dictionary: Dictionary, words: Sequence[np.ndarray]
-) -> None:
-    """Writes the item of each row, as the module's docstring has them."""
+def _label_items(
+    split: str, task: Task, labels: Sequence[Label] | None, words: Sequence[np.ndarray], dictionary: Dictionary
+) -> Iterator[list[int]]:
+    """The item of each row, as the module's docstring has them; labels are None where they are not known."""
     names = set(label_names(dictionary))
-    items = []
-    for row, label in enumerate(labels):
-        if unknown := [name for name in _names_of(label) if name not in names]:
+    for row, label in enumerate([("<unk>",) * len(sizes) for sizes in words] if labels is None else labels):
+        if labels and (unknown := [name for name in names_of(label) if name not in names]):
             raise UserError(_at(split, row, f"label {unknown[0]!r} is none of {', '.join(sorted(names))}"))
-        numbers = [dictionary.index(name) for name in _names_of(label)]
+        numbers = [dictionary.index(name) for name in names_of(label)]
         if task.kind == "single-label" and len(numbers) != 1:
             raise UserError(_at(split, row, f"{len(numbers)} labels, it must have one"))
         if task.kind == "multi-label":
@@ -230,35 +219,15 @@ def _write_classes(
         if task.kind == "token-label":
             if len(numbers) != len(words[row]):
                 raise UserError(_at(split, row, f"{len(numbers)} labels for {len(words[row])} words"))
-            numbers = _at_first_pieces(numbers, words[row], dictionary)
-        items.append([*numbers, dictionary.eos()])
-    _write_items(folder, split, items, dictionary)
+            pieces = np.full(int(words[row].sum()), dictionary.pad(), dtype=np.int64)
+            pieces[np.cumsum(words[row]) - words[row]] = numbers
+            numbers = pieces.tolist()
+        yield [*numbers, dictionary.eos()]
 
 
-def _write_word_starts(folder: Path, split: str, dictionary: Dictionary, words: Sequence[np.ndarray]) -> None:
-    """Writes where words begin, for rows whose labels are not known."""
-    rows = (
-        [*_at_first_pieces([dictionary.unk()] * len(sizes), sizes, dictionary), dictionary.eos()] for sizes in words
-    )
-    _write_items(folder, split, list(rows), dictionary)
-
-
-def _at_first_pieces(numbers: Sequence[int], sizes: np.ndarray, dictionary: Dictionary) -> list[int]:
-    """A number per piece: that of a word at its first, ``<pad>`` at the others."""
-    item = np.full(int(sizes.sum()), dictionary.pad(), dtype=np.int64)
-    item[np.cumsum(sizes) - sizes] = numbers
-    return item.tolist()
-
-
-def _write_items(folder: Path, split: str, items: Sequence[Sequence[int]], dictionary: Dictionary) -> None:
-    with IndexedWriter(folder / split, len(dictionary)) as writer:
-        ids = np.fromiter(itertools.chain.from_iterable(items), dtype=np.int64)
-        writer.write(ids, np.array([len(item) for item in items], dtype=np.int64))
-
-
-def _write_scores(folder: Path, split: str, scores: Sequence[Label], scale: float) -> None:
+def _write_scores(file: Path, split: str, scores: Sequence[Label], scale: float) -> None:
     """Writes a number per line, as fairseq reads the targets of a regression."""
-    with (folder / f"{split}.label").open("w", encoding="utf-8") as lines:
+    with file.open("w", encoding="utf-8") as lines:
         for row, score in enumerate(scores):
             try:
                 lines.write(f"{float(str(score)) / scale!r}\n")

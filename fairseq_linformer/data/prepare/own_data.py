@@ -15,8 +15,8 @@ from itertools import chain
 
 from ...errors import UserError, check
 from ..task_record import KINDS, Task, own_task
-from ..wording import first_of
-from .examples import Example, Label
+from ..text import first_of
+from .examples import Example, Label, names_of
 from .stratified_split import quantile_bins, split_rows, text_key
 from .table_formats import Row
 
@@ -101,16 +101,13 @@ def own_data(
             raise UserError(f"{split} would have no row ({counts}): give it a table of its own, or another --split")
     notes += _scores_notes(items) if kind == "regression" else _class_notes(items)
     splits = {split: [item.example for item in items[split]] for split in SPLITS if split in items}
-    task = _task(name, kind, items["train"])
+    if kind == "regression":
+        task = own_task(name, kind, scale=_highest(items["train"]))
+    else:
+        classes = {label for item in items["train"] for label in names_of(item.example.label)}
+        task = own_task(name, kind, sorted(classes))
     has_answers = any(example.label is not None for example in splits.get("test", ()))
     return OwnData(replace(task, test_sets={"test": "test"}) if has_answers else task, splits, notes)
-
-
-def _task(name: str, kind: str, train: Sequence[Item]) -> Task:
-    """The record, with the classes of train."""
-    if kind == "regression":
-        return own_task(name, kind, scale=_highest(train))
-    return own_task(name, kind, sorted({label for item in train for label in _names(item.example.label)}))
 
 
 def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[Item]:
@@ -307,15 +304,11 @@ def _bonds(item: Item) -> list[Hashable]:
 def _divide(items: Sequence[Item], kind: str, fractions: Mapping[str, float], seed: int) -> dict[str, list[Item]]:
     if not items:
         return {split: [] for split in fractions}
-    labels = [_names(item.example.label) for item in items]
+    labels = [names_of(item.example.label) for item in items]
     if kind == "regression":
         labels = [(number,) for number in quantile_bins([float(str(item.example.label)) for item in items])]
     chosen = split_rows([_bonds(item) for item in items], labels, fractions, seed)
     return {split: [item for item, place in zip(items, chosen, strict=True) if place == split] for split in fractions}
-
-
-def _names(label: Label | None) -> tuple[str, ...]:
-    return () if label is None else (label,) if isinstance(label, str) else label
 
 
 def _highest(items: Sequence[Item]) -> float:
@@ -336,11 +329,11 @@ def _scores_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
 
 def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
     """Which classes are rare, and of multi-label rows how many have none."""
-    train = Counter(chain.from_iterable(_names(item.example.label) for item in items["train"]))
+    train = Counter(chain.from_iterable(names_of(item.example.label) for item in items["train"]))
     check("classes of train", len(train), len(train) > 1, "at least 2")
     for split, rows in items.items():
         for item in rows:
-            if unknown := set(_names(item.example.label)) - set(train):
+            if unknown := set(names_of(item.example.label)) - set(train):
                 raise UserError(f"{item.where}: label {min(unknown)!r} of {split} is not in train: {_some(train)}")
         if without := sum(item.example.label == () for item in rows):
             yield f"{split}: {without:,} rows have no class"

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 from ...errors import UserError
 from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
+from ..text import decoded
 from .table_formats import FORMATS, Row, parse_rows
 
 SUFFIXES: Mapping[str, str] = {
@@ -117,10 +118,7 @@ def _folder(path: Path) -> dict[str, Iterator[Row]]:
 
 def _class_folders(files: Sequence[Path]) -> Iterator[Row]:
     for file in files:
-        try:
-            text = file.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{file}: not UTF-8 ({error})") from error
+        text = decoded(file.read_bytes(), str(file), mark=True)
         yield Row(str(file), ("text", "label"), (text, file.parent.name))
 
 

@@ -1,4 +1,4 @@
-"""prepare_corpus.py --shards: what each folder holds, what a training reads, what is made again and what is refused."""
+"""A corpus in shards: what each folder holds, what a training reads, what is made again and what is refused."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def test_shards_made_one_by_one_are_those_made_at_once(texts, prepared, tmp_path
         prepare(texts, out, shard=3)
     for shard in (1, 3, 3):
         prepare(texts, out, shard=shard)
-    with pytest.raises(UserError, match=r"lacks shards, which prepare_corpus\.py has not completed: --shard 2/3"):
+    with pytest.raises(UserError, match=r"lacks shards, which linformer prepare corpus has not completed: --shard 2/3"):
         data_paths(str(out))
     assert "all 3 shards" not in capsys.readouterr().out
     before = (out / "shard3" / "train.bin").stat().st_mtime_ns
