@@ -95,7 +95,7 @@ setup(
         "hydra-submitit-launcher",  # configs/finetune/hydra/launcher/slurm.yaml
         "numpy",
         "scipy",
-        "scikit-learn",
+        "scikit-learn>=1.4",  # whose GridSearchCV passes metadata to metrics: where a sentence begins
         "seqeval",
         "sentencepiece",
         "iopath",  # through which fairseq opens its files where it is there, and lets others do so

@@ -37,9 +37,10 @@ from fairseq_linformer.data.prepare.docstrings import (
     split_by_module,
     write_text,
 )
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.prepare.reading import find_files, read_chunks
-from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
+from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.digests import digest_file

@@ -13,7 +13,7 @@ import fairseq_linformer.model  # noqa: F401 (registers the architectures)
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.config import ARCHITECTURES, OPTIONS, architecture_defaults, architecture_options
 from fairseq_linformer.resolve import resolve_config
-from tests.conftest import ROOT
+from tests.helpers import ROOT
 
 
 def test_a_number_beyond_all_floats_is_refused():

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.linformer import SHARINGS
-from fairseq_linformer.config import PROJECTIONS
+from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from tests.helpers.models import RECOMPUTED, small, tokens
 
 VARIANTS = [{"attention": name} for name in sorted(ATTENTIONS)]

@@ -15,8 +15,8 @@ from ..checkpoints.resuming import updates_of_training
 from ..config import ResolvedConfig
 from ..conversion.convert import as_checkpoint, is_of_transformers
 from ..data.prepare.encoding import encode_items
-from ..data.prepare.labelled import Example
-from ..data.prepare.reading import find_files, read_chunks
+from ..data.prepare.examples import Example
+from ..data.prepare.text_files import find_files, read_chunks
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..data.truncation import kept_tokens, limits
 from ..encoder import SentenceEncoder

@@ -28,7 +28,7 @@ from typing import Any
 from ..errors import UserError
 from ..finetune.metrics import METRICS
 from ..finetune.results import write_results
-from ..finetune.runner import BATCH_SIZES, RATES, FineTuning
+from ..finetune.tuning import BATCH_SIZES, RATES, FineTuning
 from .arguments import comma_list, make_parser, number
 from .program import program
 

@@ -33,9 +33,10 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from ..checkpoints.reading import checkpoint_file
-from ..data.prepare.labelled import Example
-from ..data.prepare.rows import FORMATS, check_filled, read_rows
-from ..data.tasks import TASKS, Task
+from ..data.prepare.examples import Example
+from ..data.prepare.table_formats import FORMATS, check_filled, read_rows
+from ..data.task_record import Task
+from ..data.tasks import TASKS
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.corpus import DEFAULT_SAMPLE_CHARACTERS, DEFAULT_VOCAB_SIZE, prepare_corpus
-from ..data.prepare.shards import prepare_shards
+from ..data.prepare.sharded_corpus import prepare_shards
+from ..errors import UserError
 from ..training.commands import command_line, override
 from .arguments import make_parser, number
 from .program import program
@@ -52,7 +53,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _remedy(spm: Path | None, gpt2_bpe: Path | None, cover_letters: bool, **_: object) -> str:
+def _remedy(spm: Path | None, gpt2_bpe: Path | None, cover_letters: bool) -> str:
     """What helps against unknown pieces; only the options that go with the others given."""
     if spm or gpt2_bpe:
         option = "--spm" if spm else "--gpt2-bpe"
@@ -66,9 +67,12 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(words)
     options = vars(arguments)
     shards, shard = options.pop("shards"), options.pop("shard")
+    spm, gpt2_bpe = options.pop("spm"), options.pop("gpt2_bpe")
     with program():
-        options["spm"] = options["spm"] and find_tokenizer(options["spm"])
+        if spm and gpt2_bpe:
+            raise UserError(f"--spm {spm} and --gpt2-bpe {gpt2_bpe}: give one tokenizer, not two")
+        options["tokenizer"] = (spm and find_tokenizer(spm)) or gpt2_bpe
         unknown = prepare_corpus(**options) if shards is None else prepare_shards(**options, shards=shards, shard=shard)
-        for line in unknown.warning(_remedy(**options)):
+        for line in unknown.warning(_remedy(spm, gpt2_bpe, options["cover_letters"])):
             print(line)
         print("next:", command_line("pretrain/tiny_512", override("task.data", options["out"])))

@@ -22,9 +22,11 @@ from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
-from ..data.prepare.labelled import write_labelled
-from ..data.tasks import SUMMARY_FILE, TASKS
-from ..data.tokenizer import DICTIONARY_FILE, GIVEN_REMEDY, Tokenizer, Unknown, load_dictionary, load_tokenizer
+from ..data.prepare.labelled_folder import write_labelled
+from ..data.summary import SUMMARY_FILE
+from ..data.tasks import TASKS
+from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
+from ..data.unknown_pieces import GIVEN_REMEDY, Unknown
 from ..system.files import check_data_path
 from .arguments import comma_list, make_parser
 from .program import program, typed

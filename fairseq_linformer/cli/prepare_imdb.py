@@ -21,9 +21,10 @@ from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.imdb import ADDRESS, imdb_folder, read_imdb
-from ..data.prepare.labelled import write_labelled
+from ..data.prepare.labelled_folder import write_labelled
 from ..data.tasks import TASKS
-from ..data.tokenizer import GIVEN_REMEDY, load_tokenizer
+from ..data.tokenizer import load_tokenizer
+from ..data.unknown_pieces import GIVEN_REMEDY
 from ..system.files import check_data_path
 from ..training.commands import fine_tuning_command
 from .arguments import make_parser

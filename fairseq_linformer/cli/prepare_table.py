@@ -26,12 +26,14 @@ from itertools import chain
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
-from ..data.prepare.labelled import write_labelled
-from ..data.prepare.rows import FORMATS, Row
-from ..data.prepare.table import Columns, own_data
-from ..data.prepare.tables import WHOLE, read_table
-from ..data.tasks import KINDS, TASKS, letters_of
-from ..data.tokenizer import GIVEN_REMEDY, load_tokenizer
+from ..data.prepare.labelled_folder import write_labelled
+from ..data.prepare.own_data import Columns, own_data
+from ..data.prepare.table_files import WHOLE, read_table
+from ..data.prepare.table_formats import FORMATS, Row
+from ..data.task_record import KINDS, letters_of
+from ..data.tasks import TASKS
+from ..data.tokenizer import load_tokenizer
+from ..data.unknown_pieces import GIVEN_REMEDY
 from ..errors import UserError, check
 from ..system.files import A_NAME, check_data_path, is_name
 from .arguments import comma_list, make_parser, number

@@ -1,7 +1,7 @@
 """Targets of rows that have not one class or score: several classes, or a class for each word.
 
-What fairseq's ``sentence_prediction`` loads has the numbers of an item of ``label`` (``prepare/labelled.py`` says what
-stands in one) less those that its dictionary reserves: classes count from 0.
+What fairseq's ``sentence_prediction`` loads has the numbers of an item of ``label`` (``prepare/labelled_folder.py``
+says what stands in one) less those that its dictionary reserves: classes count from 0.
 """
 
 from typing import Any

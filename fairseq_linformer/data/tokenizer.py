@@ -5,14 +5,10 @@ to the dictionary's, which makes preparation fast. The ids are the same, so mode
 encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens that they were trained on.
 """
 
-import io
-import re
 import shutil
-import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 
@@ -38,16 +34,8 @@ SIZE_MULTIPLE = 8
 # Above the largest vocabularies in use, and below the limits of sentencepiece and of memory.
 MOST_PIECES = 1_000_000
 
-# Above this fraction of unknown pieces, the vocabulary was not made for the text.
-MOST_UNKNOWN = 0.001
-
-MOST_NAMED = 10  # characters in a warning
-
 # All characters at which fairseq splits words.
 _WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
-
-# sentencepiece's training silently leaves out lines of more bytes; this is the highest limit that it accepts.
-_LONGEST_LINE = 2**30
 
 # The GPT-2 encoder caches every word that it has seen. The cache is emptied beyond this many, about 200 MB.
 _REMEMBERED_WORDS = 1_000_000
@@ -120,14 +108,9 @@ class SentencePieceTokenizer(Tokenizer):
             pieces = self._pieces()
         except UnicodeDecodeError as error:
             raise UserError(f"{model}: not a sentencepiece model (a piece is not UTF-8: {error})") from error
-        if dictionary is None:
-            dictionary = _dictionary_of(pieces.values())
-        else:
-            _check_belongs(dictionary, pieces.values(), model)
+        dictionary = _fitting_dictionary(dictionary, pieces.values(), model)
         super().__init__(dictionary)
-        self._table = np.full(self._processor.GetPieceSize(), dictionary.unk(), dtype=np.int32)
-        for number, piece in pieces.items():
-            self._table[number] = dictionary.index(piece)
+        self._table = _ids_of(pieces, self._processor.GetPieceSize(), dictionary)
         self._telltales = self._find_telltales(set(pieces.values()))
 
     def _pieces(self) -> dict[int, str]:
@@ -208,15 +191,10 @@ class GPT2Tokenizer(Tokenizer):
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
         except ValueError as error:  # broken JSON, or not UTF-8
             raise UserError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
-        numbers = sorted(self._encoder.encoder.values())
-        if dictionary is None:
-            dictionary = _dictionary_of(map(str, numbers))
-        else:
-            _check_belongs(dictionary, map(str, numbers), encoder_json)
+        pieces = {number: str(number) for number in sorted(self._encoder.encoder.values())}
+        dictionary = _fitting_dictionary(dictionary, pieces.values(), encoder_json)
         super().__init__(dictionary)
-        self._table = np.full(numbers[-1] + 1, dictionary.unk(), dtype=np.int32)
-        for number in numbers:
-            self._table[number] = dictionary.index(str(number))
+        self._table = _ids_of(pieces, max(pieces) + 1, dictionary)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         if len(self._encoder.cache) > _REMEMBERED_WORDS:
@@ -302,124 +280,22 @@ def load_dictionary(path: Path) -> Dictionary:
         raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
 
 
-@dataclass
-class Unknown:
-    """What the vocabulary lacks of the texts that a command encodes.
+def _fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], model: Path) -> Dictionary:
+    """The dictionary that is given, or one of the pieces, in their order.
 
-    Attributes:
-        tokens, unknown: pieces by split, and those that are <unk>.
-        characters: how often each stands in the texts that the vocabulary lacks.
+    That one is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
+
+    Raises:
+        UserError: the one that is given is another model's, and would silently turn most of the text into <unk>.
     """
-
-    tokens: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
-    characters: Counter[str] = field(default_factory=Counter)
-
-    def add(self, split: str, tokens: int, unknown: int) -> None:
-        self.tokens[split] += tokens
-        self.unknown[split] += unknown
-
-    def update(self, other: "Unknown", task: str = "") -> None:
-        """Adds another's, the splits under the name of their task."""
-        for split, tokens in other.tokens.items():
-            self.add(f"{task} {split}".strip(), tokens, other.unknown[split])
-        self.characters += other.characters
-
-    def warning(self, remedy: str) -> Iterator[str]:
-        """One line where more than MOST_UNKNOWN of a split's pieces are unknown; nothing otherwise."""
-        shares = {split: self.unknown[split] / tokens for split, tokens in self.tokens.items()}
-        much = {split: share for split, share in shares.items() if share > MOST_UNKNOWN}
-        if much:
-            named = ", ".join(f"{split} {share:.3%}" for split, share in much.items())
-            counts = self.characters.most_common(MOST_NAMED)
-            listed = ", ".join(f"{character!r} {count:,}" for character, count in counts)
-            more = f" and {len(self.characters) - MOST_NAMED:,} others" if len(self.characters) > MOST_NAMED else ""
-            yield (
-                f"warning: unknown pieces: {named}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of "
-                f"this text, which the model cannot tell apart{f' ({listed}{more})' if listed else ''}: {remedy}"
+    if dictionary is not None:
+        present = sum(piece in dictionary for piece in pieces)
+        if 2 * present < len(pieces):
+            raise UserError(
+                f"{model}: the dictionary holds only {present} of its {len(pieces)} pieces, so it belongs to another "
+                "model; more than half are needed"
             )
-
-
-GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
-    "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one on "
-    "text with them, prepared with prepare_corpus.py --cover-letters"
-)
-
-
-def train_sentencepiece(
-    lines: Sequence[str], model: Path, vocab_size: int, threads: int, *, cover_letters: bool = False
-) -> None:
-    """Trains a unigram model and writes it to `model`.
-
-    The rarest 0.05 % of characters become <unk>: in text from the web there are tens of thousands of these, and they
-    would crowd out the words.
-
-    Args:
-        lines: the text.
-        model: the file to write.
-        vocab_size: the number of pieces, three control symbols included; from 1 to MOST_PIECES.
-        threads: the same lines and the same number of threads give the same model. Another number may give slightly
-            different scores, as partial sums are rounded.
-        cover_letters: whether letters and ASCII characters become pieces however rare, the most frequent first, up to a
-            tenth of the vocabulary. That covers whole alphabets, but not all of CJK.
-
-    Raises:
-        UserError: the text does not support `vocab_size`.
-    """
-    check_vocab_size("vocabulary size", vocab_size)
-    trained = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=trained,
-            vocab_size=vocab_size,
-            model_type="unigram",
-            character_coverage=0.9995,
-            required_chars=_letters(lines, vocab_size // 10) if cover_letters else "",
-            byte_fallback=False,
-            max_sentence_length=_LONGEST_LINE,
-            shuffle_input_sentence=False,
-            num_threads=threads,
-            minloglevel=2,  # errors only
-        )
-    except RuntimeError as error:
-        raise UserError(_training_error(str(error), vocab_size)) from error
-    model.write_bytes(trained.getvalue())
-
-
-def check_vocab_size(name: str, value: int) -> None:
-    """Refuses a size that no vocabulary can have; `name` is what the message calls it.
-
-    Raises:
-        UserError: it is not from 1 to MOST_PIECES.
-    """
-    if not 1 <= value <= MOST_PIECES:
-        raise UserError(f"{name} {value}: must be from 1 to {MOST_PIECES:,}")
-
-
-def _letters(lines: Sequence[str], most: int) -> str:
-    """The `most` most frequent letters and ASCII characters of the lines, normalized as in sentencepiece's training."""
-    counts: Counter[str] = Counter()
-    for character, count in Counter(chain.from_iterable(lines)).items():
-        for part in unicodedata.normalize("NFKC", character):
-            if part.isalpha() or (part.isascii() and part.isprintable() and not part.isspace()):
-                counts[part] += count
-    return "".join(sorted(counts, key=lambda part: (-counts[part], part))[:most])
-
-
-def _training_error(message: str, vocab_size: int) -> str:
-    """What sentencepiece's message, which names a line of its source, means to the user."""
-    if largest := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        return f"vocabulary size {vocab_size}: too large, the text supports at most {largest[1]}"
-    if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return f"vocabulary size {vocab_size}: too small, the characters of the text need at least {smallest[1]}"
-    if "sentences_.empty()" in message:
-        return "no text to train a vocabulary on"
-    return f"vocabulary size {vocab_size}: sentencepiece cannot train ({message})"
-
-
-def _dictionary_of(pieces: Iterable[str]) -> Dictionary:
-    """A dictionary of the pieces, padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE."""
+        return dictionary
     dictionary = Dictionary()
     for piece in pieces:
         dictionary.add_symbol(piece, n=0)
@@ -428,11 +304,9 @@ def _dictionary_of(pieces: Iterable[str]) -> Dictionary:
     return dictionary
 
 
-def _check_belongs(dictionary: Dictionary, pieces: Iterable[str], model: Path) -> None:
-    """Refuses the dictionary of another model, which would silently turn most of the text into <unk>."""
-    present = [piece in dictionary for piece in pieces]
-    if 2 * sum(present) < len(present):
-        raise UserError(
-            f"{model}: the dictionary holds only {sum(present)} of its {len(present)} pieces, so it belongs to another "
-            "model; more than half are needed"
-        )
+def _ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.ndarray:
+    """The dictionary's id of each of a model's `size` numbers, <unk> for those without a piece: int32, (size,)."""
+    table = np.full(size, dictionary.unk(), dtype=np.int32)
+    for number, piece in pieces.items():
+        table[number] = dictionary.index(piece)
+    return table

@@ -13,23 +13,28 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import sklearn
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from scipy.sparse import csr_matrix, hstack
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.base import BaseEstimator
+from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
+from sklearn.metrics import make_scorer
+from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 
-from ..data.tasks import Task, read_summary
+from ..data.summary import read_summary
+from ..data.task_record import Task
 from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
 from .metrics import score
 
@@ -43,13 +48,7 @@ TOKEN = r"\w+|[^\w\s]"  # words and signs: in 1-2-grams "not good", and emoji
 HASHED = 2**20
 TOLERANCE = 0.1  # LIBLINEAR's own; scikit-learn's 1e-4 takes several times as long for the same figures
 
-
-@dataclass(frozen=True)
-class _Split:
-    """Rows of a split: texts of each, or words, and its label as ``score`` takes it."""
-
-    texts: list[list[str]]
-    labels: list
+Texts = Sequence[Sequence[str]]  # of each row one text or two; for token labels its words
 
 
 class Baselines(NamedTuple):
@@ -57,6 +56,13 @@ class Baselines(NamedTuple):
 
     words: dict[str, dict[str, float]]
     majority: dict[str, dict[str, float]]
+
+
+class _Split(NamedTuple):
+    """Rows of a split, and the label of each as ``score`` takes it."""
+
+    texts: Texts
+    labels: list
 
 
 def baselines(folder: Path) -> Baselines:
@@ -70,76 +76,67 @@ def baselines(folder: Path) -> Baselines:
         UserError: its summary is damaged.
     """
     task, tokenizer = read_summary(folder).task, load_tokenizer(folder)
-    splits = {split: _read_split(folder, split, task, tokenizer) for split in ("train", *task.scored)}
-    train = splits["train"]
+    train, *rest = (_read_split(folder, split, task, tokenizer) for split in ("train", *task.scored))
+    scored = dict(zip(task.scored, rest, strict=True))
+    kept = len(train.labels)
     if task.kind == "token-label":
-        ends = itertools.accumulate(len(words) for words in train.labels)
+        ends = itertools.accumulate(map(len, train.labels))
         kept = max(1, sum(end <= MOST_WORDS for end in ends))
-        train = _Split(train.texts[:kept], train.labels[:kept])
-    scored = {split: rows for split, rows in splits.items() if split != "train"}
-    predicted = learn_and_predict(
-        task, train.texts, train.labels, {split: rows.texts for split, rows in scored.items()}
-    )
-    majority = _majority(task, splits["train"].labels)
+    asked = {split: rows.texts for split, rows in scored.items()}
+    predicted = learn_and_predict(task, train.texts[:kept], train.labels[:kept], asked)
+    targets = _flat(task, train.labels)
+    usual = float(np.mean(targets)) if task.kind == "regression" else Counter(targets).most_common(1)[0][0]
+    constant = {split: _in_rows(task, itertools.repeat(usual), texts) for split, texts in asked.items()}
     return Baselines(
-        {
-            split: score(task, rows.labels, _in_rows(task, predicted[split], rows.labels))
-            for split, rows in scored.items()
-        },
-        {
-            split: score(task, rows.labels, _in_rows(task, [majority] * len(_targets(task, rows.labels)), rows.labels))
-            for split, rows in scored.items()
-        },
+        *({name: score(task, scored[name].labels, found[name]) for name in scored} for found in (predicted, constant))
     )
 
 
-def _majority(task: Task, labels: Sequence) -> object:
-    """What the majority class says of a row of the matrix."""
-    targets = _targets(task, labels)
-    return float(np.mean(targets)) if task.kind == "regression" else Counter(targets).most_common(1)[0][0]
-
-
-def learn_and_predict(
-    task: Task, texts: Sequence[Sequence[str]], labels: Sequence, asked: Mapping[str, Sequence[Sequence[str]]]
-) -> dict[str, list]:
-    """What the baseline says of texts, by split: a label per text; of token labels one per word, in one list.
+def learn_and_predict(task: Task, texts: Texts, labels: Sequence, asked: Mapping[str, Texts]) -> dict[str, list]:
+    """What the baseline says of texts, by split: the label of each, as ``score`` takes it.
 
     Args:
         task: its kind and its classes.
-        texts: to learn from, one or two per row; of token labels, the words of each row.
+        texts: to learn from.
         labels: of each, as ``score`` takes them.
         asked: the texts of each split.
     """
     features = _Features(task, texts)
     matrices = {split: features.of(rows) for split, rows in asked.items()}
-    matrix = features.of(texts)
+    targets, classes = _flat(task, labels), MultiLabelBinarizer(classes=task.classes)
+    if task.kind == "multi-label":
+        targets = classes.fit_transform(targets)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of a strength that is then not the best
         warnings.filterwarnings("ignore", "Label .* is present in all training examples|Label not .* is present")
-        strength = _best_strength(task, matrix, labels)
-        return {split: _predict(task, strength, matrix, labels, matrices[split]) for split in matrices}
+        model = _learned(task, features.of(texts), targets, labels, classes)
+        found = {split: model.predict(matrix) for split, matrix in matrices.items()}
+    return {split: _in_rows(task, _named(task, found[split], classes), asked[split]) for split in found}
 
 
 def _read_split(folder: Path, split: str, task: Task, tokenizer: Tokenizer) -> _Split:
     names = ["input0", "input1"] if (folder / "input1").is_dir() else ["input0"]
     columns = [_items(folder / name / split) for name in names]
+    if task.kind == "token-label":
+        return _read_words(folder, split, columns[0], tokenizer)
+    texts = list(zip(*map(tokenizer.decode, columns), strict=True))
     if task.kind == "regression":
         numbers = (folder / "label" / f"{split}.label").read_text(encoding="utf-8").split()
-        labels: list = [float(number) * task.scale for number in numbers]
-    else:
-        dictionary = load_dictionary(folder / "label" / DICTIONARY_FILE)
-        items = _items(folder / "label" / split)
-        if task.kind == "token-label":
-            starts = [np.flatnonzero(item[:-1] != dictionary.pad()) for item in items]
-            labels = [
-                tuple(dictionary[label] for label in item[places]) for item, places in zip(items, starts, strict=True)
-            ]
-            rows = zip(columns[0], starts, strict=True)
-            return _Split([tokenizer.decode(np.split(ids[:-1], places[1:])) for ids, places in rows], labels)
-        labels = [tuple(dictionary[label] for label in item[:-1]) for item in items]
-        if task.kind == "single-label":
-            labels = [label for (label,) in labels]
-    return _Split([list(row) for row in zip(*map(tokenizer.decode, columns), strict=True)], labels)
+        return _Split(texts, [float(number) * task.scale for number in numbers])
+    dictionary = load_dictionary(folder / "label" / DICTIONARY_FILE)
+    labels = [tuple(dictionary[label] for label in item[:-1]) for item in _items(folder / "label" / split)]
+    return _Split(texts, labels if task.kind == "multi-label" else [label for (label,) in labels])
+
+
+def _read_words(folder: Path, split: str, rows: Sequence[np.ndarray], tokenizer: Tokenizer) -> _Split:
+    """Token labels: the words of each row, and as many labels."""
+    dictionary = load_dictionary(folder / "label" / DICTIONARY_FILE)
+    texts, labels = [], []
+    for ids, item in zip(rows, _items(folder / "label" / split), strict=True):
+        starts = np.flatnonzero(item[:-1] != dictionary.pad())
+        texts.append(tokenizer.decode(np.split(ids[:-1], starts[1:])))
+        labels.append(tuple(dictionary[label] for label in item[starts]))
+    return _Split(texts, labels)
 
 
 def _items(prefix: Path) -> list[np.ndarray]:
@@ -157,16 +154,16 @@ def _items(prefix: Path) -> list[np.ndarray]:
 class _Features:
     """Texts as rows of a sparse matrix, (rows, features), or words, (words, features)."""
 
-    def __init__(self, task: Task, texts: Sequence[Sequence[str]]) -> None:
-        self._task = task
+    def __init__(self, task: Task, texts: Texts) -> None:
+        self._of_words = task.kind == "token-label"
         self._vectorizer = TfidfVectorizer(
             ngram_range=(1, 2), sublinear_tf=True, token_pattern=TOKEN, min_df=2 if len(texts) >= MANY_ROWS else 1
         )
-        if task.kind != "token-label":
+        if not self._of_words:
             self._vectorizer.fit(itertools.chain.from_iterable(texts))
 
-    def of(self, texts: Sequence[Sequence[str]]) -> csr_matrix:
-        if self._task.kind == "token-label":
+    def of(self, texts: Texts) -> csr_matrix:
+        if self._of_words:
             hasher = FeatureHasher(HASHED, input_type="string", alternate_sign=False)
             return hasher.transform(itertools.chain.from_iterable(map(_word_features, texts)))
         parts = [self._vectorizer.transform(column) for column in zip(*texts, strict=True)]
@@ -188,51 +185,61 @@ def _word_features(words: Sequence[str]) -> Iterator[list[str]]:
         yield [*near, *pairs, f"shape={shape[:8]}", f"begin={low[place][:3]}", f"end={low[place][-3:]}", "bias"]
 
 
-def _targets(task: Task, labels: Sequence) -> list:
+def _flat(task: Task, labels: Sequence) -> list:
     """A label per row of the matrix."""
     return list(itertools.chain.from_iterable(labels)) if task.kind == "token-label" else list(labels)
 
 
-def _in_rows(task: Task, predictions: Sequence, like: Sequence) -> list:
-    """Predictions, one per row of the matrix, as labels of texts: for token labels as many in a tuple as `like` has."""
+def _in_rows(task: Task, flat: Iterable, texts: Sequence) -> list:
+    """Labels, one per row of the matrix, as labels of texts: for token labels a tuple with one per word."""
+    flat = iter(flat)
     if task.kind != "token-label":
-        return list(predictions)
-    remaining = iter(predictions)
-    return [tuple(itertools.islice(remaining, len(row))) for row in like]
+        return list(itertools.islice(flat, len(texts)))
+    return [tuple(itertools.islice(flat, len(words))) for words in texts]
 
 
-def _best_strength(task: Task, matrix: csr_matrix, labels: Sequence) -> float:
-    """That of STRENGTHS with the best mean of the headline metrics over FOLDS of train."""
+def _named(task: Task, outputs: np.ndarray, classes: MultiLabelBinarizer) -> list:
+    """What a model gives as labels, one per row of the matrix."""
+    return classes.inverse_transform(outputs) if task.kind == "multi-label" else outputs.tolist()
+
+
+def _learned(
+    task: Task, matrix: csr_matrix, targets: Sequence, labels: Sequence, classes: MultiLabelBinarizer
+) -> BaseEstimator:
+    """The model that has learned the targets, one per row of the matrix, with the best strength.
+
+    That is the one with the best mean of the headline metrics over FOLDS of train.
+    """
+    if task.kind in ("single-label", "token-label") and len(set(targets)) == 1:
+        return DummyClassifier().fit(matrix, targets)
+    model, grid = _model(task)
+    lengths = [len(row) if task.kind == "token-label" else 1 for row in labels]
+    text_of = np.repeat(np.arange(len(lengths)), lengths)  # of each row of the matrix, the number of its text
+
+    def headline(wanted: np.ndarray, outputs: np.ndarray, text_of: np.ndarray) -> float:
+        texts = np.split(text_of, np.flatnonzero(np.diff(text_of)) + 1)
+        found = score(task, *(_in_rows(task, _named(task, part, classes), texts) for part in (wanted, outputs)))
+        return float(np.mean([found[name] for name in task.headline]))
+
     most = MOST_SENTENCES if task.kind == "token-label" else MOST_ROWS
     rows = np.random.default_rng(1).permutation(len(labels))[:most]
-    if len(rows) < FOLDS:
-        return 1.0
-    lengths = [len(row) if task.kind == "token-label" else 1 for row in labels]
-    places = np.split(np.arange(matrix.shape[0]), np.cumsum(lengths)[:-1])  # of each text, its rows of the matrix
-    means = []
-    for strength in STRENGTHS:
-        scores = []
-        for fold in range(FOLDS):
-            held, kept = rows[fold::FOLDS], np.delete(rows, np.s_[fold::FOLDS])
-            held_places, kept_places = (np.concatenate([places[row] for row in part]) for part in (held, kept))
-            known, wanted = ([labels[row] for row in part] for part in (kept, held))
-            predicted = _predict(task, strength, matrix[kept_places], known, matrix[held_places])
-            found = score(task, wanted, _in_rows(task, predicted, wanted))
-            scores.append(np.mean([found[name] for name in task.headline]))
-        means.append(np.mean(scores))
-    return STRENGTHS[int(np.argmax(means))]
+    if len(rows) >= FOLDS:
+        places = np.split(np.arange(len(text_of)), np.cumsum(lengths)[:-1])  # of each text, its rows of the matrix
+        parts = [(np.delete(rows, np.s_[fold::FOLDS]), rows[fold::FOLDS]) for fold in range(FOLDS)]
+        folds = [[np.concatenate([places[row] for row in part]) for part in pair] for pair in parts]
+        with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitFailedWarning)  # a fold of one class fails alike at every strength
+            scoring = make_scorer(headline).set_score_request(text_of=True)
+            search = GridSearchCV(model, grid, scoring=scoring, cv=folds, refit=False, error_score=0.0)
+            model.set_params(**search.fit(matrix, np.asarray(targets), text_of=text_of).best_params_)
+    return model.fit(matrix, targets)
 
 
-def _predict(task: Task, strength: float, known: csr_matrix, labels: Sequence, asked: csr_matrix) -> list:
-    """What is learned from the rows of `known` and their labels says of the rows of `asked`."""
-    targets = _targets(task, labels)
+def _model(task: Task) -> tuple[BaseEstimator, dict[str, list[float]]]:
+    """What learns the targets of a task, and the values of its parameter for STRENGTHS."""
     if task.kind == "regression":
-        return Ridge(alpha=1 / strength, solver="sparse_cg").fit(known, targets).predict(asked).tolist()
-    svm = LinearSVC(C=strength, tol=TOLERANCE, random_state=1)
+        return Ridge(solver="sparse_cg"), {"alpha": [1 / strength for strength in STRENGTHS]}
+    svm = LinearSVC(tol=TOLERANCE, random_state=1)
     if task.kind == "multi-label":
-        classes = MultiLabelBinarizer(classes=task.classes)
-        model = OneVsRestClassifier(svm).fit(known, classes.fit_transform(targets))
-        return classes.inverse_transform(model.predict(asked))
-    if len(set(targets)) == 1:
-        return targets[:1] * asked.shape[0]
-    return svm.fit(known, targets).predict(asked).tolist()
+        return OneVsRestClassifier(svm), {"estimator__C": list(STRENGTHS)}
+    return svm, {"C": list(STRENGTHS)}

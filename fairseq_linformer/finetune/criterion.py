@@ -7,7 +7,6 @@ ranks' lists of them.
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from ..data.targets import CUT, usual_class
-from ..data.tasks import Task
+from ..data.task_record import Task
 from ..errors import check
 from .metrics import METRICS, SCORE, score
 
@@ -165,18 +164,14 @@ class TextPredictionCriterion(FairseqCriterion):
 
     def _named(self, rows: Tensor) -> tuple[list, list]:
         """The targets and predictions as ``METRICS`` reads them."""
-        kind, names = self.record.kind, self.record.classes
-        targets, predictions = (found.tolist() for found in self._targets_and_predictions(rows))
-        if kind == "multi-label":
-            return [_marked(row, names) for row in targets], [_marked(row, names) for row in predictions]
-        if kind == "regression":
-            return [value for (value,) in targets], [value for (value,) in predictions]
-        targets, predictions = ([names[int(number)] for (number,) in found] for found in (targets, predictions))
-        if kind == "single-label":
-            return targets, predictions
-        begins = [*rows[:, -1].nonzero()[:, 0].tolist(), len(rows)]
-        spans = [slice(*pair) for pair in itertools.pairwise(begins)]
-        return [tuple(targets[span]) for span in spans], [tuple(predictions[span]) for span in spans]
+        parts = self._targets_and_predictions(rows)
+        if self.record.kind == "token-label":
+            begins = rows[:, -1].nonzero()[1:, 0].tolist()
+            lists = [[list_of.tolist() for list_of in part.flatten().tensor_split(begins)] for part in parts]
+        else:
+            lists = [part.tolist() for part in parts]
+        targets, predictions = ([self.record.label(numbers) for numbers in part] for part in lists)
+        return targets, predictions
 
     def _targets_and_predictions(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The columns of either, (rows, columns)."""
@@ -231,10 +226,6 @@ def classes_of_words(logits: Tensor, targets: Tensor, places: Tensor, usual: int
 def tags(logits: Tensor, places: Tensor, usual: int) -> Tensor:
     """The class of each word, (…, words), of logits (…, n, classes) and places (…, words); `usual` where it was cut."""
     return logits.argmax(dim=-1).gather(-1, places.clamp(min=0)).where(places != CUT, usual)
-
-
-def _marked(row: Sequence[float], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(itertools.compress(names, row))
 
 
 def beside_other_ranks(rows: Tensor) -> Tensor:

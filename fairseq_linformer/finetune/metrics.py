@@ -17,7 +17,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from ..config import ResolvedConfig
-from ..data.tasks import TASKS, Task
+from ..data.task_record import Task
+from ..data.tasks import TASKS
 from ..errors import UserError
 
 # Of predicted scores, as a share of the targets': those of a model that says the same of every row differ by rounding.

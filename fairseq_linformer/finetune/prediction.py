@@ -15,9 +15,9 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from torch import Tensor
 from tqdm import tqdm
 
-from ..data.prepare.labelled import Example, encode_columns, encode_words
+from ..data.prepare.examples import Example, encode_columns, encode_words
 from ..data.targets import CUT, UNKNOWN, moved, usual_class
-from ..data.tasks import Task
+from ..data.task_record import Task
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
 from ..errors import UserError
@@ -179,8 +179,7 @@ class Predictor:
                 yield Prediction(self._score(score), {})
         elif self.record.kind == "multi-label":
             for row, marks in zip(logits.sigmoid().tolist(), chosen(logits).tolist(), strict=True):
-                labels = tuple(itertools.compress(self.labels, marks))
-                yield Prediction(labels, dict(zip(self.labels, row, strict=True)))
+                yield Prediction(self.record.label(marks), dict(zip(self.labels, row, strict=True)))
         else:
             for row in logits.softmax(dim=1).tolist():
                 probabilities = dict(zip(self.labels, row, strict=True))
@@ -194,12 +193,8 @@ class Predictor:
 
     def _target(self, target: Tensor) -> Any:
         """The label of a row in the form of a prediction's."""
-        if self.record.kind == "regression":
-            return self._score(float(target[0]))
-        if self.record.kind == "multi-label":
-            return tuple(itertools.compress(self.labels, target.tolist()))
-        names = tuple(self.labels[number] for number in target.tolist())
-        return names if self.record.kind == "token-label" else names[0]
+        label = self.record.label(target.tolist())
+        return self._score(label) if self.record.kind == "regression" else label
 
     def _score(self, number: float) -> str:
         return str(np.float32(number * self.record.scale))  # in no more digits than the model has

@@ -7,26 +7,25 @@ what it scored.
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
 
 from ..config import ResolvedConfig
-from ..data.tasks import SUMMARY_FILE, TASKS, Task, read_summary
+from ..data.summary import SUMMARY_FILE, read_summary
+from ..data.tasks import TASKS
 from ..errors import UserError
-from ..system.digests import digest_file, digest_folder
+from ..system.digests import digest_folder
 from ..system.files import leaves_folder, write_whole
 from ..system.markdown import cell
 from ..system.state import read_state
 from ..training.commands import FINE_TUNING
 from ..training.launch import RUN_FILE, read_run
-from ..training.provenance import Provenance
-from .metrics import METRICS, SCORE, is_at_chance, paper_score, value_of
+from .metrics import METRICS, is_at_chance, paper_score
+from .scored_runs import Result, Setting, TaskRun, read_scores
 
 RESULTS_FILE = "results.json"
-SCORES_FILE = "scores.json"  # in a run's folder: its metrics, and what made them
-PREDICTIONS = "predictions-{}.tsv"  # likewise, of a split
 BASELINE_FILE = "baseline.json"  # in the folder of a task's runs: what no neural network reaches on the same data
 AT_CHANCE = (
     "† At chance: no more than two standard errors above the majority class (the commonest label of train, or the mean "
@@ -50,62 +49,12 @@ class _Runs(TypedDict):
     runs: list[_RunRow]
 
 
-class _Scores(TypedDict):
-    """What a run's folder keeps of its metrics."""
-
-    made_by: dict[str, str | None]
-    predictions: dict[str, str]
-    scores: dict[str, dict[str, float]]
-
-
 class _Baseline(TypedDict):
     """Metrics by split of TF-IDF and of the majority class, and the digest of the data's folder that they are of."""
 
     data: str
     scores: dict[str, dict[str, float]]
     majority: dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What may differ between the runs of a task, beside the seed."""
-
-    rate: float
-    batch_size: int
-
-    def __str__(self) -> str:
-        return f"lr{self.rate}-batch{self.batch_size}"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training, where it lies, and the metric that chooses its checkpoint (``metrics.value_of``)."""
-
-    task: Task
-    seed: int
-    setting: Setting
-    updates: int
-    folder: Path
-    metric: str = SCORE
-
-
-@dataclass
-class Result:
-    """A run's metrics by split, ``{"valid": {"accuracy": 93.2}}``; `error` instead where there are none.
-
-    `made` says what the run is made of, where its folder does, and `rows` how many rows its data has by split.
-    """
-
-    run: Run
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    error: str = ""
-    made: Provenance | None = None
-    rows: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def value(self) -> float:
-        """By which settings and runs are chosen; minus infinity where there are no scores."""
-        return value_of(self.run.metric, self.run.task, self.scores)
 
 
 def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> list[dict[str, Any]]:
@@ -173,38 +122,15 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
         UserError: they are damaged.
     """
     if not (out / RESULTS_FILE).is_file():
-        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
-    best: dict[str, tuple[float, Path]] = {}
-    for run in read_state(out / RESULTS_FILE, _Runs)["runs"]:
+        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: linformer finetune writes it there")
+    best: dict[str, Path] = {}
+    runs = read_state(out / RESULTS_FILE, _Runs)["runs"]
+    for run in sorted(runs, key=lambda run: -math.inf if run["score"] is None else run["score"], reverse=True):
         if leaves_folder(run["folder"]):
             raise UserError(f"{out / RESULTS_FILE} is damaged: the run {run['folder']!r} lies outside of its folder")
-        if run["score"] is not None and (run["task"] not in best or run["score"] > best[run["task"]][0]):
-            best[run["task"]] = run["score"], out / run["folder"] / "checkpoint_best.pt"
-    return {task: checkpoint for task, (_, checkpoint) in best.items()}
-
-
-def write_scores(folder: Path, made: Provenance, scores: Mapping[str, Mapping[str, float]]) -> None:
-    """Keeps the scores of a run in its folder, with what made them and the predictions that they were computed from."""
-    content = {"made_by": made.digests(), "predictions": _predictions(folder, scores), "scores": scores}
-    write_whole(folder / SCORES_FILE, json.dumps(content, indent=1) + "\n")
-
-
-def read_scores(folder: Path, made: Provenance, task: Task) -> dict[str, dict[str, float]] | None:
-    """The scores in a run's folder; None where there are none of that run, or its predictions are not those scored."""
-    try:
-        content = read_state(folder / SCORES_FILE, _Scores)
-        digests = _predictions(folder, content["scores"])
-    except (OSError, ValueError):  # none, or damaged: they are computed again
-        return None
-    whole = content["scores"].keys() == task.scored.keys()
-    named = all(metrics.keys() == {*task.metrics} for metrics in content["scores"].values())
-    valid = content["made_by"] == made.digests() and digests == content["predictions"]
-    return content["scores"] if whole and named and valid else None
-
-
-def _predictions(folder: Path, splits: Iterable[str]) -> dict[str, str]:
-    """The digests of the files that the scores of these splits are computed from."""
-    return {file.name: digest_file(file) for file in (folder / PREDICTIONS.format(split) for split in splits)}
+        if run["score"] is not None:
+            best.setdefault(run["task"], out / run["folder"] / "checkpoint_best.pt")
+    return best
 
 
 def keep_baseline(folder: Path, data: Path) -> None:
@@ -242,7 +168,7 @@ def _find_runs(out: Path, checkpoint: str) -> list[Result]:
         task, rows = summary.task, {split: counts.examples for split, counts in summary.splits.items()}
         setting = Setting(options["optimization.lr"][0], options["dataset.batch_size"])
         seed, updates = options["common.seed"], options["optimization.max_update"]
-        run = Run(task, seed, setting, updates, folder, options["checkpoint.best_checkpoint_metric"])
+        run = TaskRun(task, seed, setting, updates, folder, options["checkpoint.best_checkpoint_metric"])
         scores = read_scores(folder, made, task) if state.complete else None
         found.append(Result(run, scores or {}, "" if scores else "not complete: repeat its command", made, rows))
     return found

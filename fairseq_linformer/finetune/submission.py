@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.tasks import TASKS, Task, read_summary
+from ..data.summary import read_summary
+from ..data.task_record import Task
+from ..data.tasks import TASKS
+from ..data.text import decoded
 from ..errors import UserError
 
 HEADER = "index\tprediction"
@@ -62,10 +65,7 @@ def check_submission(folder: Path) -> None:
 
 def _check_file(path: Path) -> None:
     task = TASKS[FILES[path.name][0]]
-    try:
-        text = path.read_bytes().decode()  # with the ends of lines as they are
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error})") from error
+    text = decoded(path.read_bytes(), str(path))  # with the ends of lines as they are
     header, *rows = text.removesuffix("\n").split("\n")
     if header != HEADER:
         raise UserError(f"{path}: the header is {header!r}, it must be {HEADER!r}")

@@ -11,7 +11,8 @@ from huggingface_hub import ModelCardData
 from ..checkpoints.origins import carried_origins
 from ..checkpoints.resuming import updates_of_training
 from ..config import ResolvedConfig, architecture_options
-from ..finetune.results import RESULTS_FILE, SCORES_FILE
+from ..finetune.results import RESULTS_FILE
+from ..finetune.scored_runs import SCORES_FILE
 from ..system.markdown import cell, fenced
 from ..training.commands import command_line
 

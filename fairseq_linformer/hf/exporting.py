@@ -22,7 +22,7 @@ from ..architecture import PROJECTION_OPTIONS
 from ..attention import get_attention
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..config import ResolvedConfig
-from ..data.tasks import Task
+from ..data.task_record import Task
 from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_tokenizer
 from ..errors import UserError
 from ..finetune.prediction import record_of

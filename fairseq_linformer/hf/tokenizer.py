@@ -18,7 +18,7 @@ from fairseq.tokenizer import tokenize_line
 from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 
-from ..data.prepare.labelled import Example, encode_words
+from ..data.prepare.examples import Example, encode_words
 from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, GPT2Tokenizer, Tokenizer
 from ..errors import UserError, check
 from .normalizer import SPACE, normalizer_of

@@ -20,8 +20,9 @@ from omegaconf import II, open_dict
 
 from ..data.batches import DescribedBatches
 from ..data.epochs import SharedEpochDataset
+from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.targets import MultiHotDataset, WordTargetDataset
-from ..data.tasks import KINDS, SUMMARY_FILE, Task, check_label, label_names, own_task, read_summary
+from ..data.task_record import KINDS, Task, check_label, label_names, own_task
 from ..data.tokenizer import DICTIONARY_FILE
 from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check

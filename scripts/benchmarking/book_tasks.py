@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from fairseq_linformer.checkpoints.reading import find_tokenizer
-from fairseq_linformer.data.prepare.reading import find_files, read_chunks
+from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_linformer.errors import check
 

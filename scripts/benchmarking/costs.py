@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.finetune.runner import read_recipe, recipe_name
+from fairseq_linformer.finetune.tuning import read_recipe
+from fairseq_linformer.training.commands import recipe_name
 from fairseq_linformer.training.configuration import compose_configuration
 
 from .presets import preset_overrides

@@ -11,7 +11,7 @@ import torch
 
 import fairseq_linformer
 from fairseq_linformer.config import ResolvedConfig
-from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.finetune import baseline
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.system.state import read_state

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_linformer.analysis.analyze import analyze
-from fairseq_linformer.data.prepare.labelled import Example
+from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.system.digests import digest_file

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from benchmarking import recall, recall_comparison
-from benchmarking.recall import FIRST, TEST_SEED, Task, Trainer, configure
+from benchmarking.recall import FIRST, Task, Trainer, configure
 from benchmarking.recall_comparison import VARIANTS, RecallComparison, Recalled, as_table, compare_recall, frontier
+from benchmarking.small_model import TEST_SEED
 from recall import comparisons, parse_arguments
 
 from fairseq_linformer.attention import ATTENTIONS

@@ -16,8 +16,9 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 from fairseq_linformer.cli import prepare_glue
-from fairseq_linformer.finetune.results import Result, Run, Setting, as_table, summarise
-from fairseq_linformer.finetune.runner import find_folder, read_recipe, read_task
+from fairseq_linformer.finetune.results import as_table, summarise
+from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun
+from fairseq_linformer.finetune.tuning import find_folder, read_recipe, read_task
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.launch import recipe_name
 from tests.helpers.inputs import write_official
@@ -27,7 +28,7 @@ prepare_glue.main(["--source", "source", "--tasks", "SICK", "--tokenizer", sys.a
 task = read_task(find_folder(Path("data"), "sick"))
 recipe = read_recipe(recipe_name(task.name))
 print("RECIPE", recipe["optimization"]["max_update"], recipe["dataset"]["batch_size"], recipe["optimizer"]["adam_eps"])
-result = Result(Run(task, 1, Setting(2e-5, 16), 2813, Path()), {"valid": {"accuracy": 80.0, "macro_f1": 70.0},
+result = Result(TaskRun(task, 1, Setting(2e-5, 16), 2813, Path()), {"valid": {"accuracy": 80.0, "macro_f1": 70.0},
     "test": {"accuracy": 60.0, "macro_f1": 50.0}})
 print("VALUE", result.value)
 print(as_table(summarise([result], resolve_config(Namespace(encoder_layers=1), 16), Path())))

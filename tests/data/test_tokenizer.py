@@ -10,13 +10,8 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
-from fairseq_linformer.data.tokenizer import (
-    GPT2Tokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-    load_tokenizer,
-    train_sentencepiece,
-)
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer, load_tokenizer
 from tests.helpers.inputs import gpt2_files
 
 RANDOM = np.random.default_rng(0)

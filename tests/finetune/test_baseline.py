@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.tasks import own_task
-from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.finetune.baseline import baselines
 
 TEXT = "the film was long and its music loud yet people in row seven liked it very much then"

@@ -15,9 +15,10 @@ from fairseq.logging import metrics
 from sklearn.metrics import accuracy_score, f1_score
 from torch import nn
 
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.targets import CUT, NO_WORD
-from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import criterion as criterion_module

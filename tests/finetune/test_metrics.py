@@ -7,7 +7,8 @@ import pytest
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.config import ResolvedConfig
-from fairseq_linformer.data.tasks import KINDS, TASKS, own_task
+from fairseq_linformer.data.task_record import KINDS, own_task
+from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.metrics import METRICS, PAPER, PAPER_ROWS, paper_score, score
 
 TARGETS = ["1", "0", "1", "1", "0", "0", "1", "0", "1"]

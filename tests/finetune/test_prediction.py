@@ -21,8 +21,10 @@ from fairseq.data import data_utils
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.cli import predict
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.tasks import TASKS, own_task
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import prediction

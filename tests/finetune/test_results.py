@@ -8,21 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, SplitCounts, Summary, own_task
+from fairseq_linformer.data.summary import SUMMARY_FILE, SplitCounts, Summary
+from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.metrics import is_at_chance
-from fairseq_linformer.finetune.results import (
-    BASELINE_FILE,
-    SCORES_FILE,
-    Result,
-    Run,
-    Setting,
-    as_table,
-    best_checkpoints,
-    read_scores,
-    summarise,
-    write_results,
-    write_scores,
-)
+from fairseq_linformer.finetune.results import BASELINE_FILE, as_table, best_checkpoints, summarise, write_results
+from fairseq_linformer.finetune.scored_runs import SCORES_FILE, Result, Setting, TaskRun, read_scores, write_scores
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.commands import FINE_TUNING
 from fairseq_linformer.training.launch import RUN_FILE
@@ -90,7 +81,7 @@ MODEL = resolve_config(Namespace(encoder_layers=1), 16)
 
 
 def result_of(task, scores, seed=1, metric="score", made=None):
-    return Result(Run(task, seed, Setting(0.01, 16), 6, Path("run"), metric), scores, made=made)
+    return Result(TaskRun(task, seed, Setting(0.01, 16), 6, Path("run"), metric), scores, made=made)
 
 
 def test_dev_sets_have_their_names(tmp_path):

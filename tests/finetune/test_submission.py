@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.tasks import TASKS, own_task
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.submission import FILES, check_submission, check_test_set, write_submission_file
 from tests.helpers.inputs import Numbers
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 
 from fairseq_linformer import hf
 from fairseq_linformer.cli import export_onnx
-from fairseq_linformer.data.prepare.labelled import Example
+from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.hf.exporting import export
 from tests.helpers.exports import write_fine_tuned, write_vocabulary

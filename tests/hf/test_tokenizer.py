@@ -10,7 +10,8 @@ import sentencepiece
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer, train_sentencepiece
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.data.truncation import kept_tokens
 from fairseq_linformer.errors import UserError
 

@@ -15,11 +15,11 @@ from fairseq.data import Dictionary
 
 from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, fingerprint
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
-from fairseq_linformer.data.prepare.labelled import Example
-from fairseq_linformer.data.prepare.reading import read_chunks
-from fairseq_linformer.data.prepare.rows import read_rows
+from fairseq_linformer.data.prepare.table_formats import read_rows
+from fairseq_linformer.data.prepare.text_files import read_chunks
 from fairseq_linformer.data.tokenizer import (
     DICTIONARY_FILE,
     SENTENCEPIECE_FILE,

@@ -22,7 +22,7 @@ from fairseq_linformer.checkpoints.resuming import read_progress
 from fairseq_linformer.checkpoints.vocabulary import fingerprint
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
-from fairseq_linformer.finetune.runner import check_override
+from fairseq_linformer.finetune.overrides import check_override
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.commands import override
 

@@ -12,8 +12,10 @@ from benchmarking.runner import Benchmark
 from benchmarking.suites import Plan
 
 from fairseq_linformer.data.prepare.glue import SOURCES
-from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, read_summary
-from fairseq_linformer.finetune.results import RESULTS_FILE, SCORES_FILE, best_checkpoints, write_results, write_scores
+from fairseq_linformer.data.summary import SUMMARY_FILE, read_summary
+from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.finetune.results import RESULTS_FILE, best_checkpoints, write_results
+from fairseq_linformer.finetune.scored_runs import SCORES_FILE, write_scores
 from fairseq_linformer.finetune.submission import check_submission
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.system.files import write_whole

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow
 from pyarrow import ipc, parquet
 
-from fairseq_linformer.data.prepare.labelled import write_labelled
-from fairseq_linformer.data.prepare.rows import DELIMITERS
-from fairseq_linformer.data.prepare.table import Columns, own_data
-from fairseq_linformer.data.prepare.tables import read_table
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.prepare.own_data import Columns, own_data
+from fairseq_linformer.data.prepare.table_files import read_table
+from fairseq_linformer.data.prepare.table_formats import DELIMITERS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 

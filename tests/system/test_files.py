@@ -16,8 +16,8 @@ from benchmarking.variants import Comparison
 from fairseq_linformer.cli.prepare_glue import prepare_glue
 from fairseq_linformer.cli.prepare_imdb import prepare_imdb
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.prepare.labelled import write_labelled
-from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.system import files as staging
 from fairseq_linformer.system.files import check_data_path, check_path, staged_folder
 

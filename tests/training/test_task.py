@@ -17,9 +17,10 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.targets import CUT, NO_WORD, UNKNOWN
-from fairseq_linformer.data.tasks import own_task
+from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.truncation import METHODS, kept_tokens
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
@@ -403,7 +404,7 @@ def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(kind, corpus, tm
         gpt2_files(tmp_path)
         text = tmp_path / "text.txt"
         text.write_text(sentences(200, seed=1))
-        prepare_corpus([text], [text], tmp_path / "data", gpt2_bpe=tmp_path, workers=1)
+        prepare_corpus([text], [text], tmp_path / "data", tokenizer=tmp_path, workers=1)
         corpus = tmp_path / "data"
     config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.2, "mask_whole_words": True, "seed": 1}
     config |= {"sample_break_mode": "none", "tokens_per_sample": 64}

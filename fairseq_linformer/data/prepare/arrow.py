@@ -1,6 +1,6 @@
 """Reads a file of Parquet or Arrow, checks what it holds, and writes it to the standard output as an Arrow stream.
 
-``tables.py`` runs this file in a process of its own, because a damaged table can end the process that reads it. It
+``table_files.py`` runs this file in a process of its own, because a damaged table can end the process that reads it. It
 imports nothing of this package, whose imports take seconds.
 """
 

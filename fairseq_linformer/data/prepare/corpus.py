@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from fairseq.data import Dictionary
 from tqdm import tqdm
 
 from ...errors import UserError, naming
@@ -31,14 +31,14 @@ from ..tokenizer import (
     GPT2Tokenizer,
     SentencePieceTokenizer,
     Tokenizer,
-    Unknown,
-    check_vocab_size,
     dictionary_in,
     load_tokenizer,
-    train_sentencepiece,
 )
+from ..unknown_pieces import Unknown
 from .encoding import Encoded, chunk_encoder
-from .reading import Chunk, LineSample, find_files, read_chunks
+from .line_sample import LineSample
+from .text_files import Chunk, find_files, read_chunks
+from .vocabulary_training import check_vocab_size, train_sentencepiece
 
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
@@ -70,14 +70,19 @@ class SplitReport:
         self.lines += len(chunk.lines) - blank
         self.bytes += chunk.bytes_read
 
+    def __str__(self) -> str:
+        return (
+            f"{self.documents:,} documents, {self.lines:,} lines, {self.tokens:,} tokens, "
+            f"{self.unknown / self.tokens:.3%} unknown"
+        )
+
 
 def prepare_corpus(
     train: Sequence[Path],
     valid: Sequence[Path],
     out: Path,
     *,
-    spm: Path | None = None,
-    gpt2_bpe: Path | None = None,
+    tokenizer: Path | None = None,
     vocab_size: int | None = None,
     cover_letters: bool = False,
     sample_characters: int | None = None,
@@ -86,17 +91,15 @@ def prepare_corpus(
 ) -> Unknown:
     """Makes the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
 
-    An item of the dataset is a line and </s>. The end of a document is an item of only </s>, as fairseq-preprocess
-    stores a blank line. `out` appears when it is complete; until then the work is in `out`.partial, which a later run
-    replaces.
+    An item of the dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess
+    stores a blank line. `out` appears when it is complete; until then the work is in `out`.partial.
 
     Args:
         train: text files (plain, .gz, .xz), folders of them, or "-" for standard input.
         valid: the same, for validation; empty for none.
         out: the folder; it must not exist, or be empty.
-        spm: the tokenizer to use: whatever ``load_tokenizer`` takes.
-        gpt2_bpe: or a folder with encoder.json, vocab.bpe and perhaps dict.txt.
-        vocab_size: pieces of the vocabulary that is trained where neither is given (default DEFAULT_VOCAB_SIZE).
+        tokenizer: whatever ``load_tokenizer`` takes, or a folder with GPT-2's files alone; None to train a vocabulary.
+        vocab_size: pieces of the vocabulary that is trained (default DEFAULT_VOCAB_SIZE).
         cover_letters: as in ``train_sentencepiece``.
         sample_characters: of `train`, at most, to train the vocabulary on (default DEFAULT_SAMPLE_CHARACTERS).
         seed: of that sample, at least 0.
@@ -112,63 +115,56 @@ def prepare_corpus(
     started = time.monotonic()
     check_data_path(out)
     workers = available_cores() if workers is None else workers
-    if not 1 <= workers <= MOST_WORKERS:
-        raise UserError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")
-    if [*train, *valid].count(STANDARD_INPUT) > 1:
-        raise UserError("standard input (-) is named more than once among train and valid: it can be read only once")
+    _check_sources([*train, *valid], workers)
     options = {"vocab-size": vocab_size, "cover-letters": cover_letters or None, "sample-characters": sample_characters}
-    given = _given_tokenizer(spm, gpt2_bpe, options)
+    _check_training(tokenizer, options)
+    used = None if tokenizer is None else _given_tokenizer(tokenizer)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
-    out = out.resolve()
-    with staged_folder(out, REPORT_FILE) as (folder, report_file):
+    with staged_folder(out.resolve(), REPORT_FILE) as (folder, report_file):
         files = {split: _found(names, folder) for split, names in (("train", train), ("valid", valid)) if names}
         print("text files:", ", ".join(f"{len(found):,} {USE[split]}" for split, found in files.items()), flush=True)
         with naming(str(folder / _SPOOL_FILE), "standard input"):
-            reports = {
-                split: _survey(found, sample if split == "train" and not given else None)
-                for split, found in files.items()
-            }
-        if given:
-            given.save(folder)
-        tokenizer = given or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE, cover_letters)
-        unknown = Unknown()
-        counts = _write_dataset(files, tokenizer, folder, workers, reports, unknown.characters)
+            reports = {split: _survey(files[split], None if used or split == "valid" else sample) for split in files}
+        if used:
+            used.save(folder)
+        used = used or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE, cover_letters)
+        unknown, counts = _write_dataset(files, used, folder, workers, reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
     _print_summary(reports, counts, time.monotonic() - started)
-    for split, report in reports.items():
-        unknown.add(split, report.tokens, report.unknown)
     return unknown
 
 
-def _given_tokenizer(
-    spm: Path | None, gpt2_bpe: Path | None, training_options: Mapping[str, int | None]
-) -> Tokenizer | None:
-    """The tokenizer that the user names, None if one is to be trained."""
-    if spm is not None and gpt2_bpe is not None:
-        raise UserError(f"spm {spm} and gpt2-bpe {gpt2_bpe}: give one tokenizer, not two")
-    given = spm or gpt2_bpe
-    for name, value in training_options.items():
-        if value is not None and given is not None:
-            raise UserError(f"{name} {value}: is for training a vocabulary, but that of {given} is used")
+def _check_sources(names: Sequence[Path], workers: int) -> None:
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UserError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")
+    if names.count(STANDARD_INPUT) > 1:
+        raise UserError("standard input (-) is named more than once among train and valid: it can be read only once")
+
+
+def _check_training(tokenizer: Path | None, options: Mapping[str, Any]) -> None:
+    """Refuses options of the vocabulary's training, by name, that are too small, or given with a tokenizer."""
+    for name, value in options.items():
+        if value is not None and tokenizer is not None:
+            raise UserError(f"{name} {value}: is for training a vocabulary, but that of {tokenizer} is used")
         if value is not None and value < 1:
             raise UserError(f"{name} {value}: must be at least 1")
-    if training_options["vocab-size"] is not None:
-        check_vocab_size("vocab-size", training_options["vocab-size"])
-    if spm is not None:
-        return load_tokenizer(spm)
-    if gpt2_bpe is not None:
-        return GPT2Tokenizer(gpt2_bpe / ENCODER_FILE, gpt2_bpe / MERGES_FILE, dictionary_in(gpt2_bpe))
-    return None
+    if options["vocab-size"] is not None:
+        check_vocab_size("vocab-size", options["vocab-size"])
+
+
+def _given_tokenizer(place: Path) -> Tokenizer:
+    """The tokenizer of a place; GPT-2's files make one without dict.txt, too."""
+    encoder, merges = place / ENCODER_FILE, place / MERGES_FILE
+    return GPT2Tokenizer(encoder, merges, dictionary_in(place)) if encoder.is_file() else load_tokenizer(place)
 
 
 def _found(names: Sequence[Path], folder: Path) -> list[Path]:
     """The text files of one split. Standard input is first written to a file, as the text is read twice."""
-    if STANDARD_INPUT not in names:
-        return find_files(names)
     spool = folder / _SPOOL_FILE
-    with spool.open("wb") as stream:
-        shutil.copyfileobj(sys.stdin.buffer, stream)
+    if STANDARD_INPUT in names:
+        with spool.open("wb") as stream:
+            shutil.copyfileobj(sys.stdin.buffer, stream)
     return find_files(spool if name == STANDARD_INPUT else name for name in names)
 
 
@@ -178,13 +174,11 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
     Raises:
         UserError: as ``read_chunks``.
     """
-    report = SplitReport()
-    last_line = ""
+    report, last_line = SplitReport(), ""
     with tqdm(desc="checking the text", unit="B", unit_scale=True, disable=None) as progress:
         for chunk in read_chunks(files):
             report.add_text(chunk)
-            if chunk.lines:
-                last_line = chunk.lines[-1]
+            last_line = chunk.lines[-1] if chunk.lines else last_line
             if sample is not None:
                 sample.add(chunk.lines)
             progress.update(chunk.bytes_read)
@@ -202,37 +196,38 @@ def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_
 
 
 def _write_dataset(
-    files: dict[str, list[Path]],
+    files: Mapping[str, Sequence[Path]],
     tokenizer: Tokenizer,
     folder: Path,
     workers: int,
-    reports: dict[str, SplitReport],
-    lacking: Counter[str],
-) -> dict[str, np.ndarray]:
-    """Second pass: writes both splits, and dict.txt with the counts of train.
-
-    Counts the tokens in `reports`, and in `lacking` the characters that the vocabulary lacks.
+    reports: Mapping[str, SplitReport],
+) -> tuple[Unknown, dict[str, np.ndarray]]:
+    """Second pass: writes both splits, and dict.txt with the counts of train. Counts the tokens in `reports`.
 
     Returns:
-        How often each id occurs, by split, int64, (V,).
+        What the vocabulary lacks, and how often each id occurs, by split, int64, (V,).
     """
-    _save_dictionary(tokenizer.dictionary, folder)  # the workers read it
-    size = len(tokenizer.dictionary)
-    counts = {}
+    dictionary, unknown, counts = tokenizer.dictionary, Unknown(), {}
+    dictionary.save(str(folder / DICTIONARY_FILE))  # the workers read it
     with chunk_encoder(tokenizer, folder, workers) as encode:
         for split, report in reports.items():
-            counts[split] = _write_split(folder / split, size, encode(read_chunks(files[split])), report.bytes, lacking)
-            report.tokens = int(counts[split].sum())
-            report.unknown = int(counts[split][tokenizer.dictionary.unk()])
-    tokenizer.dictionary.count = counts["train"].tolist()
-    _save_dictionary(tokenizer.dictionary, folder)
-    return counts
+            encoded = encode(read_chunks(files[split]))
+            counts[split] = _write_split(folder / split, len(dictionary), encoded, report.bytes, unknown.characters)
+            report.tokens, report.unknown = int(counts[split].sum()), int(counts[split][dictionary.unk()])
+            unknown.add(split, report.tokens, report.unknown)
+    dictionary.count = counts["train"].tolist()
+    dictionary.save(str(folder / DICTIONARY_FILE))
+    return unknown, counts
 
 
 def _write_split(
     prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int, lacking: Counter[str]
 ) -> np.ndarray:
-    """Writes a split's .bin and .idx. Returns how often each id occurs: int64, (vocab_size,)."""
+    """Writes a split's .bin and .idx, and adds to `lacking` the characters that the vocabulary lacks.
+
+    Returns:
+        How often each id occurs: int64, (vocab_size,).
+    """
     counts = np.zeros(vocab_size, dtype=np.int64)
     with (
         IndexedWriter(prefix, vocab_size) as writer,
@@ -246,22 +241,9 @@ def _write_split(
     return counts
 
 
-def _save_dictionary(dictionary: Dictionary, folder: Path) -> None:
-    with (folder / DICTIONARY_FILE).open("w", encoding="utf-8") as stream:
-        dictionary.save(stream)
-
-
-def print_split(split: str, report: SplitReport) -> None:
-    """What a split holds."""
-    print(
-        f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
-        f"{report.unknown / report.tokens:.3%} unknown"
-    )
-
-
-def _print_summary(reports: dict[str, SplitReport], counts: dict[str, np.ndarray], seconds: float) -> None:
+def _print_summary(reports: Mapping[str, SplitReport], counts: Mapping[str, np.ndarray], seconds: float) -> None:
     for split, report in reports.items():
-        print_split(split, report)
+        print(f"{split}: {report}")
     if "valid" in counts:
         level = unigram_perplexity(counts["train"], counts["valid"])
         print(f"perplexity of valid by token frequencies alone: {level:.1f}")

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ...errors import UserError
-from .labelled import Example
+from .examples import Example
 
 STANDARD_LIBRARY = "standard library"
 # Tests, other roots inside this one, and vendored packages.

@@ -15,7 +15,7 @@ from fairseq.data.indexed_dataset import best_fitting_int_dtype
 
 from ...system.processes import end_with_parent
 from ..tokenizer import Tokenizer, load_tokenizer
-from .reading import Chunk
+from .text_files import Chunk
 
 
 class Items(NamedTuple):

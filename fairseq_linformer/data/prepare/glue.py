@@ -1,6 +1,6 @@
 """The nine tasks of GLUE and its diagnostic set AX, from the files of the official downloads (gluebenchmark.com).
 
-``data.tasks`` has their files, columns and classes. Fields are separated by tabs, and quotes are text. Labels keep
+``data/tasks.py`` has their files, columns and classes. Fields are separated by tabs, and quotes are text. Labels keep
 their official values, which a submission to the benchmark needs. STS-B's scores, 0 to 5, are divided by 5
 (``Task.scale``), as in RoBERTa's recipe.
 """
@@ -10,11 +10,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from ...errors import UserError, naming
-from ..tasks import TASKS, Source, SourceFile, Task, letters_of
-from .labelled import Example
-from .sources import Rows, SourceSplit, as_folder, download, is_address, unpack
+from ..task_record import Source, SourceFile, Task, letters_of
+from ..tasks import TASKS
+from .examples import Example
+from .sources import SourceSplit, as_folder, download, is_address, unpack
+from .table_formats import tsv_rows
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
 ROW_BYTES = 1_000_000  # far above the longest official row; a file without line ends would fill the memory
@@ -52,40 +55,31 @@ def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
         raise FileNotFoundError(f"{source} holds no folder {task}")
     if missing := [file.name for file in SOURCES[task].files.values() if not (folder / file.name).is_file()]:
         raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}")
-    splits = {}
-    for split, file in SOURCES[task].files.items():
-        rows = Rows()
-        splits[split] = SourceSplit(_read(folder / file.name, file, TASKS[task], rows), file.rows, rows=rows)
-    return splits
+    return {
+        split: SourceSplit(_read(folder / file.name, file, TASKS[task]), file.rows)
+        for split, file in SOURCES[task].files.items()
+    }
 
 
-def _read(path: Path, file: SourceFile, task: Task, rows: Rows) -> Iterator[Example]:
+def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example | None]:
     source = SOURCES[task.name]
-    places = [file.columns.index(column) for column in source.texts]
-    label_place = file.columns.index(source.label) if source.label in file.columns else None
-    with path.open("rb") as lines:  # in bytes only \n ends a line: a carriage return inside a text is text
-        for number, line in enumerate(iter(lambda: lines.readline(ROW_BYTES + 1), b""), 1):
-            where = f"{path}, line {number}"
-            if len(line) > ROW_BYTES:
-                raise UserError(f"{where}: has more than {ROW_BYTES:,} bytes, which no row of GLUE has")
-            try:
-                fields = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{where}: not UTF-8 ({error})") from error
-            if len(fields) != len(file.columns):
-                if source.skips_broken and number > 1:
-                    rows.broken += 1
-                    continue
-                expected = f"{len(file.columns)} tab-separated fields ({', '.join(file.columns)})"
-                raise UserError(f"{where}: {len(fields)} instead of {expected}: {line[:100]!r}")
-            if number == 1 and file.header:
-                if tuple(fields) != file.columns:
-                    raise UserError(f"{where}: the header is {fields}, expected {list(file.columns)}")
+    options = {"header": file.header, "skips_broken": source.skips_broken}
+    with path.open("rb") as lines:
+        for row in tsv_rows(_short_lines(lines, path), str(path), file.columns, **options):
+            if row is None:
+                yield None
                 continue
-            label = None if label_place is None else _label(fields[label_place], task, where)
-            rows.labels[label] += 1
-            texts = [fields[place] for place in places]
-            yield Example(texts[0], label, texts[1] if len(texts) > 1 else None, where)
+            label = _label(str(row.value(source.label)), task, row.where) if source.label in file.columns else None
+            text, *second = map(row.plain_text, source.texts)
+            yield Example(text, label, second[0] if second else None, row.where)
+
+
+def _short_lines(lines: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of a file: in bytes only \\n ends one, a carriage return inside a text is text."""
+    for number, line in enumerate(iter(lambda: lines.readline(ROW_BYTES + 1), b""), 1):
+        if len(line) > ROW_BYTES:
+            raise UserError(f"{path}, line {number}: has more than {ROW_BYTES:,} bytes, which no row of GLUE has")
+        yield line
 
 
 def _label(value: str, task: Task, where: str) -> str:

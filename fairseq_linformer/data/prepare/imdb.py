@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import UserError
-from .labelled import Example
-from .sources import Rows, SourceSplit, as_folder, download, is_address
+from ..text import decoded
+from .examples import Example
+from .sources import SourceSplit, as_folder, download, is_address
 
 LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
@@ -61,8 +62,7 @@ def read_imdb(folder: Path) -> dict[str, SourceSplit]:
     splits = {}
     for split, split_folder in SPLITS.items():
         reviews = {label: _reviews(root / split_folder / label_folder) for label_folder, label in LABELS.items()}
-        rows = Rows()
-        splits[split] = SourceSplit(_examples(reviews, rows), OFFICIAL_ROWS, official_even=True, rows=rows)
+        splits[split] = SourceSplit(_examples(reviews), OFFICIAL_ROWS, official_even=True)
     return splits
 
 
@@ -73,19 +73,14 @@ def _reviews(folder: Path) -> list[Path]:
     return reviews
 
 
-def _examples(reviews: Mapping[str, Sequence[Path]], rows: Rows) -> Iterator[Example]:
+def _examples(reviews: Mapping[str, Sequence[Path]]) -> Iterator[Example]:
     for label, files in reviews.items():
         for file in files:
-            text = LINE_BREAKS.sub(" ", _text(file))
-            rows.labels[label] += 1
-            yield Example(text, label, where=str(file))
+            yield Example(LINE_BREAKS.sub(" ", _text(file)), label, where=str(file))
 
 
 def _text(file: Path) -> str:
     size = file.stat().st_size
     if size > REVIEW_BYTES:  # a sparse member of a small archive may claim any size
         raise UserError(f"{file} has {size:,} bytes: a review has at most {REVIEW_BYTES:,}")
-    try:
-        return file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file}: not UTF-8 ({error})") from error
+    return decoded(file.read_bytes(), str(file))

@@ -17,7 +17,6 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -25,7 +24,7 @@ import pooch
 
 from ...errors import UserError, naming
 from ...system.files import leaves_folder
-from .labelled import Example
+from .examples import Example, Label
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
 
@@ -43,39 +42,39 @@ _DECOMPRESSORS: Mapping[bytes, Callable[[Path], Any]] = {
 _OF_THE_DISK = {errno.EACCES, errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS}  # rather than of the archive
 
 
-@dataclass
-class Rows:
-    """What was read of a split: rows by label, and the number of broken rows that were left out."""
-
-    labels: Counter[str | None] = field(default_factory=Counter)
-    broken: int = 0
-
-    @property
-    def read(self) -> int:
-        return sum(self.labels.values())
-
-
-@dataclass(frozen=True)
 class SourceSplit:
-    """The rows of a split, to be read once.
+    """The rows of a split, to be read once, and what was read of it.
+
+    Args:
+        rows: with None for each broken one.
 
     Attributes:
-        examples: the rows.
+        examples: the rows, without broken ones.
         official_rows: how many the official split has.
         official_even: whether it has the same number of rows per label.
-        rows: counts `examples` as they are read.
+        labels: how many rows were read with each.
+        broken: how many were left out.
     """
 
-    examples: Iterator[Example]
-    official_rows: int
-    official_even: bool = False
-    rows: Rows = field(default_factory=Rows)
+    def __init__(self, rows: Iterator[Example | None], official_rows: int, official_even: bool = False) -> None:
+        self.official_rows, self.official_even = official_rows, official_even
+        self.labels: Counter[Label | None] = Counter()
+        self.broken = 0
+        self.examples = self._counted(rows)
+
+    def _counted(self, rows: Iterator[Example | None]) -> Iterator[Example]:
+        for row in rows:
+            if row is None:
+                self.broken += 1
+            else:
+                self.labels[row.label] += 1
+                yield row
 
     def report(self, name: str) -> str:
         """One line: what was read, and what the official split has."""
-        read, broken = self.rows.read, self.rows.broken
-        uneven = self.official_even and len(set(self.rows.labels.values())) > 1
-        labels = [f"{count:,} {label}" for label, count in self.rows.labels.items()] if uneven else []
+        read, broken = self.labels.total(), self.broken
+        uneven = self.official_even and len(set(self.labels.values())) > 1
+        labels = [f"{count:,} {label}" for label, count in self.labels.items()] if uneven else []
         whole = read == self.official_rows and not uneven
         official = "as in the official data" if whole else f"officially {self.official_rows:,}"
         remarks = [official, *(["the same number per label"] if uneven else [])]
@@ -111,6 +110,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
         OSError: the disk is full, or cannot be read or written.
         UserError: as ``as_folder``.
     """
+    # Not by pooch's processors: they have no limit of size, and leave what they unpacked in the cache.
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
@@ -129,7 +129,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
                 _check_inside(archive, [member.name for member in members])
                 files = [member for member in members if member.isfile() and wanted(member.name)]
                 _check_size(archive, sum(member.size for member in files), UNPACKED_BYTES)
-                for member in files:  # not by extractall, which needs a filter: Python 3.10.12 and 3.11.4 brought it
+                for member in files:  # not by extractall: Debian 12's Python, 3.11.2, has no filters for it
                     path = folder / member.name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open("wb") as copy:

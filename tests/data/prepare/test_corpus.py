@@ -23,10 +23,12 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_cli import preprocess
 
 from fairseq_linformer.cli.prepare_corpus import main
-from fairseq_linformer.data.prepare import encoding, reading
+from fairseq_linformer.data.prepare import encoding, text_files
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.prepare.reading import LineSample, find_files, read_chunks
-from fairseq_linformer.data.tokenizer import load_tokenizer, train_sentencepiece
+from fairseq_linformer.data.prepare.line_sample import LineSample
+from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.system.processes import available_cores
 from fairseq_linformer.training.perplexity import perplexity_of_frequencies
 from tests.helpers import ROOT
@@ -89,8 +91,8 @@ def test_dataset_is_that_of_fairseq_preprocess(
     tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """Byte for byte, with many chunks, whose seams must not show."""
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=workers)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", 1000)
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=workers)
     encode = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(model))).encode
     for path in texts:
         lines = without_repeated_blanks(path.read_bytes().decode())
@@ -131,7 +133,7 @@ def test_documents(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "b.txt").write_text("mu\n\n")
     (tmp_path / "c.txt").write_text("et")
     files = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
-    prepare_corpus(files, files[:1], tmp_path / "out", spm=model, workers=1)
+    prepare_corpus(files, files[:1], tmp_path / "out", tokenizer=model, workers=1)
     tokenizer = load_tokenizer(tmp_path / "out")
     lines = ["the", "lim", "", "is", "", "mu", "", "et"]
     assert items(tmp_path / "out" / "train") == [[*ids.tolist(), 2] for ids in tokenizer.encode(lines)]
@@ -161,11 +163,11 @@ def test_fairseq_trains_on_the_folder(tmp_path: Path, texts: tuple[Path, Path]) 
 
 
 def test_dictionary_beside_a_model_keeps_its_ids(tmp_path: Path, texts: tuple[Path, Path], model: Path) -> None:
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "first", spm=model, workers=1)
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "first", tokenizer=model, workers=1)
     dictionary = tmp_path / "first" / "dict.txt"
     dictionary.write_text("".join(sorted(dictionary.read_text().splitlines(keepends=True))))
     spm = tmp_path / "first" / "sentencepiece.bpe.model"
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "second", spm=spm, workers=1)
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "second", tokenizer=spm, workers=1)
     assert (tmp_path / "second" / "dict.txt").read_text() == dictionary.read_text()
     assert contents(tmp_path / "second")["train.bin"] != contents(tmp_path / "first")["train.bin"]
 
@@ -176,7 +178,7 @@ def test_gpt2_with_more_than_65500_pieces(tmp_path: Path, texts: tuple[Path, Pat
     pieces = [*(f"filler {number}" for number in range(70_000)), *bytes_to_unicode().values()]
     (tmp_path / "encoder.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", gpt2_bpe=tmp_path, workers=2)
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=tmp_path, workers=2)
     lines = without_repeated_blanks(texts[0].read_bytes().decode())
     expected = [[*ids.tolist(), 2] for ids in load_tokenizer(tmp_path / "out").encode(lines)]
     assert items(tmp_path / "out" / "train") == expected
@@ -200,24 +202,24 @@ BAD_TEXTS: dict[str, tuple[bytes, str]] = {
 def test_text_that_cannot_be_used_is_named(
     tmp_path: Path, texts: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", 100)
     content, message = BAD_TEXTS[name]
     (tmp_path / name).write_bytes(content)
     for train, valid in (([texts[0], tmp_path / name], [texts[1]]), ([texts[0]], [tmp_path / name])):
         with pytest.raises(ValueError, match=message):
-            prepare_corpus(train, valid, tmp_path / "out", spm=model, workers=1)
+            prepare_corpus(train, valid, tmp_path / "out", tokenizer=model, workers=1)
     assert not list(tmp_path.glob("out*"))
 
 
 def test_a_line_too_long_for_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(reading, "LINE_BYTES", 100)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(text_files, "LINE_BYTES", 100)
     path = tmp_path / "a.txt.xz"
     path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 90))
-    assert sum(len(chunk.lines) for chunk in reading.read_chunks([path])) == 21
+    assert sum(len(chunk.lines) for chunk in text_files.read_chunks([path])) == 21
     path.write_bytes(lzma.compress(b"short\n" * 20 + b"x" * 200))
     with pytest.raises(ValueError, match=r"a\.txt\.xz: holds a line of more than 100 bytes"):
-        list(reading.read_chunks([path]))
+        list(text_files.read_chunks([path]))
 
 
 def test_names_that_are_no_text(tmp_path: Path, texts: tuple[Path, Path]) -> None:
@@ -235,7 +237,7 @@ def test_standard_input_is_called_so_in_errors(
     for text, message in ((b"", "holds no text"), (b"caf\xe9\n", "line 1 is not UTF-8")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
         with pytest.raises(ValueError, match=f"^standard input: {message}"):
-            prepare_corpus([texts[0]], [Path("-")], tmp_path / "out", spm=model, workers=1)
+            prepare_corpus([texts[0]], [Path("-")], tmp_path / "out", tokenizer=model, workers=1)
 
 
 def test_pipes_are_refused(tmp_path: Path) -> None:
@@ -271,9 +273,8 @@ def test_folders_are_searched_in_capitals_and_through_links(tmp_path: Path) -> N
         ({"workers": 0}, "workers 0: must be from 1 to 1024"),
         ({"workers": 10**9}, "workers 1000000000: must be from 1 to 1024"),
         ({"vocab_size": 99_999_999_999}, "vocab-size 99999999999: must be from 1 to 1,000,000"),
-        ({"spm": Path("a"), "gpt2_bpe": Path("b")}, "spm a and gpt2-bpe b: give one tokenizer"),
-        ({"spm": Path("a"), "vocab_size": 9}, "vocab-size 9: is for training a vocabulary, but that of a"),
-        ({"gpt2_bpe": Path("b"), "sample_characters": 9}, "sample-characters 9: is for training"),
+        ({"tokenizer": Path("a"), "vocab_size": 9}, "vocab-size 9: is for training a vocabulary, but that of a"),
+        ({"tokenizer": Path("b"), "sample_characters": 9}, "sample-characters 9: is for training"),
         ({"sample_characters": 0}, "sample-characters 0: must be at least 1"),
         ({"sample_characters": 100}, "sample of 100 characters: must be at least 2000"),
         ({"seed": -1}, "seed -1: must be at least 0"),
@@ -292,7 +293,7 @@ def test_options_that_cannot_work(
 
 def test_nothing_of_the_users_is_overwritten(tmp_path: Path, texts: tuple[Path, Path], model: Path) -> None:
     def prepare() -> None:
-        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=1)
+        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=1)
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
@@ -320,7 +321,7 @@ def test_killed_worker_is_an_error_that_says_so(
 ) -> None:
     monkeypatch.setattr(encoding, "encode_items", lambda tokenizer, lines: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(ChildProcessError, match="one of the 2 worker processes died"):
-        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=2)
+        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=2)
     assert not list(tmp_path.glob("out*"))
 
 
@@ -333,7 +334,7 @@ def test_a_terminated_worker_is_no_result(
     previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         with pytest.raises(ChildProcessError, match="one of the 2 worker processes died"):
-            prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", spm=model, workers=2)
+            prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=2)
     finally:
         signal.signal(signal.SIGTERM, previous)
 
@@ -349,7 +350,7 @@ def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, mod
     with subprocess.Popen([sys.executable, str(SCRIPT), *words[1:]], start_new_session=True) as process:
         wait_until(lambda: data.exists() and data.stat().st_size > 0)
         with pytest.raises(ValueError, match="another run is writing there"):
-            prepare_corpus([text], [text], tmp_path / "out", spm=model, workers=1)
+            prepare_corpus([text], [text], tmp_path / "out", tokenizer=model, workers=1)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     wait_until(lambda: not running_in_group(process.pid))
@@ -372,7 +373,7 @@ import resource, sys
 from pathlib import Path
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 train, valid, model, out = map(Path, sys.argv[1:])
-prepare_corpus([train], [valid], out, spm=model, workers=1)
+prepare_corpus([train], [valid], out, tokenizer=model, workers=1)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -19,8 +19,8 @@ import pytest
 
 from fairseq_linformer.cli import prepare_imdb
 from fairseq_linformer.data.prepare import sources
+from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.imdb import ARCHIVE, REVIEW_BYTES, imdb_folder, read_imdb
-from fairseq_linformer.data.prepare.labelled import Example
 from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run
 from tests.helpers.processes import served

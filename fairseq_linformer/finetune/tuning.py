@@ -16,10 +16,6 @@ computed from those files.
     OUT/results.json, OUT/results.md                             every run, and the table
 """
 
-import csv
-import io
-import itertools
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,24 +26,24 @@ from typing import Any
 from tqdm import tqdm
 
 from ..checkpoints.reading import checkpoint_file, data_folder, read_checkpoint
-from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
 from ..config import ResolvedConfig
-from ..data.tasks import SUMMARY_FILE, Task, letters_of, read_summary
+from ..data.summary import SUMMARY_FILE, read_summary
+from ..data.task_record import Task, letters_of
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.digests import digest_file
-from ..system.files import LOCK_FILE, check_data_path, check_path, lock, write_whole
+from ..system.files import LOCK_FILE, check_data_path, check_path, lock
 from ..training.commands import FINE_TUNING, override, recipe_name
 from ..training.configuration import compose_configuration
-from ..training.jobs import job_device, side_by_side
+from ..training.jobs import side_by_side
 from ..training.launch import Training
 from ..training.run_length import WARM_UP, updates_of
-from .metrics import METRICS, SCORE, score
+from .metrics import SCORE
 from .overrides import check_override
-from .prediction import Predictor
-from .results import PREDICTIONS, SCORES_FILE, Result, Run, Setting, keep_baseline, read_scores, write_scores
+from .results import keep_baseline
+from .scored_runs import Result, Setting, TaskRun, train_and_score
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +109,7 @@ class FineTuning:
             if self._folders.setdefault(task.name, folder) != folder:
                 raise UserError(f"{folder} and {self._folders[task.name]} are both the task {task.name}")
             self.records[task.name] = task
-        self.model = read_model(self.checkpoint, [*self._folders.values()])
+        self.model = read_model_config(self.checkpoint, [*self._folders.values()])
         self.digest = digest_file(self.checkpoint)
 
     def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> tuple[list[Result], list[Result]]:
@@ -126,22 +122,32 @@ class FineTuning:
             ValueError: an override does not fit; a folder holds a run with other settings, or of a checkpoint or data
                 of other content; another process is at work in the folder.
         """
-        for task, seed in itertools.product(self.records, self.seeds):
-            for setting in self._settings(task):
-                self._training(self._run(task, seed, setting)).check()
+        runs = [
+            self._run(task, seed, setting)
+            for seed in self.seeds
+            for task in self.records
+            for setting in self._settings(task)
+        ]
+        for run in runs:
+            self._training(run).check()
         self._take_folder()
         self._keep_baselines()
-        execute = partial(self._execute, jobs=jobs, launcher=launcher)
+        train = partial(self._train, jobs=jobs, launcher=launcher)
+        return self._tune(train) if self._several else (train(runs), [])
+
+    def _tune(self, train: Callable[[list[TaskRun]], list[Result]]) -> tuple[list[Result], list[Result]]:
+        """Tries every setting with the first seed, and trains the other seeds with the best one of each task."""
         first, *others = self.seeds
-        if not self._several():
-            runs = [self._run(task, seed, self._settings(task)[0]) for seed in self.seeds for task in self.records]
-            return execute(runs), []
-        grid = execute([self._run(task, first, setting) for task in self.records for setting in self._settings(task)])
-        chosen = {
-            name: _best([result for result in grid if result.run.task is task]) for name, task in self.records.items()
+        tried = train([self._run(task, first, setting) for task in self.records for setting in self._settings(task)])
+        best = {
+            name: max(
+                (result for result in tried if result.run.task is task),
+                key=lambda result: (not result.error, result.value),  # a failed one only where all failed
+            )
+            for name, task in self.records.items()
         }
-        rest = execute([self._run(task, seed, chosen[task].run.setting) for task in self.records for seed in others])
-        return [*chosen.values(), *rest], [result for result in grid if result not in chosen.values()]
+        rest = train([self._run(task, seed, best[task].run.setting) for task in self.records for seed in others])
+        return [*best.values(), *rest], [result for result in tried if result not in best.values()]
 
     def _take_folder(self) -> None:
         """Keeps other processes from writing results there as long as this one lives."""
@@ -156,6 +162,7 @@ class FineTuning:
             except (UserError, OSError) as error:  # the runs may do without
                 logger.warning(f"{name}: no baseline: {error}")
 
+    @property
     def _several(self) -> bool:
         """Whether there is more than one setting to choose from."""
         return len(self.rates) > 1 or len(self.batch_sizes) > 1
@@ -166,16 +173,16 @@ class FineTuning:
         batch_sizes = self.batch_sizes or [recipe["dataset"]["batch_size"]]
         return [Setting(rate, batch_size) for rate in rates for batch_size in batch_sizes]
 
-    def _run(self, task: str, seed: int, setting: Setting) -> Run:
+    def _run(self, task: str, seed: int, setting: Setting) -> TaskRun:
         """One run, which sees the training rows as often as the recipe has it, or `epochs` times."""
         recipe, epochs = read_recipe(recipe_name(task)), self._epochs(task)
         if epochs is None:
             rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
         else:
             rows = epochs * read_summary(self._folders[task]).splits["train"].examples
-        folder = self.out / task / (str(setting) if self._several() else "") / f"seed{seed}"
+        folder = self.out / task / (str(setting) if self._several else "") / f"seed{seed}"
         updates = updates_of(rows, setting.batch_size * self._batches_per_update(task))
-        return Run(self.records[task], seed, setting, updates, folder, self.metric or SCORE)
+        return TaskRun(self.records[task], seed, setting, updates, folder, self.metric or SCORE)
 
     def _batches_per_update(self, task: str) -> int:
         """Of all processes, and those whose gradients are summed."""
@@ -191,14 +198,14 @@ class FineTuning:
         length = read_recipe(recipe_name(task))["optimization"]
         return self.epochs or (None if length["max_update"] else length["max_epoch"])
 
-    def _training(self, run: Run) -> Training:
+    def _training(self, run: TaskRun) -> Training:
         """How a run is trained: always the same object, which holds what the run's files were when it was asked."""
         if run.folder not in self._trainings:
             overrides = tuple(self._overrides(run))
             self._trainings[run.folder] = Training(FINE_TUNING, overrides, run.folder, run.updates)
         return self._trainings[run.folder]
 
-    def _overrides(self, run: Run) -> Iterator[str]:
+    def _overrides(self, run: TaskRun) -> Iterator[str]:
         """What a run changes of the recipe; a longer or shorter one than there has its share of warm-up."""
         task = run.task.name
         recipe = read_recipe(recipe_name(task))
@@ -217,7 +224,7 @@ class FineTuning:
             yield f"checkpoint.best_checkpoint_metric={self.metric}"
         yield from self.overrides
 
-    def _execute(self, runs: Sequence[Run], jobs: int, launcher: Sequence[str]) -> list[Result]:
+    def _train(self, runs: Sequence[TaskRun], jobs: int, launcher: Sequence[str]) -> list[Result]:
         calls: list[Callable[[], Result]] = [
             partial(train_and_score, run, self._training(run), self._folders[run.task.name], launcher) for run in runs
         ]
@@ -266,7 +273,7 @@ def read_task(folder: Path) -> Task:
     return summary.task
 
 
-def read_model(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
+def read_model_config(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
     """The configuration of a checkpoint's model, whose vocabulary must be that of all prepared folders."""
     state = read_checkpoint(checkpoint)
     vocabulary = carried_fingerprint(state.get("task_state")) or _vocabulary_of_its_data(checkpoint, state["cfg"])
@@ -288,90 +295,3 @@ def _vocabulary_of_its_data(checkpoint: Path, cfg: Any) -> dict[str, str]:
         return fingerprint(load_dictionary(data / DICTIONARY_FILE), data)
     except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
         return {}
-
-
-def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence[str] = ()) -> Result:
-    """Trains a run to its end, predicts what is scored of `data` with its best checkpoint, and scores what was saved.
-
-    Raises:
-        OSError: the training failed.
-        ValueError: the metrics are not those that fairseq logged.
-    """
-    if not training.is_complete():
-        (run.folder / SCORES_FILE).unlink(missing_ok=True)  # of a training that is not there any more
-    run.folder.mkdir(parents=True, exist_ok=True)
-    write_whole(run.folder / SUMMARY_FILE, (data / SUMMARY_FILE).read_text(encoding="utf-8"))
-    log = training.run(launcher)
-    scores = read_scores(run.folder, training.provenance, run.task)
-    if scores is not None:
-        return Result(run, scores, made=training.provenance)
-    checkpoint = checkpoint_file(run.folder)
-    state = read_checkpoint(checkpoint)
-    predictor = Predictor(checkpoint, data, "cpu" if state["cfg"].common.cpu else job_device())
-    result = Result(run, _predict_and_score(run, predictor), made=training.provenance)
-    if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # in which fairseq validates, and this does not
-        check_log(result, log, updates_of_training(state))
-    write_scores(run.folder, training.provenance, result.scores)
-    return result
-
-
-def _predict_and_score(run: Run, predictor: Predictor) -> dict[str, dict[str, float]]:
-    scores = {}
-    for split in run.task.scored:
-        file = run.folder / PREDICTIONS.format(split)
-        write_predictions(predictor, split, file)
-        scores[split] = score(run.task, *read_predictions(run.task, file))
-    return scores
-
-
-def write_predictions(predictor: Predictor, split: str, file: Path) -> None:
-    """A line per row of the split: its label, the prediction, and the probability of each class.
-
-    Several classes, and the tags of words, are JSON lists; of words there are no probabilities.
-    """
-    predictions, targets = predictor.split(split)
-    table = io.StringIO()
-    writer = csv.writer(table, delimiter="\t", lineterminator="\n")
-    writer.writerow(["label", "prediction", *(predictions[0].probabilities if predictions else ())])
-    for prediction, target in zip(predictions, targets or (), strict=True):
-        writer.writerow([_cell(target), _cell(prediction.label), *prediction.probabilities.values()])
-    write_whole(file, table.getvalue())
-
-
-def _cell(label: str | Sequence[str]) -> str:
-    return label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
-
-
-def read_predictions(task: Task, file: Path) -> tuple[list, list]:
-    """The labels and the predictions of a file, as the task's metrics take them."""
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream, delimiter="\t"))
-    parse: Callable[[str], Any] = {"single-label": str, "regression": float}.get(
-        task.kind, lambda cell: tuple(json.loads(cell))
-    )
-    return [parse(row["label"]) for row in rows], [parse(row["prediction"]) for row in rows]
-
-
-def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> None:
-    """ValueError where a metric is not what fairseq logged after that update, to its rounding of one digit.
-
-    Ranks of nearly equal predictions, as of a weak model, may differ between batches: correlations have more room.
-    """
-    for split, scores in result.scores.items():
-        for name, value in scores.items():
-            logged = [
-                row[f"{split}_{name}"]
-                for row in log
-                if row.get(f"{split}_num_updates") == update and f"{split}_{name}" in row
-            ]
-            allowed = 0.1 if METRICS[name].of_scores else 0.0501
-            if logged and value != 0.0 and abs(logged[-1] - value) > allowed:  # 0: a correlation that there is none
-                raise UserError(
-                    f"{result.run.folder}: {split} {name} is {value:.2f} by the saved predictions, but fairseq logged "
-                    f"{logged[-1]} after {update} updates"
-                )
-
-
-def _best(results: Sequence[Result]) -> Result:
-    """The result with the highest value; a failed one only where all failed."""
-    return max(results, key=lambda result: (not result.error, result.value))

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from ...errors import UserError, check
-from ..tasks import KINDS, MOST_NAMED, Task, own_task
-from .labelled import Example, Label
-from .rows import Row
-from .splitting import quantile_bins, split_rows, text_key
+from ..task_record import KINDS, Task, own_task
+from ..text import first_of
+from .examples import Example, Label, names_of
+from .stratified_split import quantile_bins, split_rows, text_key
+from .table_formats import Row
 
 SPLITS = ("train", "valid", "test")
 RARE = 10  # rows of train: a class with fewer is named
@@ -100,16 +101,13 @@ def own_data(
             raise UserError(f"{split} would have no row ({counts}): give it a table of its own, or another --split")
     notes += _scores_notes(items) if kind == "regression" else _class_notes(items)
     splits = {split: [item.example for item in items[split]] for split in SPLITS if split in items}
-    task = _task(name, kind, items["train"])
+    if kind == "regression":
+        task = own_task(name, kind, scale=_highest(items["train"]))
+    else:
+        classes = {label for item in items["train"] for label in names_of(item.example.label)}
+        task = own_task(name, kind, sorted(classes))
     has_answers = any(example.label is not None for example in splits.get("test", ()))
     return OwnData(replace(task, test_sets={"test": "test"}) if has_answers else task, splits, notes)
-
-
-def _task(name: str, kind: str, train: Sequence[Item]) -> Task:
-    """The record, with the classes of train."""
-    if kind == "regression":
-        return own_task(name, kind, scale=_highest(train))
-    return own_task(name, kind, sorted({label for item in train for label in _names(item.example.label)}))
 
 
 def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[Item]:
@@ -212,8 +210,7 @@ def _described(no_numbers: Sequence[Item], items: Sequence[Item], column: str) -
     """Labels that are no numbers: the first, how many there are of which, and what to do."""
     first = no_numbers[0]
     labels = Counter(str(item.raw)[:100] for item in no_numbers)
-    listed = ", ".join(f"{label!r} in {number:,}" for label, number in labels.most_common(MOST_NAMED))
-    more = ", …" if len(labels) > MOST_NAMED else ""
+    listed = first_of([f"{label!r} in {number:,}" for label, number in labels.most_common()])
     remedies = []
     if any(_number(label) is None and _number(label.replace(",", ".", 1)) is not None for label in labels):
         remedies.append("write 3.5 for 3,5 and 1234 for 1,234, or give --separator , where several classes stand there")
@@ -221,7 +218,7 @@ def _described(no_numbers: Sequence[Item], items: Sequence[Item], column: str) -
         remedies.append("leave the cell of a missing value empty, and the row is left out, or fill it")
     return (
         f"{first.where}: {column} is {str(first.raw)[:100]!r}, which is no number, as in {len(no_numbers):,} of "
-        f"{len(items):,} rows ({listed}{more}): {'; '.join(remedies) or 'mend or remove these rows'}"
+        f"{len(items):,} rows ({listed}): {'; '.join(remedies) or 'mend or remove these rows'}"
     )
 
 
@@ -307,15 +304,11 @@ def _bonds(item: Item) -> list[Hashable]:
 def _divide(items: Sequence[Item], kind: str, fractions: Mapping[str, float], seed: int) -> dict[str, list[Item]]:
     if not items:
         return {split: [] for split in fractions}
-    labels = [_names(item.example.label) for item in items]
+    labels = [names_of(item.example.label) for item in items]
     if kind == "regression":
         labels = [(number,) for number in quantile_bins([float(str(item.example.label)) for item in items])]
     chosen = split_rows([_bonds(item) for item in items], labels, fractions, seed)
     return {split: [item for item, place in zip(items, chosen, strict=True) if place == split] for split in fractions}
-
-
-def _names(label: Label | None) -> tuple[str, ...]:
-    return () if label is None else (label,) if isinstance(label, str) else label
 
 
 def _highest(items: Sequence[Item]) -> float:
@@ -336,19 +329,18 @@ def _scores_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
 
 def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
     """Which classes are rare, and of multi-label rows how many have none."""
-    train = Counter(chain.from_iterable(_names(item.example.label) for item in items["train"]))
+    train = Counter(chain.from_iterable(names_of(item.example.label) for item in items["train"]))
     check("classes of train", len(train), len(train) > 1, "at least 2")
     for split, rows in items.items():
         for item in rows:
-            if unknown := set(_names(item.example.label)) - set(train):
+            if unknown := set(names_of(item.example.label)) - set(train):
                 raise UserError(f"{item.where}: label {min(unknown)!r} of {split} is not in train: {_some(train)}")
         if without := sum(item.example.label == () for item in rows):
             yield f"{split}: {without:,} rows have no class"
     if rare := {name: number for name, number in train.items() if number < RARE}:
         yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
     if misspelt := [f"{one!r} ({other!r}: {train[other]:,} rows)" for one, other in _misspelt(train)]:
-        listed = ", ".join(misspelt[:MOST_NAMED]) + (", …" if len(misspelt) > MOST_NAMED else "")
-        yield f"warning: labels in one row of train that may be others, misspelt: {listed}"
+        yield f"warning: labels in one row of train that may be others, misspelt: {first_of(misspelt)}"
 
 
 def _misspelt(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -370,5 +362,4 @@ def _differ_by_one(one: str, other: str) -> bool:
 def _some(counts: Mapping[str, int]) -> str:
     """The first names of some classes, the rarest first, with how often each stands in train."""
     names = sorted(counts, key=lambda name: (counts[name], name))
-    listed = ", ".join(f"{name} ({counts[name]:,})" for name in names[:MOST_NAMED])
-    return listed if len(names) <= MOST_NAMED else f"{listed}, …"
+    return first_of([f"{name} ({counts[name]:,})" for name in names])

@@ -11,9 +11,11 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
-from fairseq_linformer.data.prepare import labelled
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.tasks import Task, own_task, read_summary
+from fairseq_linformer.data.prepare import labelled_folder
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.summary import SUMMARY_FILE, read_summary
+from fairseq_linformer.data.task_record import Task, own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
 from fairseq_linformer.system.files import A_NAME
 
@@ -146,7 +148,7 @@ def test_counts_are_of_what_the_model_sees(tmp_path: Path, tokenizer: Tokenizer)
 def test_batches_leave_no_seam(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Example("good " * (1 + row % 5), f"label {row % 2}") for row in range(23)]
     write_labelled(tmp_path / "whole", CLASSES, {"train": iter(rows)}, tokenizer)
-    monkeypatch.setattr(labelled, "BATCH", 4)
+    monkeypatch.setattr(labelled_folder, "BATCH", 4)
     write_labelled(tmp_path / "pieces", CLASSES, {"train": iter(rows)}, tokenizer)
     assert files_below(tmp_path / "whole") == files_below(tmp_path / "pieces")
     with pytest.raises(ValueError, match="split train, row 24: the text is empty"):
@@ -256,7 +258,7 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer
     left = tmp_path / "out.partial"
     (left / "label").mkdir(parents=True)
     (left / "label" / "old.bin").write_text("stale")
-    (left / labelled.SUMMARY_FILE).touch()
+    (left / SUMMARY_FILE).touch()
     write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
     assert not left.exists()
     assert not (tmp_path / "out/label/old.bin").exists()

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from fairseq_linformer.data.prepare import tables
-from fairseq_linformer.data.prepare.rows import Row
-from fairseq_linformer.data.prepare.table import Columns, own_data
-from fairseq_linformer.data.prepare.tables import read_table
+from fairseq_linformer.data.prepare import table_files
+from fairseq_linformer.data.prepare.own_data import Columns, own_data
+from fairseq_linformer.data.prepare.table_files import read_table
+from fairseq_linformer.data.prepare.table_formats import Row
 from fairseq_linformer.errors import UserError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -69,7 +69,7 @@ def test_a_reader_that_crashes_is_survived(tmp_path, monkeypatch):
     crash = tmp_path / "crash"
     crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
     crash.chmod(0o755)
-    monkeypatch.setattr(tables.sys, "executable", str(crash))
+    monkeypatch.setattr(table_files.sys, "executable", str(crash))
     with pytest.raises(UserError, match=r"x\.parquet: not Parquet that can be read \(reading it ended with SIGSEGV\)"):
         read(tmp_path / "x.parquet")
 

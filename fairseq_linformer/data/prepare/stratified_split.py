@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from .labelled import Example
+from .examples import Example
 
 BINS = 10  # of scores: rows of a tenth of them are divided as those of a class
 

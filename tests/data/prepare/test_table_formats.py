@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from fairseq_linformer.data.prepare.labelled import Example
-from fairseq_linformer.data.prepare.rows import read_rows
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.table_formats import read_rows
 
 
 def texts_of(content: bytes, kind: str, *names: str) -> list[tuple[str, ...]]:
@@ -106,7 +106,7 @@ def test_rows_are_read_as_they_are_consumed() -> None:
         ("csv", b'text,b\nx,1\n"y,2\nz,3\n', r"^FILE, line 3: not CSV \(unexpected end of data\)$"),
         ("csv", b'text,b\n"x" y,1\n', "^FILE, line 2: not CSV"),
         ("csv", b"text,b\nx\xff,1\n", "^FILE, line 2: not UTF-8"),
-        ("tsv", b"text\tb\nx\ty\nx\n", "^FILE, line 3: 1 fields between tabs, but the header has 2$"),
+        ("tsv", b"text\tb\nx\ty\nx\n", "^FILE, line 3: 1 fields between tabs, but the file has 2 columns: text, b$"),
         ("tsv", b"text\tb\nx\ty\tz\n", "^FILE, line 2: 3 fields between tabs"),
         ("tsv", b"text\tb\n\nx\ty\n", "^FILE, line 2: 1 fields between tabs"),
         ("jsonl", b'{"text": "x"}\n\n', r"^FILE, line 2: not JSON \(Expecting value, at character 1\)$"),

@@ -17,20 +17,17 @@ from hydra.utils import instantiate
 
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.cli import finetune
+from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import SOURCES
-from fairseq_linformer.data.prepare.labelled import Example, write_labelled
-from fairseq_linformer.data.tasks import TASKS, own_task
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
-from fairseq_linformer.finetune import runner as finetuning
-from fairseq_linformer.finetune.results import Result, Run, Setting, write_results
-from fairseq_linformer.finetune.runner import (
-    FineTuning,
-    check_log,
-    find_folder,
-    read_recipe,
-    read_task,
-    train_and_score,
-)
+from fairseq_linformer.finetune import scored_runs
+from fairseq_linformer.finetune import tuning as tuning_module
+from fairseq_linformer.finetune.results import write_results
+from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun, check_log, train_and_score
+from fairseq_linformer.finetune.tuning import FineTuning, find_folder, read_recipe, read_task
 from fairseq_linformer.system.digests import digest_folder
 from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch as running
@@ -232,7 +229,7 @@ def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypat
             raise RuntimeError("out of memory")
         return Result(run, {"valid": {"accuracy": figures[run.setting.rate] + run.seed}})
 
-    monkeypatch.setattr(finetuning, "train_and_score", train_and_score)
+    monkeypatch.setattr(tuning_module, "train_and_score", train_and_score)
     checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
     tuning = FineTuning(checkpoint, pretrained / "tasks", tmp_path, ["sst_2"], [5, 6, 7], tuple(figures))
     results, search = tuning.run()
@@ -242,7 +239,7 @@ def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypat
 
 
 def test_figures_that_are_not_fairseqs_are_an_error():
-    run_of = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, Path("f"))
+    run_of = TaskRun(TASKS["SST-2"], 1, Setting(1, 1), 1, Path("f"))
     result = Result(run_of, {"valid": {"accuracy": 80.04}})
     log = [{"valid_num_updates": 5, "valid_accuracy": 70.0}, {"valid_num_updates": 10, "valid_accuracy": 80.0}]
     check_log(result, log, 10)
@@ -263,11 +260,11 @@ def test_a_run_is_scored_where_it_was_trained(on_cpu, device, pretrained, tmp_pa
     checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
     (tmp_path / "checkpoint_best.pt").write_bytes(checkpoint.read_bytes())
     state = {"cfg": SimpleNamespace(common=SimpleNamespace(cpu=on_cpu))}
-    monkeypatch.setattr(finetuning, "read_checkpoint", lambda file: state)
-    monkeypatch.setattr(finetuning, "job_device", lambda: "cuda:1")
-    monkeypatch.setattr(finetuning, "Predictor", predictor)
+    monkeypatch.setattr(scored_runs, "read_checkpoint", lambda file: state)
+    monkeypatch.setattr(scored_runs, "job_device", lambda: "cuda:1")
+    monkeypatch.setattr(scored_runs, "Predictor", predictor)
     training = SimpleNamespace(is_complete=lambda: True, run=lambda launcher: [], provenance=None)
-    run_of = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, tmp_path)
+    run_of = TaskRun(TASKS["SST-2"], 1, Setting(1, 1), 1, tmp_path)
     with pytest.raises(Scored, match=f"^{device}$"):
         train_and_score(run_of, training, pretrained / "tasks/SST-2")
 
@@ -360,12 +357,12 @@ def test_scores_that_are_not_fairseqs_stay_refused(moved, monkeypatch):
     """A repeated command checks again; without the defect it goes on, with new predictions and no new training."""
     folder = moved / "runs/finetune/SST-2/seed1"
     (folder / "scores.json").unlink()
-    real = finetuning.score
-    monkeypatch.setattr(finetuning, "score", lambda *words: {name: value - 3 for name, value in real(*words).items()})
+    real = scored_runs.score
+    monkeypatch.setattr(scored_runs, "score", lambda *words: {name: value - 3 for name, value in real(*words).items()})
     for _ in range(2):
         assert "by the saved predictions, but fairseq logged" in tune(moved, ["sst_2"], [1, 2])[0][3]
         assert (folder / "predictions-valid.tsv").is_file() and not (folder / "scores.json").is_file()
-    monkeypatch.setattr(finetuning, "score", real)
+    monkeypatch.setattr(scored_runs, "score", real)
     assert tune(moved, ["sst_2"], [1, 2]) == DONE
 
 
@@ -386,7 +383,7 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
         raise OSError("enough")
 
     barrier = threading.Barrier(2)
-    monkeypatch.setattr(finetuning, "Predictor", predictor)
+    monkeypatch.setattr(scored_runs, "Predictor", predictor)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     folder = moved / "runs/finetune/SST-2"
     for seed in (1, 2):

@@ -10,11 +10,11 @@ from itertools import chain
 
 from ...errors import UserError
 from ...system.state import parse_json
-from .labelled import Example
+from ..text import MOST_NAMED, decoded, first_of
+from .examples import Example
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
 DELIMITERS = ",;\t"  # of CSV: which of them, its header says; a TSV that quotes its cells is a CSV with tabs
-MOST_NAMED = 10  # rows in a message
 UNIVERSAL_COLUMNS = 10  # of CoNLL-U (universaldependencies.org/format.html)
 UNIVERSAL_RANGE = re.compile(r"\d+[-.]\d+")  # its numbers of what is no word: a contraction's range, an elided word
 
@@ -74,9 +74,6 @@ class Row:
         raise UserError(f"{self.where}: {column} is a list of words, it must be text")
 
 
-Lines = Iterator[tuple[str, str]]  # where a line stands, and the line with its end
-
-
 def read_rows(
     lines: Iterable[bytes], kind: str, source: str, text: str = "text", second: str | None = None
 ) -> Iterator[Example]:
@@ -103,10 +100,10 @@ def check_filled(lines: Iterable[bytes], kind: str, source: str, text: str = "te
     rows = read_rows(lines, kind, source, text, second)
     empty = (row.where for row in rows if not ("".join(row.text) + (row.second or "")).strip())
     if blank := [where.removeprefix(f"{source}, ") for where in empty]:
-        more = f" and {len(blank) - MOST_NAMED:,} more" if len(blank) > MOST_NAMED else ""
+        named = first_of(blank, f" and {len(blank) - MOST_NAMED:,} more")
         raise UserError(
-            f"{source}: {len(blank):,} of the texts are empty ({', '.join(blank[:MOST_NAMED])}{more}): predictions "
-            "are a row per text, so fill or remove them"
+            f"{source}: {len(blank):,} of the texts are empty ({named}): predictions are a row per text, so fill or "
+            "remove them"
         )
 
 
@@ -125,45 +122,70 @@ def parse_rows(lines: Iterable[bytes], kind: str, source: str) -> Iterator[Row]:
     Raises:
         UserError: a line that is not UTF-8, or not what the format says.
     """
-    return FORMATS[kind](_decoded(lines, source), source)
+    return FORMATS[kind](lines, source)
 
 
-def _decoded(lines: Iterable[bytes], source: str) -> Lines:
+def _decoded(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:
+    """Where each line stands, and the line with its end."""
     for number, line in enumerate(lines, 1):
         where = f"{source}, line {number}"
-        try:
-            yield where, line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{where}: not UTF-8 ({error})") from error
+        yield where, decoded(line, where, mark=number == 1)
 
 
-def _txt(lines: Lines, source: str) -> Iterator[Row]:
-    for where, line in lines:
+def _txt(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    for where, line in _decoded(lines, source):
         yield Row(where, ("text",), (line.rstrip("\r\n"),))
 
 
-def _tsv(lines: Lines, source: str) -> Iterator[Row]:
-    header: list[str] = []
-    above = ""
-    for where, line in lines:
+def tsv_rows(
+    lines: Iterable[bytes],
+    source: str,
+    columns: Sequence[str] | None = None,
+    *,
+    header: bool = True,
+    skips_broken: bool = False,
+) -> Iterator[Row | None]:
+    """The rows of a file with tabs between its fields, in which quotes are text.
+
+    Args:
+        lines, source: as for ``parse_rows``.
+        columns: their names, which a header must have; None for whichever it has.
+        header: whether the first line names the columns.
+        skips_broken: whether None stands for a row with another number of fields, which is an error otherwise.
+
+    Raises:
+        UserError: a line is not UTF-8, or not what the arguments say.
+    """
+    names, above = columns or (), ""
+    for number, (where, line) in enumerate(_decoded(lines, source), 1):
         fields = line.rstrip("\r\n").split("\t")
-        if not header:
-            header, above = fields, where
-        elif len(fields) != len(header):
-            raise UserError(f"{where}: {len(fields)} fields between tabs, but the header has {len(header)}")
+        if number == 1 and header:
+            if columns is not None and fields != list(columns):
+                raise UserError(f"{where}: the header is {fields}, it must be {list(columns)}")
+            names, above = fields, where
+        elif len(fields) == len(names):
+            yield Row(where, names, fields, above)
+        elif skips_broken:
+            yield None
         else:
-            yield Row(where, header, fields, above)
+            named = f"the file has {len(names)} columns: {', '.join(names)}"
+            raise UserError(f"{where}: {len(fields)} fields between tabs, but {named}")
 
 
-def _csv(lines: Lines, source: str) -> Iterator[Row]:
+def _tsv(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    return filter(None, tsv_rows(lines, source))
+
+
+def _csv(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    decoded_lines = _decoded(lines, source)
     start = []  # to the first line that is not blank
-    for _, line in lines:
+    for _, line in decoded_lines:
         start.append(line)
         if line.strip("\r\n"):
             break
     delimiter = max(DELIMITERS, key="".join(start).count)
     csv.field_size_limit(sys.maxsize)  # a chapter may stand in a cell
-    texts = chain(start, (line for _, line in lines))
+    texts = chain(start, (line for _, line in decoded_lines))
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     header: list[str] = []
     above = ""
@@ -185,18 +207,18 @@ def _csv(lines: Lines, source: str) -> Iterator[Row]:
             yield Row(where, header, fields, above)
 
 
-def _jsonl(lines: Lines, source: str) -> Iterator[Row]:
-    for where, line in lines:
+def _jsonl(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    for where, line in _decoded(lines, source):
         row = parse_json(line.rstrip("\r\n"), where)
         if not isinstance(row, dict):
             raise UserError(f"{where}: not a JSON object, but {line[:100].rstrip()}")
         yield Row(where, tuple(row), tuple(row.values()))
 
 
-def _conll(lines: Lines, source: str) -> Iterator[Row]:
+def _conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
     tabs, columns, begin = False, 0, ""
     tokens: list[list[str]] = []
-    for where, ended_line in lines:
+    for where, ended_line in _decoded(lines, source):
         line = ended_line.rstrip("\r\n")
         if not line.strip():
             yield from _sentence(begin, tokens)
@@ -226,7 +248,7 @@ def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
         yield Row(where, names, [*by_column, *by_column])
 
 
-FORMATS: Mapping[str, Callable[[Lines, str], Iterator[Row]]] = {
+FORMATS: Mapping[str, Callable[[Iterable[bytes], str], Iterator[Row]]] = {
     "txt": _txt,
     "csv": _csv,
     "tsv": _tsv,

@@ -13,7 +13,8 @@ from typing import Any, TypedDict
 from ...errors import UserError
 from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
-from .rows import FORMATS, Row, parse_rows
+from ..text import decoded
+from .table_formats import FORMATS, Row, parse_rows
 
 SUFFIXES: Mapping[str, str] = {
     **{f".{name}": name for name in FORMATS},
@@ -67,7 +68,7 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
     Args:
         path: a file; a folder of ``datasets`` (``save_to_disk``); or a folder that holds a folder per class with text
             files: its columns are "text" and "label".
-        kind: the format of a file, where its name does not say it; one of ``rows.FORMATS``, or ``parquet``.
+        kind: the format of a file, where its name does not say it; one of ``table_formats.FORMATS``, or ``parquet``.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of these.
@@ -117,10 +118,7 @@ def _folder(path: Path) -> dict[str, Iterator[Row]]:
 
 def _class_folders(files: Sequence[Path]) -> Iterator[Row]:
     for file in files:
-        try:
-            text = file.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{file}: not UTF-8 ({error})") from error
+        text = decoded(file.read_bytes(), str(file), mark=True)
         yield Row(str(file), ("text", "label"), (text, file.parent.name))
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from fairseq_linformer.cli.prepare_table import main
-from fairseq_linformer.data.prepare.labelled import Example
-from fairseq_linformer.data.prepare.rows import Row
-from fairseq_linformer.data.prepare.splitting import quantile_bins, split_rows, text_key
-from fairseq_linformer.data.prepare.table import Columns, OwnData, own_data
-from fairseq_linformer.data.prepare.tables import WHOLE, read_table
-from fairseq_linformer.data.tasks import read_summary
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.own_data import Columns, OwnData, own_data
+from fairseq_linformer.data.prepare.stratified_split import quantile_bins, split_rows, text_key
+from fairseq_linformer.data.prepare.table_files import WHOLE, read_table
+from fairseq_linformer.data.prepare.table_formats import Row
+from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
 
 THIRDS = {"train": 0.8, "valid": 0.1, "test": 0.1}
@@ -273,7 +273,7 @@ def test_texts_are_the_same_but_for_capitals_and_white_space() -> None:
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from fairseq_linformer.data.tokenizer import train_sentencepiece
+    from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 
     path = tmp_path_factory.mktemp("vocabulary") / "sentencepiece.bpe.model"
     train_sentencepiece(["a good film that is good", "a bad film, not good", "films are long: 0123456789"], path, 34, 1)

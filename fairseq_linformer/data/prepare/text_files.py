@@ -4,7 +4,6 @@ Memory does not grow with the files. Each line must fit into it, so a line has a
 """
 
 import gzip
-import heapq
 import io
 import lzma
 import os
@@ -14,8 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-
-import numpy as np
 
 from ...errors import UserError
 from ..tokenizer import DICTIONARY_FILE
@@ -29,10 +26,6 @@ CHUNK_BYTES = 1 << 20
 
 # Each line is held in memory; a small compressed file may hold one of any length.
 LINE_BYTES = 100_000_000
-
-# A sampled line is cut into pieces of at most this many characters, so that corpora with one document per line are
-# sampled as evenly as those with one sentence per line. A cut may split a word, once in 2000 characters.
-_PIECE_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def _files_of(name: Path) -> list[Path]:
     if name.exists():
         raise UserError(
             f"{name}: is a pipe or device and can be read only once: write the text to a file, or pass it to "
-            "prepare_corpus.py as - (standard input)"
+            "linformer prepare corpus as - (standard input)"
         )
     raise FileNotFoundError(f"{name}: no such text file or folder")
 
@@ -158,48 +151,3 @@ def _open(path: Path) -> BinaryIO:
     if suffix == ".xz":
         return io.BufferedReader(lzma.open(path), CHUNK_BYTES)
     return path.open("rb")
-
-
-class LineSample:
-    """A random sample of the lines seen so far, the same for the same seed.
-
-    This is a reservoir: each piece of a line draws a key, and the pieces with the smallest keys are kept. Once a key
-    has been rejected, no larger one is accepted, so a piece's chance depends on neither its length nor its position.
-
-    Args:
-        characters: of the sample, at most; at least _PIECE_CHARACTERS.
-        seed: at least 0.
-
-    Raises:
-        UserError: a number is too small.
-    """
-
-    def __init__(self, characters: int, seed: int) -> None:
-        if characters < _PIECE_CHARACTERS:
-            raise UserError(f"sample of {characters} characters: must be at least {_PIECE_CHARACTERS}")
-        if seed < 0:
-            raise UserError(f"seed {seed}: must be at least 0")
-        self._room = characters
-        self._random = np.random.default_rng(seed)
-        self._heap: list[tuple[float, int, str]] = []  # largest key first
-        self._smallest_refused = 1.0
-        self._seen = 0
-
-    def add(self, lines: Sequence[str]) -> None:
-        step = _PIECE_CHARACTERS
-        pieces = [line[start : start + step] for line in lines for start in range(0, len(line), step)]
-        keys = self._random.random(len(pieces))
-        for place in np.flatnonzero(keys < self._smallest_refused).tolist():
-            if keys[place] >= self._smallest_refused:
-                continue
-            heapq.heappush(self._heap, (-float(keys[place]), self._seen + place, pieces[place]))
-            self._room -= len(pieces[place])
-            while self._room < 0:
-                negative_key, _, refused = heapq.heappop(self._heap)
-                self._smallest_refused = -negative_key
-                self._room += len(refused)
-        self._seen += len(pieces)
-
-    def lines(self) -> list[str]:
-        """The sampled pieces of lines, in the order of the text."""
-        return [piece for _, _, piece in sorted(self._heap, key=lambda entry: entry[1])]

@@ -1,4 +1,4 @@
-"""prepare_corpus.py --shards: what each folder holds, what a training reads, what is made again and what is refused."""
+"""A corpus in shards: what each folder holds, what a training reads, what is made again and what is refused."""
 
 import json
 import re
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_linformer.cli.prepare_corpus import parse_arguments
-from fairseq_linformer.data.prepare import shards as module
-from fairseq_linformer.data.prepare.shards import divide, prepare_shards
+from fairseq_linformer.data.prepare import sharded_corpus
+from fairseq_linformer.data.prepare.sharded_corpus import divide, prepare_shards
 from fairseq_linformer.data.shards import data_paths
-from fairseq_linformer.data.tokenizer import Unknown, load_tokenizer
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.data.unknown_pieces import Unknown
 from fairseq_linformer.errors import UserError
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.inputs import sentences
@@ -68,7 +69,7 @@ def test_shards_made_one_by_one_are_those_made_at_once(texts, prepared, tmp_path
         prepare(texts, out, shard=3)
     for shard in (1, 3, 3):
         prepare(texts, out, shard=shard)
-    with pytest.raises(UserError, match=r"lacks shards, which prepare_corpus\.py has not completed: --shard 2/3"):
+    with pytest.raises(UserError, match=r"lacks shards, which linformer prepare corpus has not completed: --shard 2/3"):
         data_paths(str(out))
     assert "all 3 shards" not in capsys.readouterr().out
     before = (out / "shard3" / "train.bin").stat().st_mtime_ns
@@ -104,7 +105,7 @@ def test_files_are_divided_by_size(tmp_path):
 
 
 def test_what_is_in_the_folder_must_be_the_same_shards(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "prepare_corpus", lambda *arguments, **options: Unknown())
+    monkeypatch.setattr(sharded_corpus, "prepare_corpus", lambda *arguments, **options: Unknown())
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "novel.txt").write_text("mine")
     with pytest.raises(UserError, match="other exists and holds no shards: nothing was changed"):

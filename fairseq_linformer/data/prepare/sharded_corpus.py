@@ -10,9 +10,9 @@ from ...errors import UserError
 from ...system.files import check_data_path, write_whole
 from ...system.state import read_state
 from ..shards import REPORT_FILE, SHARDS_FILE, ShardList, Shards, find_shards
-from ..tokenizer import Unknown
-from .corpus import SplitReport, prepare_corpus, print_split
-from .reading import find_files
+from ..unknown_pieces import Unknown
+from .corpus import SplitReport, prepare_corpus
+from .text_files import find_files
 
 
 def prepare_shards(
@@ -22,8 +22,6 @@ def prepare_shards(
     shards: int,
     shard: int | None = None,
     *,
-    spm: Path | None = None,
-    gpt2_bpe: Path | None = None,
     workers: int | None = None,
     **vocabulary: Any,
 ) -> Unknown:
@@ -34,11 +32,11 @@ def prepare_shards(
     any machine that sees the files and `out`.
 
     Args:
-        train, valid, spm, gpt2_bpe, workers: as for ``prepare_corpus``; standard input cannot be divided.
+        train, valid, workers: as for ``prepare_corpus``; standard input cannot be divided.
         out: the folder of the shards; what is in it must be theirs.
         shards: their number, at least 2; `train` must be as many files or more.
         shard: the only one to make, from 1 to `shards`; None for all.
-        vocabulary: the other options of ``prepare_corpus``, with which the first shard makes it.
+        vocabulary: the other options of ``prepare_corpus``, for the first shard.
 
     Returns:
         What the vocabulary lacks of the text of the shards that were made.
@@ -56,14 +54,12 @@ def prepare_shards(
         if number not in missing:
             print("complete")
             continue
-        if number == 1:
-            tokenizer = {"spm": spm, "gpt2_bpe": gpt2_bpe, **vocabulary}
-            unknown.update(prepare_corpus(parts[0], valid, planned.path(1), workers=workers, **tokenizer))
-        elif 1 in missing:
+        if number > 1 and 1 in missing:
             raise UserError(f"{out}: shard 1/{shards} comes first: it makes the vocabulary")
-        else:
-            path = planned.path(number)
-            unknown.update(prepare_corpus(parts[number - 1], [], path, spm=planned.path(1), workers=workers))
+        options = vocabulary if number == 1 else {"tokenizer": planned.path(1)}
+        validated = valid if number == 1 else []
+        made = prepare_corpus(parts[number - 1], validated, planned.path(number), workers=workers, **options)
+        unknown.update(made)
     if not planned.missing():
         _print_total(planned)
     return unknown
@@ -108,5 +104,4 @@ def _print_total(planned: Shards) -> None:
     for shard in range(1, planned.number + 1):
         report = read_state(planned.path(shard) / REPORT_FILE, dict[str, dict[str, int]])["train"]
         total = SplitReport(**{name: count + report[name] for name, count in asdict(total).items()})
-    print(f"all {planned.number} shards:")
-    print_split("train", total)
+    print(f"all {planned.number} shards:\ntrain: {total}")

@@ -1,0 +1,239 @@
+"""Labelled texts, one or two per row, into the folder that our ``text_prediction`` task reads.
+
+::
+
+    OUT/dict.txt and the tokenizer's model       so that the folder alone says how to encode another text
+    OUT/task.json                                the task's record, its classes among it, and counts
+    OUT/input0/{dict.txt,train.bin,train.idx,valid.bin,...}   the text:        pieces </s>
+    OUT/input1/{...}                                          the second text, for pairs only
+    OUT/label/{dict.txt,train.bin,...}                        one item per row, see below
+    OUT/label/{train.label,...}                               instead of them, for a regression: a number per line
+
+An item of ``label`` is, by the kind of the task:
+
+- single-label: ``class </s>``
+- multi-label: each class of the row once, by number, then ``</s>``; a row may have none
+- token-label: for each piece of the text the class of its word where the word begins, ``<pad>`` elsewhere, then
+  ``</s>``. Where labels are not known, ``<unk>`` stands where a word begins.
+
+The ``<s>`` in front (``task.init_token=0``), the second separator of a pair (``task.separator_token=2``) and shortening
+(``task.truncation`` of our ``text_prediction``) are the task's work, at each load. Labels are numbered by their sorted
+names, not by frequency as fairseq-preprocess does, so two preparations of a task always agree; names are read from
+``label/dict.txt``, where the n-th line is class n - 1.
+"""
+
+import contextlib
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from fairseq.data import Dictionary
+from tqdm import tqdm
+
+from ...errors import UserError
+from ...system.files import check_data_path, staged_folder
+from ..indexed import IndexedWriter
+from ..summary import SUMMARY_FILE, SplitCounts, Summary
+from ..task_record import Task, check_label, label_names
+from ..tokenizer import DICTIONARY_FILE, Tokenizer
+from ..unknown_pieces import Unknown
+from .examples import Example, Label, encode_columns, encode_words, names_of, words_of
+
+BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
+
+
+def write_labelled(
+    out: Path,
+    task: Task,
+    splits: Mapping[str, Iterable[Example]],
+    tokenizer: Tokenizer,
+    long_length: int = 512,
+) -> Summary:
+    """Encodes every split and writes the folder `out`, which appears only when it is complete.
+
+    Args:
+        out: the folder to make.
+        task: the record. Where it names no classes, and is no regression, they are those that occur in train.
+        splits: fairseq's split names and their rows, read once and never held in memory. Rows of "test", "test1", …
+            may all come without a label: then none is written (but for token labels, where words begin).
+        tokenizer: that of the model.
+        long_length: rows of more tokens than this are counted as long; nothing is cut.
+
+    Returns:
+        The summary, its task with the classes.
+
+    Raises:
+        UserError: `out` is a file or a folder with something in it; no "train" to find the classes in; a split without
+            rows; a row without any text, whose label is missing, unknown or impossible, or that is a pair among single
+            texts or the reverse.
+    """
+    check_data_path(out)
+    if not task.classes and task.kind != "regression" and "train" not in splits:
+        raise UserError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
+    with staged_folder(out.resolve(), SUMMARY_FILE) as (folder, summary_file):
+        tokenizer.save(folder)
+        tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
+        texts = _TextWriter(folder, tokenizer, long_length)
+        for split in sorted(splits, key=lambda name: name != "train"):
+            texts.write(split, splits[split])
+        classes, by_class = _write_label_folder(folder / "label", task, texts.splits)
+        counts = {split: found.counts for split, found in texts.splits.items()}
+        for split, found in counts.items():
+            texts.unknown.add(split, found.tokens, found.unknown)
+        summary = Summary(replace(task, classes=classes), counts, long_length, texts.unknown, by_class)
+        json.dump(summary.as_json(), summary_file, indent=1)
+    return summary
+
+
+@dataclass
+class _Split:
+    """What was found in the rows of a split: a label per row; for token labels how many pieces each word has."""
+
+    counts: SplitCounts = field(default_factory=SplitCounts)
+    labels: list[Label | None] = field(default_factory=list)
+    words: list[np.ndarray] = field(default_factory=list)
+
+
+class _TextWriter:
+    """Writes input0, and input1 for pairs.
+
+    Attributes:
+        splits: what was found.
+        unknown: its characters alone.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, long_length: int) -> None:
+        self._folder, self._tokenizer, self._long_length = folder, tokenizer, long_length
+        self._names: tuple[str, ...] = ()  # as the first row of the first split has them
+        self.splits: dict[str, _Split] = {}
+        self.unknown = Unknown()
+
+    def write(self, split: str, examples: Iterable[Example]) -> None:
+        rows = iter(examples)
+        first = next(rows, None)
+        if first is None:
+            raise UserError(f"split {split} holds no example")
+        if not self._names:
+            self._names = ("input0",) if first.second is None else ("input0", "input1")
+            for name in self._names:
+                (self._folder / name).mkdir()
+                self._tokenizer.dictionary.save(str(self._folder / name / DICTIONARY_FILE))
+        self.splits[split] = _Split()
+        with contextlib.ExitStack() as stack:
+            prefixes = [self._folder / name / split for name in self._names]
+            size = len(self._tokenizer.dictionary)
+            writers = [stack.enter_context(IndexedWriter(prefix, size)) for prefix in prefixes]
+            chained = itertools.chain((first,), rows)
+            bar = iter(tqdm(chained, desc=f"encoding {split}", unit="row", disable=None))
+            while batch := list(itertools.islice(bar, BATCH)):
+                self._write_batch(split, batch, writers)
+
+    def _write_batch(self, split: str, batch: Sequence[Example], writers: Sequence[IndexedWriter]) -> None:
+        found, dictionary = self.splits[split], self._tokenizer.dictionary
+        counts, where, before = found.counts, f"split {split}, row", len(found.labels)
+        if isinstance(batch[0].text, tuple):
+            columns, words = encode_words(batch, self._tokenizer, where=where, before=before)
+            found.words += words
+        else:
+            pairs = len(writers) == 2
+            columns = encode_columns(batch, self._tokenizer, pairs=pairs, where=where, before=before)
+        lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
+        for pieces, writer in zip(columns, writers, strict=True):
+            lengths += _write_items(writer, [[*text.tolist(), dictionary.eos()] for text in pieces])
+            rows = [(row, text) for row, text in zip(batch, pieces, strict=True) if (text == dictionary.unk()).any()]
+            if rows:
+                counts.unknown += sum(int((text == dictionary.unk()).sum()) for _, text in rows)
+                texts = (row.second if writer is not writers[0] else " ".join(words_of(row)) for row, _ in rows)
+                self.unknown.characters += self._tokenizer.unknown_characters(text or "" for text in texts)
+        found.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
+        counts.examples += len(batch)
+        counts.tokens += int(lengths.sum())
+        counts.long += int((lengths > self._long_length).sum())
+
+
+def _write_items(writer: IndexedWriter, items: Sequence[Sequence[int]]) -> np.ndarray:
+    """Appends items, and returns the length of each, (items,)."""
+    sizes = np.array([len(item) for item in items], dtype=np.int64)
+    writer.write(np.fromiter(itertools.chain.from_iterable(items), dtype=np.int64, count=int(sizes.sum())), sizes)
+    return sizes
+
+
+def _write_label_folder(
+    folder: Path, task: Task, splits: Mapping[str, _Split]
+) -> tuple[tuple[str, ...], dict[str, Counter[str]]]:
+    """Writes the labels of every split that has them.
+
+    Returns:
+        The names of the classes by number, and by split how often each stands there.
+    """
+    folder.mkdir()
+    known = {
+        split: _known(found.labels, split)
+        for split, found in splits.items()
+        if not split.startswith("test") or any(label is not None for label in found.labels)
+    }
+    if task.kind == "regression":
+        for split, values in known.items():
+            _write_scores(folder / f"{split}.label", split, values, task.scale)
+        return (), {}
+    by_class = {split: Counter(itertools.chain.from_iterable(map(names_of, known[split]))) for split in known}
+    counts = by_class.get("train", Counter())
+    dictionary = Dictionary()
+    for name in sorted(task.classes or counts):
+        check_label(name)
+        dictionary.add_symbol(name, n=counts[name])
+    for split, found in splits.items():
+        if split in known or task.kind == "token-label":
+            with IndexedWriter(folder / split, len(dictionary)) as writer:
+                _write_items(writer, list(_label_items(split, task, known.get(split), found.words, dictionary)))
+    dictionary.save(str(folder / DICTIONARY_FILE))
+    return label_names(dictionary), by_class
+
+
+def _known(labels: Sequence[Label | None], split: str) -> list[Label]:
+    """The labels of a split, of which none may be missing."""
+    known = [label for label in labels if label is not None]
+    if len(known) < len(labels):
+        raise UserError(_at(split, labels.index(None), "the label is missing"))
+    return known
+
+
+def _label_items(
+    split: str, task: Task, labels: Sequence[Label] | None, words: Sequence[np.ndarray], dictionary: Dictionary
+) -> Iterator[list[int]]:
+    """The item of each row, as the module's docstring has them; labels are None where they are not known."""
+    names = set(label_names(dictionary))
+    for row, label in enumerate([("<unk>",) * len(sizes) for sizes in words] if labels is None else labels):
+        if labels and (unknown := [name for name in names_of(label) if name not in names]):
+            raise UserError(_at(split, row, f"label {unknown[0]!r} is none of {', '.join(sorted(names))}"))
+        numbers = [dictionary.index(name) for name in names_of(label)]
+        if task.kind == "single-label" and len(numbers) != 1:
+            raise UserError(_at(split, row, f"{len(numbers)} labels, it must have one"))
+        if task.kind == "multi-label":
+            numbers = sorted(set(numbers))
+        if task.kind == "token-label":
+            if len(numbers) != len(words[row]):
+                raise UserError(_at(split, row, f"{len(numbers)} labels for {len(words[row])} words"))
+            pieces = np.full(int(words[row].sum()), dictionary.pad(), dtype=np.int64)
+            pieces[np.cumsum(words[row]) - words[row]] = numbers
+            numbers = pieces.tolist()
+        yield [*numbers, dictionary.eos()]
+
+
+def _write_scores(file: Path, split: str, scores: Sequence[Label], scale: float) -> None:
+    """Writes a number per line, as fairseq reads the targets of a regression."""
+    with file.open("w", encoding="utf-8") as lines:
+        for row, score in enumerate(scores):
+            try:
+                lines.write(f"{float(str(score)) / scale!r}\n")
+            except ValueError:
+                raise UserError(_at(split, row, f"score {score!r} is no number")) from None
+
+
+def _at(split: str, row: int, message: str) -> str:
+    return f"split {split}, row {row + 1}: {message}"
