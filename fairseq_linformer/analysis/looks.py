@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,21 +79,19 @@ def _direction(text: str) -> str:
     return "ltr" if first == "L" else "rtl"
 
 
-def write_page(data: dict[str, Any], title: str, note: str, path: Path) -> None:
+def write_page(data: dict[str, Any], title: str, notes: Sequence[str], path: Path) -> None:
     """The page: one file that needs no network.
 
     Args:
         data: as ``look`` gives it.
-        title, note: plain text.
+        title, notes: plain text, of which each note is a paragraph.
         path: of the page.
     """
     # In a script's text, HTML knows no entities: what could end it is written as JSON's escapes.
     inline = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         inline = inline.replace(character, f"\\u{ord(character):04x}")
-    page = TEMPLATE.read_text(encoding="utf-8")
-    before, after = page.split("{{DATA}}")  # last, and in two halves: text may hold any marker
-    before, after = (
-        half.replace("{{TITLE}}", html.escape(title)).replace("{{NOTE}}", html.escape(note)) for half in (before, after)
-    )
-    path.write_text(before + inline + after, encoding="utf-8")
+    paragraphs = "\n".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    parts = {"TITLE": html.escape(title), "NOTES": paragraphs, "DATA": inline}
+    template = TEMPLATE.read_text(encoding="utf-8")  # all at once: text may hold any marker
+    path.write_text(re.sub(r"\{\{([A-Z]+)\}\}", lambda marker: parts[marker[1]], template), encoding="utf-8")

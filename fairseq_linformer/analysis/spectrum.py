@@ -24,9 +24,12 @@ def effective_rank(curve: Tensor, share: float) -> int:
     return min(int((curve < share).sum()) + 1, len(curve))
 
 
-def heat_index(n: int) -> int:
-    """Which value the heat map shows, counted from 1: the 128th as in the paper, the n / 4th where n < 512."""
-    return min(PAPERS_INDEX, max(1, n // 4))
+def heat_index(n: int, chosen: Sequence[int] | None) -> int:
+    """Which value the heat map shows, counted from 1: the 128th as in the paper, the n / 4th where n < 512.
+
+    Of a model with k it is at most the k / 2th: the values up to the k-th are all there are, whatever it has learned.
+    """
+    return max(1, min(PAPERS_INDEX, n // 4, *(k // 2 for k in chosen or ())))
 
 
 def theorem_1(n: int, epsilon: float) -> float:
@@ -65,7 +68,7 @@ def describe_spectrum(curves: Tensor, chosen: Sequence[int] | None, head_dim: in
         chosen: k of each layer; None for full attention.
         head_dim: d_h.
     """
-    n, index = curves.size(-1), heat_index(curves.size(-1))
+    n, index = curves.size(-1), heat_index(curves.size(-1), chosen)
     ranks: Mapping[str, list[list[int]]] = {
         f"{share:g}": [[effective_rank(curve, share) for curve in layer] for layer in curves] for share in SHARES
     }

@@ -49,5 +49,6 @@ def main(words: Sequence[str] | None = None) -> None:
             quieten_transformers()
         from ..analysis.analyze import analyze  # here, so that --help is quick
 
-        names = analyze(**vars(arguments))
-        print(f"{arguments.out}: {', '.join(names)}")
+        analysis = analyze(**vars(arguments))
+        print(f"{arguments.out}: {', '.join(analysis.files)}")
+        print(*analysis.found, sep="\n")

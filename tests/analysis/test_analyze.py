@@ -1,5 +1,6 @@
 """The folder that analyze.py writes, from checkpoints of every kind."""
 
+import html
 import json
 import sys
 
@@ -50,9 +51,12 @@ def numbers(folder, name):
 )
 def test_what_is_written_of_each_mechanism(options, files, vocabulary, text, tmp_path):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
-    names = analyze([checkpoint], text, tmp_path / "out", rows=2, tokens=6)
+    analysis = analyze([checkpoint], text, tmp_path / "out", rows=2, tokens=6)
+    names = analysis.files
     assert set(names) == EVERY | files == {path.name for path in (tmp_path / "out").iterdir()}
     made_of = numbers(tmp_path / "out", "analysis")
+    page = (tmp_path / "out" / "looks.html").read_text(encoding="utf-8")
+    assert made_of["found"] == [*analysis.found] and all(html.escape(said) in page for said in analysis.found)
     assert made_of["checkpoint"]["digest"] == digest_file(checkpoint) and made_of["text"] == digest_file(text)
     assert (made_of["rows"], made_of["n"], made_of["checkpoint"]["updates"]) == (2, 15, 7)
     assert numbers(tmp_path / "out", "spectrum")["made_of"]["checkpoint"] == made_of["checkpoint"]
@@ -72,7 +76,7 @@ def test_several_checkpoints_in_the_order_of_updates(vocabulary, text, tmp_path)
                 state["model"][name] = updates * torch.eye(5, 15)
         files.append(tmp_path / f"checkpoint_1_{updates}.pt")
         torch.save(state, files[-1])
-    names = analyze(files, text, tmp_path / "out", data=vocabulary, rows=1, tokens=4)
+    names = analyze(files, text, tmp_path / "out", data=vocabulary, rows=1, tokens=4).files
     assert {"training.json", "training.png"} < set(names)
     training = numbers(tmp_path / "out", "training")
     assert [point["updates"] for point in training["points"]] == [10, 20, 30]
@@ -92,7 +96,7 @@ def test_several_checkpoints_in_the_order_of_updates(vocabulary, text, tmp_path)
 def test_a_fine_tuned_checkpoint_looks_at_the_first_line(vocabulary, text, tmp_path):
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label", options={"projected_length": 5})
     twin = write_fine_tuned(tmp_path / "twin", vocabulary, "single-label", options={"attention": "softmax"})
-    names = analyze([checkpoint], text, tmp_path / "out", beside=twin, rows=1, tokens=15)
+    names = analyze([checkpoint], text, tmp_path / "out", beside=twin, rows=1, tokens=15).files
     assert "looks_first_token.png" in names
     looks = numbers(tmp_path / "out", "looks")
     line = text.read_text().splitlines()[0]
@@ -157,7 +161,9 @@ def test_the_command(vocabulary, text, tmp_path):
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "analysis.json").touch()  # of an interrupted run
     command = ["scripts/analyze.py", "run", "--text", text, "--out", "out", "--rows", 1, "--tokens", 5]
-    assert last_line(run(*command, cwd=tmp_path)).startswith("out: analysis.json, looks.html, ")
+    *_, files, rank, loss, looks = run(*command, cwd=tmp_path).splitlines()
+    assert files.startswith("out: analysis.json, looks.html, ")
+    assert rank.startswith("Rank: ") and loss.startswith("Loss: ") and looks.startswith("Looks: ")
     assert not (tmp_path / "out.partial").exists()
     again = last_line(run(*command, cwd=tmp_path, status=1))
     assert again.startswith("error: ") and again.endswith("nothing was changed; name another, or remove it")

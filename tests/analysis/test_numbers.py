@@ -37,7 +37,8 @@ def test_theorems():
 
 
 def test_which_value_the_heat_map_shows():
-    assert [heat_index(n) for n in (4096, 512, 128, 3)] == [128, 128, 32, 1]
+    assert [heat_index(n, None) for n in (4096, 512, 128, 3)] == [128, 128, 32, 1]
+    assert [heat_index(512, chosen) for chosen in ([256, 512], [128, 64], [1])] == [128, 32, 1]
 
 
 @pytest.mark.parametrize("n, ranks", [(512, [16, 32, 64, 128, 256]), (100, [16, 32]), (20, [10]), (1, [1])])
@@ -194,7 +195,7 @@ def test_a_model_is_measured_over_all_rows():
     curves = torch.tensor([one.spectrum["cumulative"] for one in single], dtype=torch.double).mean(0)
     torch.testing.assert_close(torch.tensor(measured.spectrum["cumulative"], dtype=torch.double), curves)
     assert (curves[..., 8:] > 0.9999).all()  # a rank of at most k
-    assert measured.spectrum["heat_map"][1][2] == pytest.approx(float(curves[1, 2, 15]))
+    assert measured.spectrum["heat_map"][1][2] == pytest.approx(float(curves[1, 2, 3]))
     uses = torch.tensor([[layer["use"] for layer in one.matrices["layers"]] for one in single]).mean(0)
     torch.testing.assert_close(torch.tensor([layer["use"] for layer in measured.matrices["layers"]]), uses)
     assert uses.mean(1).tolist() == pytest.approx([1, 1])

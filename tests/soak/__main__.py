@@ -10,6 +10,7 @@ see each again. A kill depends on the machine's speed, and need not show again; 
 
 import argparse
 import itertools
+import math
 import os
 import random
 import shutil
@@ -24,26 +25,25 @@ import torch
 from tqdm import tqdm
 
 from .commands import contents, undisturbed_commands
-from .inputs import Archives, Corpora, Dictionaries, GlueTables, Rows, SentencePieceModels
-from .kills import IN_A_ROW, Command, Cycle, Undisturbed
-from .model_inputs import Checkpoints, HandMade, Options, Overrides, Tokens
-from .mutations import Kinds, input_of, judge, soak_inputs
+from .files import Archives, corpora, dictionaries, glue_tables, rows, sentencepiece_models, state_files
+from .kills import IN_A_ROW, Cycle
+from .models import Checkpoints, HandMade, Options, Overrides, Tokens
+from .readers import Kinds, difference, feed, make_kinds, soak_inputs
 from .report import LOST, Finding, Report
-from .state_inputs import StateFiles
-from .table_inputs import ArrowTables, TextTables
+from .tables import ArrowTables, text_tables
 
 KINDS: Kinds = {
     "checkpoints": Checkpoints,
     "hand-made checkpoints": HandMade,
-    "corpora": Corpora,
-    "tables of GLUE": GlueTables,
+    "corpora": corpora,
+    "tables of GLUE": glue_tables,
     "archives": Archives,
-    "rows to predict": Rows,
-    "tables": TextTables,
+    "rows to predict": rows,
+    "tables": text_tables,
     "Parquet and datasets": ArrowTables,
-    "state files": StateFiles,
-    "dictionaries": Dictionaries,
-    "sentencepiece models": SentencePieceModels,
+    "state files": state_files,
+    "dictionaries": dictionaries,
+    "sentencepiece models": sentencepiece_models,
     "options": Options,
     "tokens": Tokens,
     "overrides": Overrides,
@@ -55,51 +55,28 @@ def soak_kills(kills: int, seed: int, folder: Path, report: Report, deadline: fl
     """Strikes commands in turn; yields how many strikes are done."""
     known = list(undisturbed_commands(folder))
     made = contents(folder / "inputs") | contents(folder / "undisturbed")
-    numbers = itertools.count()
-    strikes = [min(IN_A_ROW, kills - done) for done in range(0, kills, IN_A_ROW)]
-    done = 0
 
-    def cycle(left: int) -> int:
-        number = next(numbers)
-        struck, pace = 0, 1.0
-        while struck < left and time.monotonic() < deadline:
-            chance = random.Random(f"{seed} {number} {struck} {pace}")
-            done = _run_cycle(*known[number % len(known)], left - struck, chance, pace, report, folder, number, seed)
-            struck += done
-            pace *= 1.0 if done else 0.8  # it ended before it was struck
-        return struck
+    def cycle(number: int) -> int:
+        """A cycle, or several where the command ends before it is struck often enough."""
+        command, like = known[number % len(known)]
+        left, pace = min(IN_A_ROW, kills - IN_A_ROW * number), 1.0
+        while left > 0 and time.monotonic() < deadline:
+            began, place = time.monotonic(), Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder))
+            cycle = Cycle(command, like, place / "here", random.Random(f"{seed} {number} {left} {pace}"), pace)
+            cycle.run(left)
+            found, struck = cycle.findings, max(len(cycle.strikes), len(cycle.findings[:1]))
+            where = {"seed": seed, "number": number, "folder": str(place)}
+            report.add(command.name, found, time.monotonic() - began, struck, **where)
+            if not found:
+                shutil.rmtree(place, ignore_errors=True)
+            left -= struck
+            pace *= 1.0 if struck else 0.8  # it ended before it was struck
+        return min(IN_A_ROW, kills - IN_A_ROW * number) - left
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for struck in pool.map(cycle, strikes):
-            done += struck
-            yield done
-    changed = made.items() ^ (contents(folder / "inputs") | contents(folder / "undisturbed")).items()
-    if changed:
-        finding = Finding(LOST, f"inputs, or earlier results, are others: {sorted({name for name, _ in changed})}")
-        report.add("what the commands read", [finding], 0, tried=0, seed=seed)
-
-
-def _run_cycle(
-    command: Command,
-    like: Undisturbed,
-    strikes: int,
-    chance: random.Random,
-    pace: float,
-    report: Report,
-    folder: Path,
-    number: int,
-    seed: int,
-) -> int:
-    began = time.monotonic()
-    place = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder))
-    cycle = Cycle(command, like, place / "here", chance, pace)
-    cycle.run(strikes)
-    struck = max(1, len(cycle.strikes)) if cycle.findings else len(cycle.strikes)
-    where = str(place) if cycle.findings else "removed"
-    report.add(command.name, cycle.findings, time.monotonic() - began, struck, seed=seed, number=number, folder=where)
-    if not cycle.findings:
-        shutil.rmtree(place, ignore_errors=True)
-    return struck
+        yield from itertools.accumulate(pool.map(cycle, range(math.ceil(kills / IN_A_ROW))))
+    if lost := difference(made, contents(folder / "inputs") | contents(folder / "undisturbed"), "what was read"):
+        report.add("what the commands read", [Finding(LOST, lost)], 0, tried=0, seed=seed)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -120,7 +97,7 @@ def parse_arguments() -> argparse.Namespace:
 def repeat(kind: str, seed: int, number: int) -> int:
     """Feeds one input again, in this process; the status is 1 where something is wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        finding = judge(KINDS[kind](Path(folder)), input_of(kind, seed, number))
+        finding = feed(make_kinds({kind: KINDS[kind]}, Path(folder)), Path(folder), (kind, seed, number))
     print("as it should be" if finding is None else f"{finding.failure}: {finding.what}")
     return int(finding is not None)
 

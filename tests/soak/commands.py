@@ -1,6 +1,7 @@
 """The commands that are killed, as users type them, with inputs small enough that each ends within seconds."""
 
 import hashlib
+import itertools
 import json
 import shutil
 import zipfile
@@ -10,11 +11,12 @@ from typing import Any
 
 import torch
 
+from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.data.prepare.glue import SOURCES
 from tests.helpers.commands import SIZES, with_flags, with_hydra
 from tests.helpers.inputs import sentences, write_sst_2
 
-from .kills import Command, Undisturbed, run_undisturbed
+from .kills import Command, Result, Undisturbed, run_undisturbed
 
 UPDATES = 6  # of a training, which is saved every third of them and, as asked for here, after each
 REFUSED = "exists and is not an empty folder: nothing was changed"
@@ -55,109 +57,71 @@ def undisturbed_commands(folder: Path) -> Iterator[tuple[Command, Undisturbed]]:
     """Every command with its undisturbed run, one after another, as each reads what an earlier one has made."""
     inputs = folder / "inputs"
     write_inputs(inputs)
-    done: dict[str, Undisturbed] = {}
-    for name, words, differs, refusal in _lines(inputs, folder / "undisturbed"):
-        command = Command(name, words, differs, refusal)
-        done[name] = run_undisturbed(command, folder / "undisturbed" / name.replace(" ", "-"))
-        yield command, done[name]
+    for command in itertools.starmap(Command, _lines(inputs, folder / "undisturbed")):
+        yield command, run_undisturbed(command, folder / "undisturbed" / command.name.replace(" ", "-"))
 
 
-def _lines(inputs: Path, made: Path) -> Iterator[tuple[str, list[object], Any, str]]:
+def _lines(inputs: Path, made: Path) -> Iterator[tuple[str, list[object], Result, str]]:
+    """Name, words, result, and with what the command refuses to do it again."""
     data, tasks = made / "prepare_corpus" / "data", made / "prepare_glue" / "tasks"
     pretrained, runs = made / "fairseq-hydra-train" / "run", made / "finetune" / "runs"
     files = ["--train", inputs / "train.txt", "--valid", inputs / "valid.txt", "--vocab-size", 30, "--workers", 2]
-    yield "prepare_corpus", ["scripts/prepare_corpus.py", *files, "--out", "data"], same_files, REFUSED
+    yield "prepare_corpus", ["scripts/prepare_corpus.py", *files, "--out", "data"], contents, REFUSED
     glue = ["--source", inputs / "glue.zip", "--tasks", "SST-2,WNLI", "--tokenizer", data, "--out", "tasks"]
-    yield "prepare_glue", ["scripts/prepare_glue.py", *glue], same_files, ""
+    yield "prepare_glue", ["scripts/prepare_glue.py", *glue], contents, ""
     imdb = ["--source", inputs / "aclImdb.tar.gz", "--tokenizer", data, "--out", "IMDB"]
-    yield "prepare_imdb", ["scripts/prepare_imdb.py", *imdb], same_files, REFUSED
+    yield "prepare_imdb", ["scripts/prepare_imdb.py", *imdb], contents, REFUSED
     by_time = "task.save_interval_minutes=0.001"
-    yield "fairseq-hydra-train", with_hydra(data, "run", UPDATES, by_time), same_training, ""
+    yield "fairseq-hydra-train", with_hydra(data, "run", UPDATES, by_time), _trained, ""
     flags = with_flags(data, "run", UPDATES, "--save-interval-minutes", 0.001)
-    yield "fairseq-train", flags, same_training, ""
+    yield "fairseq-train", flags, _trained, ""
     tuning = ["--checkpoint", pretrained, "--data", tasks, "--tasks", "wnli", "--seeds", "1,2", "--epochs", 1]
     tuning += ["--learning-rates", 0.01, "--out", "runs", "dataset.num_workers=0", "common.cpu=true"]
-    yield "finetune", ["scripts/finetune.py", *tuning], same_results, ""
+    yield "finetune", ["scripts/finetune.py", *tuning], _scores, ""
     rows = ["--input", inputs / "rows.jsonl", "--text", "a", "--second", "b"]
-    yield "predict", ["scripts/predict.py", "--checkpoint", runs / "WNLI/seed1", *rows], same_output, ""
+    yield "predict", ["scripts/predict.py", "--checkpoint", runs / "WNLI/seed1", *rows], _printed, ""
     submission = ["--runs", runs, "--data", tasks, "--submission", "made"]
-    yield "predict, submission", ["scripts/predict.py", *submission], same_submission, REFUSED
+    yield "predict, submission", ["scripts/predict.py", *submission], _submitted, REFUSED
     small = [f"model.{name}={value}" for name, value in SIZES.items()]
     variants = ["--data", data, "--out", "runs", "--variant", "softmax", "model.attention=softmax", "--all", *small]
-    yield "compare", ["scripts/compare.py", *variants, "--seeds", 1, "--updates", 3], same_output_table, ""
+    yield "compare", ["scripts/compare.py", *variants, "--seeds", 1, "--updates", 3], _printed_table, ""
     sizes = ["--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50, "--tokens", 64, "--rounds", 1]
     sizes += ["--suites", "growth", "--lengths", 512, 1024, "--threads", 1, "--out", "measured"]
-    yield "benchmark", ["scripts/benchmark.py", *sizes], same_rows, ""
+    yield "benchmark", ["scripts/benchmark.py", *sizes], _measured, ""
 
 
-def contents(folder: Path) -> dict[str, str]:
+def contents(folder: Path, _: str = "") -> dict[str, str]:
     """The digest of every file below a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def same_files(like: Undisturbed, folder: Path, printed: str) -> str | None:
-    """Byte for byte, and none more."""
-    expected, found = contents(like.folder), contents(folder)
-    others = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
-    return ", ".join(others) or None
+def _trained(folder: Path, _: str) -> dict[str, Any]:
+    """Weights and Adam's moments, of the last checkpoint and of the best."""
+    states = {name: torch.load(folder / "run" / name, weights_only=True) for name in (LAST, "checkpoint_best.pt")}
+    return {name: [state["model"], state["last_optimizer_state"]] for name, state in states.items()}
 
 
-def same_training(like: Undisturbed, folder: Path, printed: str) -> str | None:
-    """To the last bit of weights and Adam's moments, of the last checkpoint and of the best."""
-    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
-        one, other = (torch.load(place / "run" / name, weights_only=True) for place in (like.folder, folder))
-        if not equal(one["model"], other["model"]):
-            return f"the weights of {name}"
-        if not equal(one["last_optimizer_state"], other["last_optimizer_state"]):
-            return f"Adam's moments in {name}"
-    return None
+def _scores(folder: Path, _: str) -> list[list[Any]]:
+    runs = json.loads((folder / "runs/results.json").read_text())["runs"]
+    return [[run[name] for name in ("task", "seed", "scores", "error")] for run in runs]
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two contents of checkpoints are the same, tensors bit for bit; a nan is equal to itself."""
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        alike = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.dtype == other.dtype
-        return alike and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
-    if isinstance(one, dict) and isinstance(other, dict):
-        return [*one] == [*other] and all(equal(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(equal(*pair) for pair in zip(one, other, strict=True))
-    return repr(one) == repr(other)
+def _printed(_: Path, printed: str) -> str:
+    return printed
 
 
-def same_results(like: Undisturbed, folder: Path, printed: str) -> str | None:
-    def runs(place: Path) -> list[tuple[object, ...]]:
-        found = json.loads((place / "runs/results.json").read_text())["runs"]
-        return [(run["task"], run["seed"], run["scores"], run["error"]) for run in found]
-
-    expected, found = runs(like.folder), runs(folder)
-    return None if expected == found else f"the runs are {found}, not {expected}"
+def _printed_table(_: Path, printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.startswith("|")]
 
 
-def same_output(like: Undisturbed, folder: Path, printed: str) -> str | None:
-    return None if printed == like.printed else f"it printed {printed[-1000:]}"
+def _submitted(folder: Path, _: str) -> dict[str, bytes]:
+    with zipfile.ZipFile(folder / "made/submission.zip") as zipped:
+        members = {name: zipped.read(name) for name in zipped.namelist()}
+    return members | {path.name: path.read_bytes() for path in (folder / "made").glob("*.tsv")}
 
 
-def same_output_table(like: Undisturbed, folder: Path, printed: str) -> str | None:
-    expected, found = ([line for line in text.splitlines() if line.startswith("|")] for text in (like.printed, printed))
-    return None if expected == found else f"the table is {found}, not {expected}"
-
-
-def same_submission(like: Undisturbed, folder: Path, printed: str) -> str | None:
-    def tables(place: Path) -> dict[str, bytes]:
-        with zipfile.ZipFile(place / "made/submission.zip") as zipped:
-            members = {name: zipped.read(name) for name in zipped.namelist()}
-        return members | {path.name: path.read_bytes() for path in (place / "made").glob("*.tsv")}
-
-    return None if tables(like.folder) == tables(folder) else "the tables of the submission"
-
-
-def same_rows(like: Undisturbed, folder: Path, printed: str) -> str | None:
+def _measured(folder: Path, _: str) -> list[list[Any]]:
     """What was measured, not how fast it was."""
-
-    def rows(place: Path) -> list[tuple[object, ...]]:
-        found = json.loads((place / "measured/results.json").read_text())["rows"]
-        return [(row["group"], row["model"], row["n"], "seconds" in row) for row in found]
-
-    return None if rows(like.folder) == rows(folder) else f"the rows are {rows(folder)}"
+    rows = json.loads((folder / "measured/results.json").read_text())["rows"]
+    return [[row["group"], row["model"], row["n"], "seconds" in row] for row in rows]

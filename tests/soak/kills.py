@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairseq_linformer.checkpoints.files import LAST, check_whole
 from fairseq_linformer.checkpoints.resuming import read_progress
 
 from .processes import POLL_SECONDS, Attempt, Changes, files_below, send, start
+from .readers import difference
 from .report import HANGS, LOST, TRACEBACKS, Finding
 
 IN_A_ROW = 4  # strikes before a command is run to its end
@@ -23,19 +25,22 @@ WAYS = {"SIGKILL": 0.6, "SIGTERM": 0.15, "SIGINT": 0.15, "full disk": 0.1}
 VICTIMS = {"first": 0.5, "group": 0.3, "any": 0.2}
 
 
+Result = Callable[[Path, str], Any]  # of the folder in which a command ran, and what it printed
+
+
 @dataclass(frozen=True)
 class Command:
     """A command, typed in an empty folder, into which it writes.
 
     Attributes:
-        differs: says what another folder, and what was printed there, has otherwise than the undisturbed run's.
+        result: what is the same however often the command was struck.
         refusal: with which the command answers when it is typed again after it is complete; empty where it says so
             with status 0.
     """
 
     name: str
     words: Sequence[object]
-    differs: Callable[["Undisturbed", Path, str], str | None]
+    result: Result
     refusal: str = ""
 
 
@@ -158,8 +163,12 @@ class Cycle:
             if not self._is_complete(attempt):
                 self._find(LOST, f"the last run ended with {attempt.process.returncode}", attempt)
                 return
-        if difference := self.command.differs(self.like, self.folder, printed):
-            self._find(LOST, f"not as undisturbed: {difference}")
+        expected, found = (
+            self.command.result(self.like.folder, self.like.printed),
+            self.command.result(self.folder, printed),
+        )
+        if lost := difference(expected, found, "the result"):
+            self._find(LOST, f"not as undisturbed: {lost}")
 
     def _is_complete(self, attempt: Attempt) -> bool:
         """Whether it ended well, or says that it has nothing to do, as it was struck when all was done."""

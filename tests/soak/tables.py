@@ -1,6 +1,7 @@
 """Tables of texts and labels, mutated, and read as prepare_table.py reads them."""
 
 import csv
+import functools
 import io
 import itertools
 import json
@@ -16,11 +17,12 @@ from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.own_data import Columns, own_data
 from fairseq_linformer.data.prepare.table_files import read_table
 from fairseq_linformer.data.prepare.table_formats import DELIMITERS
-from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_linformer.errors import UserError
 
-from .inputs import TEXT, naive_rows, write_corpus
+from .files import BOM, TEXT, naive_rows, write_corpus
 from .mutations import mutate, mutate_json, mutate_state
+from .readers import File, Files, difference
 
 TEXTS = [f"{line} {number}" for number, line in enumerate(filter(None, TEXT.splitlines()))]
 LABELS = [number % 2 for number, _ in enumerate(TEXTS)]
@@ -29,55 +31,47 @@ TAGS = [[len(word) % 3 for word in words] for words in WORDS]
 CLASSES, TAG_NAMES = ["bad", "good"], ["B-X", "I-X", "O"]
 
 
-class _Preparation:
-    """What prepare_table.py does with a table."""
-
-    def __init__(self, folder: Path) -> None:
-        self.out = folder / "out"
-        self._tokenizer = load_tokenizer(write_corpus(folder))
-
-    def rows(self, path: Path, text: str = "text", label: str = "label") -> list[list[Any]]:
-        """Prepares a table, and returns the values of its rows."""
-        try:
-            read = [row for rows in read_table(path).values() for row in rows]
-            data = own_data("own", {"train": read}, Columns(text, (label,)), {"train": 0.8, "valid": 0.2})
-            write_labelled(self.out, data.task, data.splits, self._tokenizer)
-        except ValueError as error:
-            if not isinstance(error, UserError):
-                raise AssertionError("the command would end in a traceback") from error
-            raise
-        finally:
-            shutil.rmtree(self.out, ignore_errors=True)
-        return [[list(value) if isinstance(value, tuple) else value for value in row.values] for row in read]
+def prepared_rows(tokenizer: Tokenizer, text: str, label: str, path: Path) -> list[list[Any]]:
+    """Prepares a table as prepare_table.py does, and returns the values of its rows."""
+    try:
+        read = [row for rows in read_table(path).values() for row in rows]
+        data = own_data("own", {"train": read}, Columns(text, (label,)), {"train": 0.8, "valid": 0.2})
+        write_labelled(Path("out"), data.task, data.splits, tokenizer)
+    except ValueError as error:
+        if not isinstance(error, UserError):
+            raise AssertionError("the command would end in a traceback") from error
+        raise
+    finally:
+        shutil.rmtree("out", ignore_errors=True)
+    return [[list(value) if isinstance(value, tuple) else value for value in row.values] for row in read]
 
 
-class TextTables:
+def text_tables() -> Files:
     """CSV, TSV, JSON lines and CoNLL."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._preparation = folder, _Preparation(folder)
-        named = [(text, CLASSES[label]) for text, label in zip(TEXTS, LABELS, strict=True)]
-        tagged = [
-            "".join(f"{word} {TAG_NAMES[tag]}\n" for word, tag in zip(*row, strict=True))
-            for row in zip(WORDS, TAGS, strict=True)
+    tokenizer = load_tokenizer(write_corpus())
+    named = [(text, CLASSES[label]) for text, label in zip(TEXTS, LABELS, strict=True)]
+    tagged = [[f"{word} {TAG_NAMES[len(word) % 3]}\n" for word in words] for words in WORDS]
+    wholes = {
+        "csv": "text,label\n" + "".join(f'"{text},\n""x""",{label}\n' for text, label in named),
+        "tsv": "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in named),
+        "jsonl": "".join(json.dumps({"text": text, "label": label, "n": 1.5}) + "\n" for text, label in named),
+        "conll": "\n".join(map("".join, tagged)),
+    }
+    return Files(
+        [
+            File(
+                f"table.{kind}",
+                whole.encode(),
+                functools.partial(prepared_rows, tokenizer, *(("0", "-1") if kind == "conll" else ("text", "label"))),
+                functools.partial(_naive_values, kind),
+            )
+            for kind, whole in wholes.items()
         ]
-        self._files = {
-            "csv": "text,label\n" + "".join(f'"{text},\n""x""",{label}\n' for text, label in named),
-            "tsv": "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in named),
-            "jsonl": "".join(json.dumps({"text": text, "label": label, "n": 1.5}) + "\n" for text, label in named),
-            "conll": "\n".join(tagged),
-        }
-
-    def attempt(self, chance: random.Random) -> str | None:
-        kind = chance.choice([*self._files])
-        path = self._folder / f"table.{kind}"
-        path.write_bytes(content := mutate(self._files[kind].encode(), chance))
-        found = self._preparation.rows(path, *(("0", "-1") if kind == "conll" else ()))
-        return None if repr(found) == repr(_naive_values(content.decode(), kind)) else f"{kind}: the rows {found[:3]}"
+    )
 
 
-def _naive_values(text: str, kind: str) -> list[list[Any]]:
-    text = text.removeprefix("\ufeff")
+def _naive_values(kind: str, content: bytes) -> list[list[Any]]:
+    text = content.decode().removeprefix(BOM)
     if kind == "csv":
         delimiter = max(DELIMITERS, key=text.split("\n")[0].count)
         _, *rows = csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter)
@@ -97,37 +91,34 @@ class ArrowTables:
     Of these formats only the pages of Parquet have checksums, where the writer writes them: its footer has none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._preparation = folder, _Preparation(folder)
+    def __init__(self) -> None:
+        self._tokenizer = load_tokenizer(write_corpus())
         known = [None if number == 7 else label for number, label in enumerate(LABELS)]
         notes = [None if number % 3 else f"note {number % 2}" for number, _ in enumerate(TEXTS)]
-        coded = pyarrow.array(notes).dictionary_encode()
-        about = {"_type": "ClassLabel", "names": CLASSES}
-        self._tables = {
-            "text": _described({"text": TEXTS, "label": known, "note": notes}, about),
-            "coded": _described({"text": pyarrow.array(TEXTS, "large_string"), "label": known, "note": coded}, about),
-            "words": _described({"text": WORDS, "label": TAGS}, [{"_type": "ClassLabel", "names": TAG_NAMES}]),
-        }
+        coded, large = pyarrow.array(notes).dictionary_encode(), pyarrow.array(TEXTS, "large_string")
+        about, of_tags = ({"_type": "ClassLabel", "names": names} for names in (CLASSES, TAG_NAMES))
         names = {None: None, **dict(enumerate(CLASSES))}
         rows = [[text, names[label], note] for text, label, note in zip(TEXTS, known, notes, strict=True)]
-        self._right = {"text": rows, "coded": rows}
-        tags = [[TAG_NAMES[tag] for tag in row] for row in TAGS]
-        self._right["words"] = [list(row) for row in zip(WORDS, tags, strict=True)]
+        words = [[own, [TAG_NAMES[tag] for tag in tags]] for own, tags in zip(WORDS, TAGS, strict=True)]
+        self._tables = [
+            (_described({"text": TEXTS, "label": known, "note": notes}, about), rows),
+            (_described({"text": large, "label": known, "note": coded}, about), rows),
+            (_described({"text": WORDS, "label": TAGS}, [of_tags]), words),
+        ]
 
     def attempt(self, chance: random.Random) -> str | None:
-        name = chance.choice([*self._tables])
-        table, right = self._tables[name], self._right[name]
-        if chance.random() < 0.1:
+        table, right = chance.choice(self._tables)
+        if said := chance.random() < 0.1:
             about = mutate_json(json.loads(table.schema.metadata[b"huggingface"]), chance)
-            table, right = table.replace_schema_metadata({"huggingface": json.dumps(about)}), None
+            table = table.replace_schema_metadata({"huggingface": json.dumps(about)})
         write = self._write_parquet if chance.random() < 0.5 else self._write_saved
-        path, must_be_right = write(table, chance, changed=right is not None)
-        found = self._preparation.rows(path)
-        return None if found == right or not (must_be_right and right) else f"{path.name}: the rows {found[:3]}"
+        path, must_be_right = write(table, chance, not said)
+        found = prepared_rows(self._tokenizer, "text", "label", path)
+        return difference(right, found, f"{path.name}: the rows") if must_be_right and not said else None
 
     def _write_parquet(self, table: pyarrow.Table, chance: random.Random, changed: bool) -> tuple[Path, bool]:
         """Writes a file; returns it, and whether it must be refused or read rightly."""
-        path, stream = self._folder / "table.parquet", io.BytesIO()
+        path, stream = Path("table.parquet"), io.BytesIO()
         checksums = chance.random() < 0.7
         parquet.write_table(
             table,
@@ -145,7 +136,7 @@ class ArrowTables:
 
     def _write_saved(self, table: pyarrow.Table, chance: random.Random, changed: bool) -> tuple[Path, bool]:
         """As `_write_parquet`; of a folder the files must not be cut."""
-        path = self._folder / "saved"
+        path = Path("saved")
         options = ipc.IpcWriteOptions(compression=chance.choice((None, None, "lz4", "zstd")))
         files = {}
         for name, part in (("data-0.arrow", table[:20]), ("data-1.arrow", table[20:])):
@@ -155,12 +146,13 @@ class ArrowTables:
                 files[name] = stream.getvalue().to_pybytes()
         files["state.json"] = json.dumps({"_data_files": [{"filename": name} for name in files]}).encode()
         name = chance.choice([*files])
-        content = (mutate_state if name == "state.json" else mutate)(files[name], chance) if changed else files[name]
-        cut = files[name].startswith(content) and name != "state.json"
+        whole = files[name]
+        if changed:
+            files[name] = (mutate_state if name == "state.json" else mutate)(whole, chance)
         path.mkdir(exist_ok=True)
-        for each, whole in {**files, name: content}.items():
-            (path / each).write_bytes(whole)
-        return path, cut
+        for each, content in files.items():
+            (path / each).write_bytes(content)
+        return path, whole.startswith(files[name]) and name != "state.json"
 
 
 def _described(columns: dict[str, Any], label: Any) -> pyarrow.Table:

@@ -1,0 +1,61 @@
+"""The pictures: curves that can be told apart, axes that can be read, and no panel that could not be otherwise."""
+
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from fairseq_linformer.analysis import drawing
+from fairseq_linformer.analysis.measuring import measure
+from tests.helpers.models import small, tokens
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures in the order in which they are saved."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: figures.append(figure))
+    return figures
+
+
+@pytest.fixture(scope="module")
+def measured():
+    model = small(attention="linformer", max_positions=64, sharing="headwise", encoder_layers=8).eval()
+    return measure(model.encoder.sentence_encoder, tokens(1), [8] * 8)
+
+
+POINTS = [{"updates": n, "effective rank": [n, 5.0], "local": [0.99, 0.9901 + n / 1e6], "all": [3]} for n in (1, 2)]
+
+
+def test_no_colour_stands_twice_in_a_legend(measured, drawn):
+    drawing.draw_spectrum(measured.spectrum, "")
+    drawing.draw_ranks(measured.spectrum, "")
+    drawing.draw_low_rank(measured.low_rank, 64, "")
+    drawing.draw_rows(measured.matrices["matrices"], "")
+    drawing.draw_use(measured.matrices["layers"], "")
+    drawing.draw_training(POINTS, "")
+    for figure in drawn:
+        colours = {}
+        for panel in figure.axes:
+            for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+                line = getattr(handle, "lines", [handle])[0]  # of bars of errors
+                colours.setdefault(label, to_rgb(line.get_color()))
+        assert len({*colours.values()}) == len(colours) == len(figure.legends[0].get_texts()) > 1
+
+
+def test_the_use_of_rows_that_differ_little_can_be_read(drawn):
+    drawing.draw_use([{"use": [1.06, 1.0, 0.94], "share": 1.0}], "")
+    axis = drawn[0].axes[0].yaxis
+    low, high = axis.get_view_interval()
+    assert sum(low <= tick <= high for tick in axis.get_major_locator()()) >= 3
+
+
+def test_the_spectrum_of_a_linformer_ends_at_k(measured, drawn):
+    drawing.draw_spectrum(measured.spectrum, "")
+    assert drawn[0].axes[0].get_xlim() == (1, 8)
+
+
+def test_what_hardly_changes_with_updates_has_no_panel(drawn):
+    drawing.draw_training(POINTS, "")
+    assert [panel.get_title() for panel in drawn[0].axes] == ["effective rank"]
+    drawing.draw_training([POINTS[0], {**POINTS[0], "updates": 2}], "")
+    assert len(drawn) == 1
