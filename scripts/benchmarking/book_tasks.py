@@ -112,7 +112,7 @@ def _books_for(request: Request) -> tuple[Tokenizer, list[np.ndarray]]:
     Raises:
         UserError: a part of one holds no passage of n - 2 pieces.
     """
-    tokenizer, texts = _read(cast(Path, request.texts), cast(Path, request.tokenizer))
+    tokenizer, texts = _read(cast(Path, request.corpus), cast(Path, request.tokenizer))
     shortest = min(map(len, texts))
     most = int(min(end - begin for begin, end in PARTS.values()) * shortest) - 1 + MARKS
     said = f"at most {most}: the shortest of the {len(texts)} longest books has {shortest:,} pieces"
@@ -131,5 +131,5 @@ def _read(texts: Path, tokenizer: Path) -> tuple[Tokenizer, list[np.ndarray]]:
     lines = itertools.chain.from_iterable(chunk.lines for chunk in read_chunks(find_files([texts])))
     groups = [list(own) for is_text, own in itertools.groupby(lines, bool) if is_text]
     longest = sorted(groups, key=lambda own: -sum(map(len, own)))[:BOOKS]
-    check("texts", texts, len(longest) > 1, "a file of several books, with a blank line after each")
+    check("corpus", texts, len(longest) > 1, "a file of several books, with a blank line after each")
     return loaded, [np.concatenate(loaded.encode(own)) for own in longest]

@@ -76,7 +76,7 @@ class Request:
         length: n.
         rows: of train, at most.
         tested: rows of valid, and of test, at most.
-        texts: books.
+        corpus: books.
         tokenizer: of the pieces.
         source: an official archive, or the folder in it.
     """
@@ -84,7 +84,7 @@ class Request:
     length: int
     rows: int
     tested: int
-    texts: Path | None = None
+    corpus: Path | None = None
     tokenizer: Path | None = None
     source: Path | None = None
 

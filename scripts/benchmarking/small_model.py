@@ -24,6 +24,13 @@ HEAD = "label"  # the name of a classification head
 CONVOLUTION, POSITIONS = 3.0, 0.2
 
 
+def base_model(embed_dim: int) -> list[str]:
+    """The options of a small model of two layers, two heads, a feed-forward network of d and a local convolution."""
+    sizes = [f"encoder_embed_dim={embed_dim}", f"encoder_ffn_embed_dim={embed_dim}", "encoder_layers=2"]
+    sizes += ["encoder_attention_heads=2", "encoder_normalize_before=true", "local_conv=3", "sharing=layerwise"]
+    return ["_name=linformer_roberta_tiny", *sizes, "dropout=0", "attention_dropout=0"]
+
+
 def configure_model(base: Sequence[str], overrides: Sequence[str], length: int) -> ResolvedConfig:
     """The model's configuration from Hydra-style overrides of `base`: ``model.attention=softmax``.
 

@@ -14,7 +14,7 @@ from fairseq_linformer.errors import UserError, check
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
 from .measuring import PHASES, Case
-from .presets import BEST, preset_options
+from .variants import BEST, preset_options
 
 COMPARED = (
     "linformer",

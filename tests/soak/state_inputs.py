@@ -6,10 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from benchmarking.baselines import Sizes
-from benchmarking.measuring import Machine
-from benchmarking.runner import Benchmark
-from benchmarking.suites import Plan
+from benchmarking.speed import KeptRow
+from benchmarking.store import STUDY_FILE, Store
 
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, read_summary
@@ -25,11 +23,11 @@ from .mutations import mutate, mutate_state
 CHECKPOINT = "0" * 64  # the digest of the checkpoint that all runs start from
 OPTIONS = {"optimization.lr": [0.01], "dataset.batch_size": 16, "common.seed": 1, "optimization.max_update": 6}
 OPTIONS |= {"checkpoint.best_checkpoint_metric": "score"}
-PLAN = Plan(Sizes(1, 24, 3, 50, 0.1), 64, (512,), "cpu", ("linformer",), None)
+SETTINGS = {"study": "speed", "layers": 1, "lengths": [512]}
 
 
 class StateFiles:
-    """Summaries of prepared folders, runs, scores, results, submissions and benchmarks."""
+    """Summaries of prepared folders, runs, scores, results, submissions and studies."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,14 +45,13 @@ class StateFiles:
         write_whole(self.run / SUMMARY_FILE, json.dumps(self.summary))
         write_whole(self.run / "predictions-valid.tsv", "label\tprediction\n0\t0\n")
         write_scores(self.run, made, {"valid": {"accuracy": 80.5}})
-        (folder / RESULTS_FILE).unlink(missing_ok=True)
-        Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, folder).run([])
-        settings = Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, folder).settings
-        row = {"suite": "models", "group": "n=512", "cases": "0", "model": "linformer", "note": "", "phase": "step"}
-        self.measured = {"settings": settings, "rows": [{**row, "n": 512, "k": 128, "rows": 1, "seconds": 0.5}]}
+        row = {"suite": "models", "group": "n=512", "model": "linformer", "note": "", "phase": "step", "n": 512}
+        self.measured = {"made_of": {"cases": "0"}, "result": [{**row, "d": 24, "k": 128, "rows": 1, "seconds": 0.5}]}
+        for place in ("study/models", "settings"):
+            (folder / place).mkdir(parents=True, exist_ok=True)
 
     def attempt(self, chance: random.Random) -> str | None:
-        kinds = (self._summary, self._results, self._submission, self._run_folder, self._benchmark)
+        kinds = (self._summary, self._results, self._submission, self._run_folder, self._study)
         return chance.choice(kinds)(chance)
 
     def _summary(self, chance: random.Random) -> str | None:
@@ -100,11 +97,15 @@ class StateFiles:
             path.write_bytes(whole)
         return None
 
-    def _benchmark(self, chance: random.Random) -> str | None:
-        content = _write(self.folder / RESULTS_FILE, self.measured, chance)
-        found = Benchmark(PLAN, Machine("cpu", "float32"), 1, 5.0, self.folder)
-        found.run([])
-        return None if found.rows == content["rows"] else f"the rows {found.rows}"
+    def _study(self, chance: random.Random) -> str | None:
+        """The settings of a study, or one of its results."""
+        if chance.random() < 0.5:
+            content = _write(self.folder / "settings" / STUDY_FILE, SETTINGS, chance)
+            Store(self.folder / "settings", SETTINGS)
+            return None if {**content, **SETTINGS} == content else f"the settings {content}"
+        content = _write(self.folder / "study" / "models" / "00 n=512-0.json", self.measured, chance)
+        (found,) = Store(self.folder / "study", {}).all("models", list[KeptRow])
+        return None if found == content["result"] else f"the rows {found}"
 
 
 def _run(task: str, seed: int) -> dict[str, Any]:
