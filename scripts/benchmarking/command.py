@@ -1,8 +1,10 @@
-"""The command line of all studies: ``python scripts/study.py NAME [options]``."""
+"""The command line of all studies: ``linformer study NAME [options]``, or ``python scripts/study.py NAME …``."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -23,6 +25,7 @@ def main(words: Sequence[str]) -> None:
         words: its name, and its options.
     """
     parser = make_parser(overview())
+    parser.prog = _program()
     parser.add_argument("study", metavar="NAME", choices=STUDIES, help=f"one of {', '.join(STUDIES)}")
     study = parser.parse_args(words[:1]).study
     options = parse(study, words[1:])
@@ -36,7 +39,7 @@ def main(words: Sequence[str]) -> None:
 def overview() -> str:
     """What --help says of all studies: the first line of each."""
     lines = [f"  {name:16}{read_studies()[name]['about'].splitlines()[0]}" for name in STUDIES]
-    head = ["Measures and compares models: a study by its name.\n", "    python scripts/study.py recall --help\n"]
+    head = ["Measures and compares models: a study by its name.\n", "    linformer study recall --help\n"]
     return "\n".join([*head, *lines])
 
 
@@ -45,7 +48,10 @@ def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
     study = STUDIES[name]
     said = read_studies()[name]
     parser = make_parser(said["about"])
-    parser.prog += f" {name}"
+    parser.prog = f"{_program()} {name}"
+    for old, new in said.get("renamed", {}).items():
+        if old in words:
+            parser.error(f"{old} is now {new}")
     flags = {flag: replace(SHARED[flag], default=default) for flag, default in said["defaults"].items()}
     flags |= study.flags
     for flag, own in flags.items():
@@ -67,3 +73,8 @@ def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
         if getattr(options, flag, "") is None:
             setattr(options, flag, chosen())
     return options
+
+
+def _program() -> str:
+    """How this program is typed."""
+    return "study.py" if Path(sys.argv[0]).name == "study.py" else "linformer study"

@@ -1,4 +1,4 @@
-"""The study ``corpus-speed``: prepare_corpus.py against sentencepiece to text plus fairseq-preprocess."""
+"""The study ``corpus-speed``: our preparation of a corpus against sentencepiece to text plus fairseq-preprocess."""
 
 import shlex
 import subprocess
@@ -54,7 +54,7 @@ def compare_preparations(options: Namespace) -> str:
     theirs = to_text + preprocess
     said = [
         f"{size:.1f} MB of text, {options.vocab_size:,} pieces, {workers} workers",
-        f"prepare_corpus.py: {ours:.1f} s, {size / ours:.2f} MB/s",
+        f"linformer prepare corpus: {ours:.1f} s, {size / ours:.2f} MB/s",
         f"sentencepiece to text: {to_text:.1f} s, fairseq-preprocess: {preprocess:.1f} s",
         f"  together: {theirs:.1f} s, {size / theirs:.2f} MB/s",
         f"ratio: {theirs / ours:.1f} times as fast",
@@ -65,7 +65,7 @@ def compare_preparations(options: Namespace) -> str:
 
 
 def cut_text(text: Path, megabytes: float | None, folder: Path) -> float:
-    """Writes train.txt and valid.txt (its first lines) as prepare_corpus.py reads text; returns their megabytes."""
+    """Writes train.txt and valid.txt (its first lines) as we read text; returns their megabytes."""
     with (folder / "train.txt").open("w", encoding="utf-8", newline="\n") as train:
         for count, chunk in enumerate(read_chunks([text])):
             train.writelines(line + "\n" for line in chunk.lines)
@@ -114,11 +114,7 @@ def fairseq_preprocess(folder: Path, workers: int) -> None:
 
 
 def run(*arguments: str | Path | int) -> None:
-    """Runs a program of this Python.
-
-    Raises:
-        ChildProcessError: it failed.
-    """
+    """Runs a program of this Python."""
     command = [sys.executable, *map(str, arguments)]
     status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
     if status:

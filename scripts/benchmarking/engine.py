@@ -244,10 +244,13 @@ class Comparison:
         if self.costs:
             self.costs(options, experiments, tuned)
         text = self.tables(options, tuned)
-        machine = Machine(device_of(options), "float32").describe()
-        shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-        content = {"options": shown, "machine": machine, "variants": [asdict(own) for own in tuned]}
-        write_whole(options.out / "results.json", json.dumps(content, indent=1) + "\n")
+        content = {
+            "options": vars(options),
+            "machine": Machine(device_of(options), "float32").describe(),
+            "made_of": origins(experiments),
+            "variants": [asdict(own) for own in tuned],
+        }
+        write_whole(options.out / "results.json", json.dumps(content, indent=1, default=str) + "\n")
         write_whole(options.out / "results.md", f"{text}\n")
         for file, draw in self.pictures.items():
             draw(options, tuned, options.out / file)
@@ -275,6 +278,16 @@ def values_column(title: str, values: Callable[[Tuned], Sequence[float]], form: 
     return {title: lambda own: with_deviation(values(own), form)}
 
 
+def over_lengths(
+    tuned: Sequence[Tuned], values: Callable[[Tuned], Sequence[float]]
+) -> dict[str, dict[float, Sequence[float]]]:
+    """A curve for each variant: values by n, as panels take them."""
+    curves: dict[str, dict[float, Sequence[float]]] = {}
+    for own in tuned:
+        curves.setdefault(own.variant, {})[own.n] = values(own)
+    return curves
+
+
 def cost_column(title: str = "ms per update") -> Columns:
     """The time of an update."""
     return {title: lambda own: milliseconds(own.cost)}
@@ -292,11 +305,15 @@ def time_updates(options: Namespace, experiments: Sequence[Experiment], tuned: S
         found = in_turns(calls, options.rounds)
         return {f"{name} {what}": x for name, own in found.items() for what, x in spread(own).items()}
 
-    origin = {f"n={n}": experiment.origin([*experiment.variants]) for n, experiment in by_length.items()}
-    about = {"code": code_digest(), **machine.describe(), "rounds": options.rounds, **origin}
+    about = {"code": code_digest(), **machine.describe(), "rounds": options.rounds, **origins(experiments)}
     kept = store.once("cost", about, measure)
     for own in tuned:
         own.cost = {what: kept[f"n={own.n} {own.variant} {what}"] for what in ("seconds", "low", "high")}
+
+
+def origins(experiments: Sequence[Experiment]) -> dict[str, Any]:
+    """What all variants depend on, by n."""
+    return {f"n={experiment.n}": experiment.origin([*experiment.variants]) for experiment in experiments}
 
 
 def _finished(step: Callable[[], None], machine: Machine) -> None:

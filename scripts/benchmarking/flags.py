@@ -50,7 +50,11 @@ class Flag:
         required = self.default is None and not self.shown
         options: dict[str, Any] = {"nargs": "+"} if self.several else {}
         help = self.help if required else f"{self.help} (default: {shown})"
-        options |= {"type": self.type, "choices": self.choices, "metavar": self.metavar}
+        options |= {
+            "type": self.type,
+            "choices": self.choices,
+            "metavar": self.metavar or f"{{{','.join(self.choices or ())}}}",
+        }
         parser.add_argument(f"--{name}", required=required, default=self.default, help=help, **options)
 
 

@@ -15,7 +15,7 @@ from fairseq_linformer.errors import check
 from fairseq_linformer.system.files import check_data_path
 from fairseq_linformer.training.launch import job_device
 
-from .engine import Columns, Comparison, Trial, Tuned, cost_column, time_updates
+from .engine import Columns, Comparison, Trial, Tuned, cost_column, over_lengths, time_updates
 from .flags import chosen_variants
 from .masked_text import BINS, Losses, MaskedText, read_split
 from .plots import Panel, draw
@@ -143,12 +143,10 @@ def draw_lengths(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None
         f"after {time:.1f} minutes": lambda own: after(own, time),
         "time of an update": lambda own: [1000 * own.cost["seconds"]],
     }
-    panels = []
-    for title, measure in measures.items():
-        curves: dict[str, dict[float, Sequence[float]]] = {}
-        for own in tuned:
-            curves.setdefault(own.variant, {})[own.n] = measure(own)
-        panels.append(Panel(curves, title, y="ms" if title.startswith("time") else "perplexity"))
+    panels = [
+        Panel(over_lengths(tuned, measure), title, y="ms" if title.startswith("time") else "perplexity")
+        for title, measure in measures.items()
+    ]
     draw([panels], path)
 
 

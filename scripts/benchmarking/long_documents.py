@@ -16,20 +16,30 @@ from fairseq_linformer.data.tasks import own_task
 from fairseq_linformer.finetune import baseline
 
 from . import small_model
-from .engine import Columns, Comparison, Experiment, InProcess, Tuned, cost_column, time_updates, values_column
+from .engine import (
+    Columns,
+    Comparison,
+    Experiment,
+    InProcess,
+    Tuned,
+    cost_column,
+    over_lengths,
+    time_updates,
+    values_column,
+)
 from .flags import SHARED, Flag, chosen_variants, count
 from .long_tasks import TASKS, make_rows
-from .lra import OF_VARIANT, published
 from .plots import Panel, draw
 from .rows_of_text import PAD, Request, Rows, TaskData
 from .small_model import HEAD, SmallTrainer, base_model, build_model, configure_model
 from .store import PACKAGE, Figures, Store, code_digest
-from .variants import variants_of
+from .variants import published_arena, variants_of
 
 MODEL = base_model(64)
 CODE = (PACKAGE, Path(__file__), Path(small_model.__file__))  # of a run
 EVALUATED = 16_384  # tokens of a batch without gradients
 MOST_ROWS = 25_000  # all of the official train of IMDB; the Long Range Arena has up to 160,000
+OF_VARIANT = {"softmax": "Transformer", "linformer": "Linformer", "longformer": "Longformer", "performer": "Performer"}
 BESIDE = {"baseline": "TF-IDF + linear SVM", "majority": "most frequent label"}
 
 
@@ -180,7 +190,7 @@ def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     found = {**values_column(about, _percent, ".1f"), **cost_column()}
     found |= {title: partial(_beside, what) for what, title in BESIDE.items()}
     column = TASKS[options.task].column
-    return {**found, f"LRA, {column}": partial(_published, published(column))} if column else found
+    return {**found, f"LRA, {column}": partial(_published, published_arena(column))} if column else found
 
 
 def _percent(own: Tuned) -> list[float]:
@@ -201,18 +211,15 @@ def notes(options: Namespace) -> list[str]:
     column = TASKS[options.task].column
     if not column:
         return []
-    listed = ", ".join(f"{model} {value:.2f}" for model, value in published(column).items())
+    listed = ", ".join(f"{model} {value:.2f}" for model, value in published_arena(column).items())
     said = f"Published (Tay et al. 2020, arXiv 2011.04006, table 1, {column}): {listed}.\n"
     return [said + "Their models are larger and train longer; only the tasks lra-… have rows of the same archive."]
 
 
 def draw_lengths(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
     """Accuracy, from the lowest seed to the highest, and the time of an update, with its quartiles, against n."""
-    accuracies: dict[str, dict[float, list[float]]] = {}
-    times: dict[str, dict[float, list[float]]] = {}
-    for own in tuned:
-        accuracies.setdefault(own.variant, {})[own.n] = _percent(own)
-        times.setdefault(own.variant, {})[own.n] = [1000 * own.cost["seconds"]]
+    accuracies = over_lengths(tuned, _percent)
+    times = over_lengths(tuned, lambda own: [1000 * own.cost["seconds"]])
     for what, title in BESIDE.items():
         accuracies[title] = {own.n: [100 * own.cost[what]] for own in tuned}
     first = Panel(accuracies, options.task, y="test rows found, %", log=False, limits=(0, 105))

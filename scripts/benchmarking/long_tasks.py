@@ -15,7 +15,8 @@ class LongTask:
     """One task.
 
     Attributes:
-        make: its rows.
+        make: its rows; raises an OSError where what it reads is not there, and a UserError where that cannot be read or
+            has too little for n.
         needs: what of ``Request`` it reads.
         updates: of a run, unless the user says otherwise.
         tokens: of an update, likewise.

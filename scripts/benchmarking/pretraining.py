@@ -21,7 +21,7 @@ from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.system.files import check_data_path
 from fairseq_linformer.training.evaluation import masked_lm_perplexity
 from fairseq_linformer.training.launch import Training, job_device, override, side_by_side
-from fairseq_linformer.training.provenance import digest_file
+from fairseq_linformer.training.provenance import digest_data, digest_file
 
 from .engine import Columns, Experiment, Trial, Tuned, values_column
 from .store import Figures, Store
@@ -173,7 +173,7 @@ class Pretraining(Experiment):
         return call
 
     def origin(self, names: Sequence[str]) -> dict[str, Any]:
-        return {name: list(self.variants[name]) for name in names}
+        return {"data": digest_data(str(self.data.absolute())), **{name: list(self.variants[name]) for name in names}}
 
 
 def corpus_folder(data: Path) -> Path:

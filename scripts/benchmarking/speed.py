@@ -201,11 +201,7 @@ def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:
 
 
 def groups_of(suite: str, plan: Plan) -> list[Group]:
-    """The groups of a suite.
-
-    Raises:
-        UserError: it has none.
-    """
+    """The groups of a suite."""
     groups = list(SUITES[suite](plan))
     if not groups:
         raise UserError(f"the suite {suite} has nothing to measure at lengths up to {max(plan.lengths)}")

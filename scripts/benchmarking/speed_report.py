@@ -14,34 +14,14 @@ from fairseq_linformer.system.files import write_whole
 from .plots import Panel, draw
 from .suites import EFFICIENCY, PROJECTED_LENGTHS, SUITES
 from .tables import table
+from .variants import read_data
 
 Row = dict[str, Any]
 
-# Wang et al. 2020, table 3: by n, for k = 128, 256, 512, 1024 and 2048, against the Transformer.
-PAPER_TIME = {
-    512: (1.5, 1.3),
-    1024: (1.7, 1.6, 1.3),
-    2048: (2.6, 2.4, 2.1, 1.3),
-    4096: (3.4, 3.2, 2.8, 2.2, 1.3),
-    8192: (5.5, 5.0, 4.4, 3.5, 2.1),
-    16384: (8.6, 7.8, 7.0, 5.6, 3.3),
-    32768: (13, 12, 11, 8.8, 5.0),
-    65536: (20, 18, 16, 14, 7.9),
-}
-PAPER_MEMORY = {
-    512: (1.7, 1.5),
-    1024: (3.0, 2.9, 1.8),
-    2048: (6.1, 5.6, 3.6, 2.0),
-    4096: (14, 13, 8.3, 4.3, 2.3),
-    8192: (28, 26, 17, 8.5, 4.5),
-    16384: (56, 48, 32, 16, 8),
-    32768: (56, 48, 36, 18, 16),
-    65536: (60, 52, 40, 20, 18),
-}
 TABLE3 = {
-    "how many times faster than `softmax`": ("seconds", PAPER_TIME),
-    "how many times less memory, by the peak": ("MiB", PAPER_MEMORY),
-    "how many times less memory, by the largest batch": ("largest_batch", PAPER_MEMORY),
+    "how many times faster than `softmax`": ("seconds", "linformer_time"),
+    "how many times less memory, by the peak": ("MiB", "linformer_memory"),
+    "how many times less memory, by the largest batch": ("largest_batch", "linformer_memory"),
 }
 LABELS = {
     "linformer": "Linformer (ours)",
@@ -67,7 +47,7 @@ def write_report(out: Path, settings: Mapping[str, Any], rows: Sequence[Row]) ->
     if own := by_suite["table3"]:
         for title, (what, paper) in TABLE3.items():
             if any(what in row for row in own):
-                parts.append(f"## Table 3: {title}\n\n{savings(own, what, paper)}")
+                parts.append(f"## Table 3: {title}\n\n{savings(own, what, read_data('published')[paper])}")
         draw_figure2([row for row in own if "seconds" in row], out / "figure2.png")
     if own := [row for row in measured["growth"] if "MiB" in row]:
         parts.append(f"## Exponents of growth with n\n\n{exponents(own)}")

@@ -25,7 +25,7 @@ def test_every_study_says_what_it_is_and_is_read_without_options(capsys):
         options(study, *needed(study))
         with pytest.raises(SystemExit, match="0"):
             main([study, "--help"])
-        assert f"study.py {study} " in capsys.readouterr().out.replace("\n", " ")
+        assert f"linformer study {study} " in capsys.readouterr().out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,8 @@ def test_every_study_says_what_it_is_and_is_read_without_options(capsys):
         ("recall", "--pairs 2 2", "--pairs: each must be there once, not 2, 2"),
         ("recall", f"--seeds {LARGEST_SEED + 1}", "--seeds: 4294967295 is not allowed"),
         ("long-documents", "--task chess", "invalid choice"),
+        ("long-documents", "--texts books.txt", "--texts is now --corpus"),
+        ("mechanisms", "--attentions softmax", "--attentions is now --only"),
         ("speed", "--rounds -1", "--rounds: -1 is not allowed: it must be a"),
         ("speed", "--limit nan", "--limit: nan is not allowed: it must be a"),
         ("speed", "--limit 0", "--limit: 0 is not allowed: it must be a"),

@@ -145,6 +145,7 @@ def test_the_command_writes_its_table_its_results_and_its_pictures(tmp_path):
         "A note.",
     ]
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["options"]["updates"] == 1500 and [own["variant"] for own in results["variants"]] == ["a", "b"]
+    assert results["options"]["updates"] == 1500 and results["made_of"] == {"n=16": {"a": "model", "b": "model"}}
+    assert [own["variant"] for own in results["variants"]] == ["a", "b"]
     with pytest.raises(ValueError, match="has study=stub, not other: name another --out"):
         study.run("other", options("perplexity", *WORDS, "--out", tmp_path))
