@@ -11,7 +11,6 @@ from pathlib import Path
 
 import sentencepiece
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.data.prepare.reading import LineSample, read_chunks
 from fairseq_linformer.data.tokenizer import (
     DICTIONARY_FILE,
@@ -22,7 +21,7 @@ from fairseq_linformer.data.tokenizer import (
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.processes import available_cores
 
-from .flags import Flag, count
+from .flags import Flag, count, number
 
 VALID_LINES = 1000
 SAMPLE_CHARACTERS = 2_000_000  # that the vocabulary is trained on

@@ -50,7 +50,7 @@ class AtLength(Pretraining):
             return self.text.losses(self.load(trial, checkpoint).to(job_device()), rows).as_figures()
 
         made_of = {"text": self.text.digest, "rows": rows}
-        return Losses.of_figures(self.of_checkpoint(f"losses/rows{rows}", trial, compute, checkpoint, **made_of))
+        return Losses.of_figures(self.of_checkpoint(f"losses-rows{rows}", trial, compute, checkpoint, **made_of))
 
     def details(self, trial: Trial) -> Figures:
         """Perplexity in rows of every length, by position in the row ("starts" of bins), and by number of updates."""

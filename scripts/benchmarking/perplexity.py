@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -103,8 +103,8 @@ def as_case(overrides: Sequence[str], sizes: Sizes) -> Case:
 
 def mechanism_costs(options: Namespace, experiments: Sequence[Experiment], tuned: Sequence[Tuned]) -> None:
     """Gives each variant its parameters, and with each n median seconds and peak MiB, unless they were measured."""
-    (experiment,) = experiments
-    machine, sizes = Machine(job_device(), "float32"), tiny_sizes(experiment.corpus)  # type: ignore[attr-defined]
+    (experiment,) = cast(Sequence[Pretraining], experiments)
+    machine, sizes = Machine(job_device(), "float32"), tiny_sizes(experiment.corpus)
     for n, k in COST_LENGTHS.items():
         sized = replace(sizes, length=n, projected_length=k)
         cases = {own.variant: as_case(experiment.variants[own.variant], sized) for own in tuned}

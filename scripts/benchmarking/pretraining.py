@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.optim import build_optimizer
@@ -29,6 +29,7 @@ from .tables import with_deviation
 
 EMBED_DIM, LAYERS = 64, 2
 SIZES = [f"model.encoder_embed_dim={EMBED_DIM}", f"model.encoder_ffn_embed_dim={4 * EMBED_DIM}"]
+Own = TypeVar("Own", bound="Pretraining")
 RECIPE = [f"model.encoder_layers={LAYERS}", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
 # Of every evaluation, whatever a variant was trained with: all are <mask>, as some are trained with nothing else.
@@ -70,11 +71,12 @@ class Pretraining(Experiment):
     jobs: int
 
     @classmethod
-    def of(cls, options: Namespace, store: Store, n: int, variants: Mapping[str, Sequence[str]], **own: Any) -> Any:
-        """With the options of a study."""
-        folder = own.pop("folder", f"n{n}/")
-        named = {"data": options.data, "updates": options.updates, "jobs": options.jobs}
-        return cls(store, n, variants, folder=folder, seeds=options.seeds, rates=options.learning_rates, **named, **own)
+    def of(
+        cls: type[Own], options: Namespace, store: Store, n: int, variants: Mapping[str, Sequence[str]], **own: Any
+    ) -> Own:
+        """With the options of a study; in the folder nN, unless `own` has another."""
+        asked = {name: getattr(options, name) for name in ("data", "updates", "seeds", "jobs")}
+        return cls(store, n, variants, rates=options.learning_rates, **{"folder": f"n{n}/", **asked, **own})
 
     def __post_init__(self) -> None:
         for word in itertools.chain(*self.variants.values()):

@@ -12,12 +12,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.errors import LAST_LINES
 from fairseq_linformer.training.launch import logged_rows, override
 from fairseq_linformer.training.provenance import CONFIGS
 
-from .flags import Flag, count
+from .flags import Flag, count, number
 from .tables import table
 
 FLAGS = {

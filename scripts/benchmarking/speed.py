@@ -7,52 +7,20 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import write_whole
 
 from .baselines import MODELS, Sizes
-from .flags import Flag, count
+from .flags import Flag, count, number
 from .measuring import DTYPES, Case, Machine, flops, in_turns, spread, timed
 from .speed_report import Row, write_report
 from .store import Store, code_digest
 from .suites import COMPARED, SUITES, Group, Plan
-
-
-class _Figures(TypedDict, total=False):
-    """The figures of a row, or the reason why there are none."""
-
-    rounds: int
-    seconds: float
-    low: float
-    high: float
-    tokens_per_second: float
-    first_tokens_per_second: float
-    gemm_fraction: float
-    MiB: float
-    largest_batch: int
-    memory_skipped: str
-    skipped: str
-    too_slow: bool
-
-
-class KeptRow(_Figures):
-    """A row, as the file of a group keeps it."""
-
-    suite: str
-    group: str
-    model: str
-    note: str
-    phase: str
-    n: int
-    d: int
-    k: int
-    rows: int | None
 
 
 class TooSlow(RuntimeError):
@@ -82,7 +50,7 @@ class Speed:
     @property
     def rows(self) -> list[Row]:
         """All that was ever measured in the store's folder."""
-        return [row for suite in SUITES for rows in self.store.all(suite, list[KeptRow]) for row in map(dict, rows)]
+        return [row for suite in SUITES for rows in self.store.all(suite) for row in rows]
 
     def run(self, suites: list[str]) -> None:
         """Measures the groups of these suites that have no results yet.
@@ -103,8 +71,7 @@ class Speed:
             bar.set_description(f"{suite}, {group.name}")
             if self._suite and self._suite[0]["suite"] != suite:
                 self._suite = []
-            kept = self.store.once(name, made_of, partial(self._measure, suite, group), list[KeptRow])
-            self._suite += map(dict, kept)
+            self._suite += self.store.once(name, made_of, partial(self._measure, suite, group))
 
     def _measure(self, suite: str, group: Group) -> list[Any]:
         """The rows of a group. A case that cannot run has a reason, "skipped", in place of figures."""

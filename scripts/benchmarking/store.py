@@ -4,15 +4,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import fairseq_linformer
 from fairseq_linformer.errors import UserError, one_line
 from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.system.state import check_state, read_state
+from fairseq_linformer.system.state import read_state
 
 Figures = dict[str, Any]
-Shape = TypeVar("Shape")
 
 STUDY_FILE = "study.json"
 PACKAGE = Path(fairseq_linformer.__file__).parent
@@ -22,6 +21,7 @@ REMEDY = "name another --out"
 class _Kept(TypedDict):
     made_of: dict[str, Any]
     result: Any
+    digest: str  # of the result
 
 
 class Store:
@@ -59,32 +59,25 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / STUDY_FILE, json.dumps(self.settings, indent=1) + "\n")
 
-    def once(
-        self,
-        name: str,
-        made_of: Mapping[str, Any],
-        compute: Callable[[], Shape],
-        shape: type[Shape] = dict[str, float],  # type: ignore[assignment]
-    ) -> Shape:
-        """A result, from its file; if there is none, it is computed and kept.
+    def once(self, name: str, made_of: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+        """A result, plain data, from its file; if there is none, it is computed and kept.
 
         Args:
             name: of the file, without digest and ending; it may have folders in it.
             made_of: all that the result depends on.
             compute: gives it.
-            shape: what it must be, as ``read_state`` takes it.
 
         Raises:
             UserError: the file is damaged.
             OSError: its folder cannot be made.
         """
         file = self.folder / f"{name}-{digest(made_of)}.json"
-        if file.is_file():
-            return _read(file, shape)
-        file.parent.mkdir(parents=True, exist_ok=True)  # first: computing may take hours
-        result = compute()
-        write_whole(file, json.dumps(_Kept(made_of=dict(made_of), result=result), indent=1) + "\n")
-        return result
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)  # first: computing may take hours
+            result = compute()
+            kept = _Kept(made_of=dict(made_of), result=result, digest=digest(result))
+            write_whole(file, json.dumps(kept, indent=1) + "\n")
+        return _read(file)
 
     def refuse_others(self, name: str, made_of: Mapping[str, Any]) -> None:
         """Refuses a result of that name that was made of something else.
@@ -97,26 +90,28 @@ class Store:
             if file.name != Path(own).name and file.name.rpartition("-")[0] == Path(name).name:
                 raise UserError(f"{file} is of other {', '.join(made_of)}: {REMEDY}")
 
-    def all(self, folder: str, shape: type[Shape]) -> Iterator[Shape]:
+    def all(self, folder: str) -> Iterator[Any]:
         """The results in a folder of this one, in the order of their names.
 
         Raises:
             UserError: a file is damaged.
         """
-        for file in sorted((self.folder / folder).glob("*-*.json")):
-            yield _read(file, shape)
+        yield from map(_read, sorted((self.folder / folder).glob("*-*.json")))
 
 
-def _read(file: Path, shape: type[Shape]) -> Shape:
+def _read(file: Path) -> Any:
     try:
-        return check_state(read_state(file, _Kept)["result"], str(file), shape)
+        kept = read_state(file, _Kept)
+        if digest(kept["result"]) != kept["digest"]:
+            raise UserError(f"{file} is damaged: its result is not what was written")
     except ValueError as error:
         raise UserError(f"{error}: remove it, or {REMEDY}") from error
+    return kept["result"]
 
 
-def digest(made_of: Mapping[str, Any]) -> str:
+def digest(content: Any) -> str:
     """A short hash of plain data."""
-    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def code_digest(places: Sequence[Path] = (PACKAGE, Path(__file__).parent)) -> str:

@@ -185,7 +185,7 @@ def test_the_command_trains_measures_and_draws_once(corpus, tmp_path):
         assert long["in_rows_of"][str(rows)] == pytest.approx(expected, rel=1e-5), rows
 
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    (folder / "losses" / "rows32-0.json").write_text("of another checkpoint")
+    (folder / "losses-rows32-0.json").write_text("of another checkpoint")
     assert tables in run(*words, cwd=tmp_path)
     again = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     changed = {path.name for path, time in files.items() if again[path] != time}

@@ -185,9 +185,7 @@ def test_damaged_results_are_named_and_left_as_they_are(monkeypatch, tmp_path):
     for content, said in (
         ("{}", "its content has no made_of"),
         ("[]", "its content is a list"),
-        (json.dumps({"made_of": {}, "result": {}}), "its content is an object"),
-        (json.dumps({"made_of": {}, "result": [1]}), "/0 is 1"),
-        (json.dumps({"made_of": {}, "result": [{"suite": "models"}]}), "/0 has no "),
+        (json.dumps({"made_of": {}, "result": [1], "digest": "0"}), "its result is not what was written"),
     ):
         file.write_text(content)
         with pytest.raises(ValueError, match=rf"one-\w+\.json is damaged: {said}.*: remove it, or name another --out$"):

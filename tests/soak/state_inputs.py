@@ -6,8 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from benchmarking.speed import KeptRow
-from benchmarking.store import STUDY_FILE, Store
+from benchmarking.store import STUDY_FILE, Store, digest
 
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.tasks import SUMMARY_FILE, TASKS, read_summary
@@ -46,7 +45,8 @@ class StateFiles:
         write_whole(self.run / "predictions-valid.tsv", "label\tprediction\n0\t0\n")
         write_scores(self.run, made, {"valid": {"accuracy": 80.5}})
         row = {"suite": "models", "group": "n=512", "model": "linformer", "note": "", "phase": "step", "n": 512}
-        self.measured = {"made_of": {"cases": "0"}, "result": [{**row, "d": 24, "k": 128, "rows": 1, "seconds": 0.5}]}
+        kept = [{**row, "d": 24, "k": 128, "rows": 1, "seconds": 0.5}]
+        self.measured = {"made_of": {"cases": "0"}, "result": kept, "digest": digest(kept)}
         for place in ("study/models", "settings"):
             (folder / place).mkdir(parents=True, exist_ok=True)
 
@@ -104,7 +104,7 @@ class StateFiles:
             Store(self.folder / "settings", SETTINGS)
             return None if {**content, **SETTINGS} == content else f"the settings {content}"
         content = _write(self.folder / "study" / "models" / "00 n=512-0.json", self.measured, chance)
-        (found,) = Store(self.folder / "study", {}).all("models", list[KeptRow])
+        (found,) = Store(self.folder / "study", {}).all("models")
         return None if found == content["result"] else f"the rows {found}"
 
 
