@@ -15,7 +15,7 @@ from fairseq_linformer.training.launch import job_device
 from .engine import Comparison
 from .flags import SHARED, add_variants, check_different, check_variants
 from .registry import STUDIES
-from .variants import read_studies
+from .variants import read_studies, variants_of
 
 
 def main(words: Sequence[str]) -> None:
@@ -57,8 +57,8 @@ def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
     for flag, own in flags.items():
         own.add_to(parser, flag)
     if isinstance(study.run, Comparison):
-        names = list(study.run.variants(512))
-        add_variants(parser, names, [name for name in names if name not in study.run.left_out])
+        names = list(variants_of(name, n=512))
+        add_variants(parser, names, [name for name in names if name not in said.get("left_out", ())])
     if study.overrides:
         parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's, for every run")
     options = (parser.parse_intermixed_args if study.overrides else parser.parse_args)(words)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from tqdm import tqdm
 
 from fairseq_linformer.config import ResolvedConfig
@@ -149,6 +150,7 @@ class InProcess(Experiment):
     updates: int
     device: str
     base: ClassVar[Sequence[str]]  # options of the model, before a variant's own
+    code: ClassVar[Sequence[Path]]  # that a run depends on
     best = staticmethod(max)
 
     def config(self, variant: str) -> ResolvedConfig:
@@ -192,36 +194,36 @@ class InProcess(Experiment):
     def step(self, tuned: Tuned) -> Callable[[], None]:
         return self.trainer(tuned.variant, 1e-4, 1, 10**6).step
 
-    def models(self, names: Sequence[str]) -> dict[str, Any]:
-        """The configurations, with what belongs to the recipe: dropout, say."""
-        return {name: asdict(self.config(name)) for name in names}
+    @abstractmethod
+    def rows(self) -> dict[str, Any]:
+        """What the rows depend on that are trained and tested on."""
+
+    def origin(self, names: Sequence[str]) -> dict[str, Any]:
+        about = {"code": code_digest(self.code), "torch": torch.__version__, "device": self.device, **self.rows()}
+        return {**about, "models": {name: asdict(self.config(name)) for name in names}}  # with dropout, say
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study that trains variants: all that it has of its own.
+    """A study that trains variants: all that it has of its own, beside what studies.yaml says.
 
     Attributes:
-        variants: that it has, by name, with n.
         experiments: one for each n.
         quantity: what chooses the learning rate, in words.
         form: its values in tables.
         columns: of its table, beside variant, n and learning rate.
         pictures: by file, what draws it.
         costs: of all variants; none where they are not measured.
-        left_out: of the variants, those that are compared only when they are named.
         order: of the table's rows, instead of that of the variants.
         notes: paragraphs below the tables.
     """
 
-    variants: Callable[[int], Mapping[str, Sequence[str]]]
     experiments: Callable[[Namespace, Store], Sequence[Experiment]]
     quantity: str
     form: Callable[[float], str]
     columns: Callable[[Namespace, Sequence[Tuned]], Columns]
     pictures: Mapping[str, Callable[[Namespace, Sequence[Tuned], Path], None]]
     costs: Callable[[Namespace, Sequence[Experiment], Sequence[Tuned]], None] | None = None
-    left_out: Sequence[str] = ()
     order: Callable[[Tuned], float] | None = None
     notes: Callable[[Namespace], Sequence[str]] = lambda options: ()
 

@@ -6,7 +6,6 @@ import statistics
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -178,7 +177,6 @@ def _by_time(own: Tuned) -> dict[float, list[float]]:
 
 
 LENGTHS = Comparison(
-    variants=partial(variants_of, "lengths"),
     experiments=experiments,
     quantity="perplexity",
     form="{:.2f}".format,

@@ -36,7 +36,6 @@ from .store import PACKAGE, Figures, Store, code_digest
 from .variants import published_arena, variants_of
 
 MODEL = base_model(64)
-CODE = (PACKAGE, Path(__file__), Path(small_model.__file__))  # of a run
 EVALUATED = 16_384  # tokens of a batch without gradients
 MOST_ROWS = 25_000  # all of the official train of IMDB; the Long Range Arena has up to 160,000
 OF_VARIANT = {"softmax": "Transformer", "linformer": "Linformer", "longformer": "Longformer", "performer": "Performer"}
@@ -116,6 +115,7 @@ class LongDocuments(InProcess):
     digest: str
     tokens: int
     base = MODEL
+    code = (PACKAGE, Path(__file__), Path(small_model.__file__))
 
     def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
         return Trainer(self.data, self.config(variant), rate, seed, updates, self.tokens, self.device)
@@ -127,9 +127,8 @@ class LongDocuments(InProcess):
     def score(self, figures: Figures) -> float:
         return float(figures["valid"])
 
-    def origin(self, names: Sequence[str]) -> dict[str, Any]:
-        about = {"code": code_digest(CODE), "torch": torch.__version__, "device": self.device, "data": self.digest}
-        return {**about, "models": self.models(names), "tokens": self.tokens}
+    def rows(self) -> dict[str, Any]:
+        return {"data": self.digest, "tokens": self.tokens}
 
     def baseline(self) -> float:
         """The share of the test rows whose label TF-IDF and a linear SVM find, learned from the same rows."""
@@ -228,14 +227,12 @@ def draw_lengths(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None
 
 
 LONG_DOCUMENTS = Comparison(
-    variants=partial(variants_of, "long-documents"),
     experiments=experiments,
     quantity="% of valid",
     form=lambda share: f"{100 * share:.1f}",
     columns=columns,
     pictures={"lengths.png": draw_lengths},
     costs=costs,
-    left_out=("none", "nystrom"),
     notes=notes,
 )
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
-from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.config import ARCHITECTURES
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.training.launch import CONFIGS, job_device
@@ -23,7 +22,7 @@ from .measuring import Case, Machine, in_turns, spread
 from .plots import Panel, draw, draw_dots
 from .pretraining import EMBED_DIM, LAYERS, Pretraining, at_length, perplexity_columns
 from .store import Figures, Store, code_digest
-from .variants import CONTROL, variants_of
+from .variants import variants_of
 
 TOKENS = 2048  # per update, or batch that is measured: at least one row
 COST_LENGTHS = {512: 128, 4096: 256}  # n, and Linformer's k as our configurations have it
@@ -38,7 +37,6 @@ def draw_perplexities(options: Namespace, tuned: Sequence[Tuned], path: Path) ->
 
 
 PERPLEXITY = Comparison(
-    variants=lambda n: {},
     experiments=lambda options, store: [
         Pretraining.of(options, store, 512, chosen_variants(options, {}), folder=""),
     ],
@@ -60,19 +58,13 @@ class Validated(Pretraining):
         return {"curve": {row["valid_num_updates"]: row["valid_ppl"] for row in rows if "valid_ppl" in row}}
 
 
-def mechanisms(n: int) -> dict[str, list[str]]:
-    """Every mechanism at its defaults, full attention first, and the control."""
-    names = ["softmax", *sorted(set(ATTENTIONS) - {"softmax"})]
-    return {**{name: [f"model.attention={name}"] for name in names}, "control": CONTROL}
-
-
 def mechanism_experiments(options: Namespace, store: Store) -> list[Pretraining]:
     """One, in which the control is always."""
     interval = max(1, options.updates // 10)
     intervals = [f"dataset.validate_interval_updates={interval}", f"checkpoint.save_interval_updates={interval}"]
     validations = ["dataset.disable_validation=false", "dataset.max_valid_steps=50", *intervals]
-    chosen = {"control": [*options.all, *CONTROL], **chosen_variants(options, mechanisms(512))}
-    chosen["control"] = chosen.pop("control")  # last: all are compared with the first
+    known = variants_of("mechanisms", 512)
+    chosen = {**chosen_variants(options, known), "control": [*options.all, *known["control"]]}
     variants = {name: [*own, *validations] for name, own in chosen.items()}
     return [Validated.of(options, store, 512, variants, folder="")]
 
@@ -165,7 +157,6 @@ def draw_costs(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
 
 
 MECHANISMS = Comparison(
-    variants=mechanisms,
     experiments=mechanism_experiments,
     quantity="perplexity",
     form="{:.2f}".format,
@@ -200,7 +191,6 @@ def draw_multipliers(options: Namespace, tuned: Sequence[Tuned], path: Path) -> 
 
 
 MULTIPLIERS = Comparison(
-    variants=partial(variants_of, "multipliers"),
     experiments=multiplier_experiments,
     quantity="perplexity",
     form="{:.2f}".format,

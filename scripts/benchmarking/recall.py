@@ -33,13 +33,12 @@ from .engine import Columns, Comparison, InProcess, Tuned, cost_column, time_upd
 from .flags import Flag, chosen_variants, count
 from .plots import draw_frontier, draw_map
 from .small_model import TEST_SEED, SmallTrainer, base_model, build_model
-from .store import PACKAGE, Figures, Store, code_digest
+from .store import PACKAGE, Figures, Store
 from .variants import variants_of
 
 MODEL = base_model(128)
 TOKENS = 1024  # of each update, at least one row
 TESTED = 1024  # queries, at least, for each number of pairs
-CODE = (PACKAGE, Path(__file__), Path(small_model.__file__))  # of a run
 FIRST = 4  # number of the first key in the dictionary, after fairseq's own symbols
 
 
@@ -150,6 +149,7 @@ class Recall(InProcess):
 
     task: Task
     base = MODEL
+    code = (PACKAGE, Path(__file__), Path(small_model.__file__))
 
     def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
         return Trainer(self.task, self.config(variant), rate, seed, updates, self.device)
@@ -160,9 +160,8 @@ class Recall(InProcess):
     def score(self, figures: Figures) -> float:
         return statistics.mean(figures.values())
 
-    def origin(self, names: Sequence[str]) -> dict[str, Any]:
-        about = {"code": code_digest(CODE), "torch": torch.__version__, "device": self.device}
-        return {**about, "task": asdict(self.task), "models": self.models(names)}
+    def rows(self) -> dict[str, Any]:
+        return {"task": asdict(self.task)}
 
 
 def experiments(options: Namespace, store: Store) -> list[Recall]:
@@ -217,7 +216,6 @@ def draw_costs(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
 
 
 RECALL = Comparison(
-    variants=partial(variants_of, "recall"),
     experiments=experiments,
     quantity="mean of D",
     form=lambda share: f"{100 * share:.1f}",

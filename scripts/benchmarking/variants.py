@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from fairseq_linformer.training.launch import CONFIGS
 
 BEST = "near_and_far"  # a preset of configs/pretrain
-CONTROL = ["model.projection=mean-pool", "model.projected_length=1"]  # attention that has nothing to choose from
 
 
 @cache

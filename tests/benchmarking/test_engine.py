@@ -122,7 +122,6 @@ def test_updates_are_timed_in_turns_and_again_for_other_code_only(tmp_path, monk
 def test_the_command_writes_its_table_its_results_and_its_pictures(tmp_path):
     stubs, drawn = [], []
     study = Comparison(
-        variants=lambda n: {},
         experiments=lambda options, store: stubs.append(Stub(store)) or stubs,
         quantity="perplexity",
         form="{:.2f}".format,

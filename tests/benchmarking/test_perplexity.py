@@ -11,7 +11,9 @@ from benchmarking.engine import Trial
 from benchmarking.perplexity import MECHANISMS, MULTIPLIERS, PERPLEXITY, as_case, mechanism_costs, tiny_sizes
 from benchmarking.pretraining import Pretraining, Training
 from benchmarking.store import Store
+from benchmarking.variants import variants_of
 
+from fairseq_linformer.attention import ATTENTIONS
 from tests.helpers.benchmarks import SIZES, options, write_shards
 
 MEASURED = {"a/lr0.1/seed1": 10.0, "a/lr0.01/seed1": 12.0, "a/lr0.1/seed2": 20.0}
@@ -165,6 +167,13 @@ def test_every_mechanism_stands_beside_the_control_with_its_cost(trained, small,
     assert "dataset.validate_interval_updates=1" in softmax and "dataset.validate_interval_updates=1" in control
     monkeypatch.setattr(perplexity, "measure_cases", lambda *arguments: pytest.fail("measured again"))
     MECHANISMS.run("mechanisms", asked)
+
+
+def test_every_mechanism_is_among_the_variants():
+    named = variants_of("mechanisms", 512)
+    assert named.pop("control") == ["model.projection=mean-pool", "model.projected_length=1"]
+    assert next(iter(named)) == "softmax" and set(named) == set(ATTENTIONS)
+    assert all(own == [f"model.attention={name}"] for name, own in named.items())
 
 
 def test_the_model_that_is_measured_is_that_of_the_configuration(data):

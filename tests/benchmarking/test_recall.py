@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
-from benchmarking import recall
+from benchmarking import engine, recall
 from benchmarking.engine import Tuned
 from benchmarking.flags import LARGEST_SEED
 from benchmarking.recall import FIRST, MODEL, RECALL, Task, Trainer, experiments
 from benchmarking.small_model import TEST_SEED, configure_model
 from benchmarking.store import Store
-from benchmarking.variants import CONTROL, variants_of
+from benchmarking.variants import variants_of
 
 from fairseq_linformer.attention import ATTENTIONS
 from tests.helpers.benchmarks import options
@@ -88,7 +88,7 @@ def test_every_mechanism_is_among_the_variants_and_every_variant_fits_the_defaul
     assert {configure_model(MODEL, overrides, 64).attention for overrides in variants_of("recall", 64).values()} == set(
         ATTENTIONS
     )
-    assert configure_model(MODEL, CONTROL, 64).projected_length == [1, 1]
+    assert configure_model(MODEL, variants_of("recall", 64)["control"], 64).projected_length == [1, 1]
 
 
 def test_weights_and_batches_belong_to_the_seed_and_the_test_is_the_same_for_all():
@@ -113,7 +113,7 @@ def test_full_attention_learns_to_copy_the_only_value_and_one_mean_of_two_does_n
         return trainer.recall()
 
     monkeypatch.setattr(recall, "TOKENS", 512)
-    full, control = shares("model.attention=softmax"), shares(*CONTROL)
+    full, control = shares("model.attention=softmax"), shares(*variants_of("recall", 64)["control"])
     assert full["D=1"] > 0.95 and control["D=2"] < 0.75
 
 
@@ -179,7 +179,7 @@ def test_a_run_belongs_to_all_that_made_it(trained, tmp_path, monkeypatch):
         del trained[3:]
         study(tmp_path, *own, only=())
         assert {run[0] for run in trained[3:]} == {"softmax"}, "the model has changed, the other's has not"
-    monkeypatch.setattr(recall, "code_digest", lambda code: "of other code")
+    monkeypatch.setattr(engine, "code_digest", lambda *code: "of other code")
     del trained[3:]
     study(tmp_path)
     assert len(trained) == 3 + 6
