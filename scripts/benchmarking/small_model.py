@@ -58,7 +58,7 @@ def build_model(
     """The model with weights drawn from a seed, larger than RoBERTa's, and with a head ``HEAD`` for that many classes.
 
     RoBERTa's standard deviation of 0.02 is d^-0.5 at d = 2,500. With it, with the encoder's own convolution and with
-    positions as large as tokens, full attention took longer to tell which values a row of scripts/recall.py holds than
+    positions as large as tokens, full attention took longer to tell which values a row of the study recall holds than
     a run takes there.
     """
     torch.manual_seed(seed)

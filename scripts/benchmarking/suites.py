@@ -1,6 +1,5 @@
 """What the benchmark measures: suites of groups of cases. The cases of a group run in turns."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from fairseq_linformer.errors import UserError, check
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
 from .measuring import PHASES, Case
+from .store import digest
 from .variants import BEST, preset_options
 
 COMPARED = (
@@ -56,7 +56,7 @@ class Group:
 
     def digest(self) -> str:
         """A hash of the cases, lengths of rows included."""
-        return hashlib.sha256(repr(self.cases).encode()).hexdigest()[:12]
+        return digest(repr(self.cases))
 
 
 @dataclass(frozen=True)
