@@ -8,12 +8,152 @@ communication and reading of data.
 """
 
 import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 
-from benchmarking.costs import LENGTHS, SIZES, as_table, costs
+import torch
+from benchmarking.variants import preset_overrides
+from fairseq.data import Dictionary
+from omegaconf import OmegaConf
+from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
+from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.cli.arguments import make_parser
 from fairseq_linformer.cli.program import program
+from fairseq_linformer.finetune.tuning import read_recipe
+from fairseq_linformer.training.commands import recipe_name
+from fairseq_linformer.training.configuration import compose_configuration
+
+LENGTHS = (512, 1024, 2048, 4096)
+SIZES = {"base": "base_{}", "large": "large_4096"}  # the configurations in configs/pretrain
+VARIANTS: dict[str, list[str]] = {
+    "Linformer": [],
+    "near_and_far": preset_overrides("near_and_far"),
+    "full attention": ["model.attention=softmax"],
+}
+PEAKS = {"A100": 312e12, "H100": 989e12}  # FLOP/s of dense products in bfloat16, by NVIDIA's data sheets (SXM)
+UTILISATION = 0.4
+TRAINING = 3  # forward passes that a training step is worth: backward has two products for each of forward
+VOCABULARY = 50_265  # RoBERTa's
+GPUS = 8  # that the batch files count
+
+
+# Tokens of a row, pads included: above the mean length of the task's texts, and for IMDB what the model reads at most.
+FINE_TUNING = {"SST-2": 64, "QNLI": 128, "MNLI": 128, "IMDB": 512}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A training: what it is, n, its attention, the operations per token, and the number of tokens."""
+
+    what: str
+    n: int
+    variant: str
+    per_token: float
+    tokens: int
+
+    @property
+    def operations(self) -> float:
+        return self.per_token * self.tokens
+
+    def hours(self, device: str, number: int) -> float:
+        """On so many devices at UTILISATION of their peak."""
+        return self.operations / (PEAKS[device] * UTILISATION * number) / 3600
+
+
+@cache
+def configuration(size: str, n: int, *overrides: str) -> dict:
+    """A pretraining of configs/pretrain; of large at another n than its own, with n and k of base."""
+    name = SIZES[size].format(n)
+    if not name.endswith(f"_{n}"):
+        model = configuration("base", n)["model"]
+        lengths = [f"model.{option}={model[option]}" for option in ("max_positions", "projected_length")]
+        overrides = (f"batch=n{n}", *lengths, *overrides)
+    return compose_configuration(f"pretrain/{name}", ["task.data=DATA", *overrides])
+
+
+def costs(sizes: Sequence[str], lengths: Sequence[int]) -> Iterator[Cost]:
+    """Of pretraining with each variant; then of base, converting to `near_and_far` at each length and fine-tuning."""
+    for size in sizes:
+        for n in lengths:
+            for name, overrides in VARIANTS.items():
+                yield Cost(
+                    size, n, name, TRAINING * per_token(size, n, name), _tokens(configuration(size, n, *overrides), n)
+                )
+    if "base" not in sizes:
+        return
+    going_on = compose_configuration("pretrain/continue", ["task.data=DATA"])
+    for n in lengths:
+        own, teacher = TRAINING * per_token("base", n, "near_and_far"), per_token("base", n, "full attention")
+        yield Cost("converting", n, "near_and_far", own, _tokens(going_on, n))
+        yield Cost("converting, with a teacher", n, "near_and_far", own + teacher, _tokens(going_on, n))
+    for task, length in FINE_TUNING.items():
+        recipe = read_recipe(recipe_name(task))
+        rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
+        n = min(lengths)
+        yield Cost(f"fine-tuning, {task}", n, "Linformer", TRAINING * per_token("base", n, "Linformer"), rows * length)
+
+
+def _tokens(options: dict, n: int) -> int:
+    """That a training of configs/pretrain sees, with rows of n tokens."""
+    rows = GPUS * options["dataset"]["batch_size"] * options["optimization"]["update_freq"][0]
+    return options["optimization"]["max_update"] * rows * n
+
+
+@cache
+def per_token(size: str, n: int, variant: str) -> float:
+    """Operations of a forward pass."""
+    options = configuration(size, n, *VARIANTS[variant])
+    return forward_operations(options["model"], options["task"]["mask_prob"], n) / n
+
+
+class _Task:
+    """What a model asks of its task."""
+
+    def __init__(self, n: int) -> None:
+        self.source_dictionary, self._n = Dictionary(), n
+        for number in range(VOCABULARY - len(self.source_dictionary)):
+            self.source_dictionary.add_symbol(f"w{number}")
+
+    def max_positions(self) -> int:
+        return self._n
+
+
+def forward_operations(model: dict, mask_prob: float, n: int) -> int:
+    """Floating-point operations of a forward pass over a row of n tokens, its masked positions' logits included.
+
+    A multiplication with an addition counts twice. Matrix products alone are counted, on PyTorch's meta device, which
+    computes nothing: as masks are drawn on other devices, dropout is left out.
+    """
+    still = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    built = LinformerRobertaModel.build_model(OmegaConf.create({**model, **still}), _Task(n)).eval().to("meta")
+    with FlopCounterMode(display=False) as counter:
+        features = built(torch.zeros(1, n, dtype=torch.long, device="meta"), features_only=True)[0]
+        built.encoder.lm_head(features[0, : round(mask_prob * n)])
+    return int(counter.get_total_flops())
+
+
+def as_table(found: Sequence[Cost]) -> str:
+    """In Markdown: GFLOP per token, EFLOP in all, and hours on one and eight of each device."""
+    devices = [(device, number) for device in PEAKS for number in (1, GPUS)]
+    titles = [
+        "",
+        "n",
+        "attention",
+        "GFLOP per token",
+        "10^9 tokens",
+        "EFLOP",
+        *(f"{number} {name}, hours" for name, number in devices),
+    ]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for cost in found:
+        numbers = [cost.tokens / 1e9, cost.operations / 1e18, *(cost.hours(*device) for device in devices)]
+        hours = [f"{number:,.0f}" if number >= 10 else f"{number:.2g}" for number in numbers]
+        cells = [cost.what, f"{cost.n:,}", cost.variant, f"{cost.per_token / 1e9:.2f}"]
+        lines.append(f"| {' | '.join([*cells, *hours])} |")
+    return "\n".join(lines)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,10 +1,4 @@
-"""The benchmark's harness and the comparisons: what the scripts beside this folder run.
-
-``suites`` of cases over ``baselines``, each ``measuring`` time and memory, are run by ``runner`` into ``rows``, from
-which ``report`` and ``plots`` make tables and figures (benchmark.py). ``variants`` (compare.py) and ``mechanisms``
-(compare_attention.py) share one small ``pretraining``. ``recall`` (the task, and the training on it) and
-``recall_comparison`` are recall.py's, ``corpus_speed`` is benchmark_corpus.py's.
-"""
+"""The studies, and the engine that runs them: what scripts/study.py runs."""
 
 import logging
 import os

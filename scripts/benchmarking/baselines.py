@@ -283,31 +283,30 @@ def lucidrains_linformer(sizes: Sizes) -> Candidate:
     return _of_parts(model, body, model.to_logits)
 
 
-def _hugging_face_sizes(sizes: Sizes) -> dict[str, Any]:
+def _hugging_face(sizes: Sizes, **own: Any) -> dict[str, Any]:
+    """The options of a configuration of transformers, and a model's own."""
     return {
         "vocab_size": sizes.vocabulary,
         "hidden_size": sizes.embed_dim,
+        "intermediate_size": 4 * sizes.embed_dim,
         "num_hidden_layers": sizes.layers,
         "num_attention_heads": sizes.heads,
         "bos_token_id": 0,
         "pad_token_id": PADDING,
         "eos_token_id": 2,
+        **own,
     }
 
 
 def _hugging_face_dropout(sizes: Sizes) -> dict[str, Any]:
-    return {
-        "intermediate_size": 4 * sizes.embed_dim,
-        "hidden_dropout_prob": sizes.dropout,
-        "attention_probs_dropout_prob": sizes.dropout,
-    }
+    return {"hidden_dropout_prob": sizes.dropout, "attention_probs_dropout_prob": sizes.dropout}
 
 
 def hugging_face_roberta(sizes: Sizes) -> Candidate:
     from transformers import RobertaConfig, RobertaForMaskedLM
 
-    options = {**_hugging_face_sizes(sizes), **_hugging_face_dropout(sizes)}
-    model = RobertaForMaskedLM(RobertaConfig(max_position_embeddings=sizes.length + 2, **options))
+    own = {"max_position_embeddings": sizes.length + 2, **_hugging_face_dropout(sizes)}
+    model = RobertaForMaskedLM(RobertaConfig(**_hugging_face(sizes, **own)))
     return _of_parts(model, lambda tokens: model.roberta(tokens)[0], model.lm_head)
 
 
@@ -315,9 +314,8 @@ def hugging_face_nystromformer(sizes: Sizes) -> Candidate:
     """At its defaults: 64 landmarks and a convolution of width 65."""
     from transformers import NystromformerConfig, NystromformerForMaskedLM
 
-    options = {**_hugging_face_sizes(sizes), **_hugging_face_dropout(sizes)}
-    config = NystromformerConfig(max_position_embeddings=sizes.length, segment_means_seq_len=sizes.length, **options)
-    model = NystromformerForMaskedLM(config)
+    own = {"max_position_embeddings": sizes.length, "segment_means_seq_len": sizes.length}
+    model = NystromformerForMaskedLM(NystromformerConfig(**_hugging_face(sizes, **own, **_hugging_face_dropout(sizes))))
     return _of_parts(model, lambda tokens: model.nystromformer(tokens)[0], model.cls)
 
 
@@ -325,14 +323,8 @@ def hugging_face_modernbert(sizes: Sizes) -> Candidate:
     """At its defaults: windows of 128 except in every third layer, gated linear units of 1.5 d, no dropout."""
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    config = ModernBertConfig(
-        max_position_embeddings=sizes.length,
-        intermediate_size=3 * sizes.embed_dim // 2,
-        cls_token_id=0,
-        sep_token_id=2,
-        **_hugging_face_sizes(sizes),
-    )
-    model = ModernBertForMaskedLM(config)
+    own = {"intermediate_size": 3 * sizes.embed_dim // 2, "cls_token_id": 0, "sep_token_id": 2}
+    model = ModernBertForMaskedLM(ModernBertConfig(**_hugging_face(sizes, max_position_embeddings=sizes.length, **own)))
     return _of_parts(model, lambda tokens: model.model(tokens)[0], lambda rows: model.decoder(model.head(rows)))
 
 

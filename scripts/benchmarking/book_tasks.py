@@ -32,12 +32,7 @@ Example = tuple[np.ndarray, int]  # pieces and label
 
 
 def books(request: Request) -> TaskData:
-    """Passages of n - 2 pieces; the label is the book.
-
-    Raises:
-        OSError: texts or tokenizer are not there.
-        UserError: they cannot be read, or the books are too short for n.
-    """
+    """Passages of n - 2 pieces; the label is the book."""
     tokenizer, texts = _books_for(request)
     return _task(request, tokenizer, texts, len(texts), lambda passage, book, chance: (passage, book))
 
@@ -46,12 +41,7 @@ def needles(request: Request) -> TaskData:
     """Passages with a sentence that names the label, and one of the same form, a decoy, with another label's word.
 
     A word is in decoys as often as in needles, so that single words tell one of two labels; nor do pairs of neighbours
-    say more, as the word and "remember" are two apart.
-
-    Raises:
-        OSError: texts or tokenizer are not there.
-        UserError: they cannot be read, the books are too short for n, or n is for the sentences.
-    """
+    say more, as the word and "remember" are two apart."""
     tokenizer, texts = _books_for(request)
     needle, decoy = (tokenizer.encode([form.format(word) for word in WORDS]) for form in (NEEDLE, DECOY))
     most = max(map(len, needle)) + max(map(len, decoy))
@@ -108,12 +98,8 @@ def _passages(
 
 
 def _books_for(request: Request) -> tuple[Tokenizer, list[np.ndarray]]:
-    """The tokenizer, and the pieces of the longest books.
-
-    Raises:
-        UserError: a part of one holds no passage of n - 2 pieces.
-    """
-    tokenizer, texts = _read(cast(Path, request.texts), cast(Path, request.tokenizer))
+    """The tokenizer, and the pieces of the longest books."""
+    tokenizer, texts = _read(cast(Path, request.corpus), cast(Path, request.tokenizer))
     shortest = min(map(len, texts))
     most = int(min(end - begin for begin, end in PARTS.values()) * shortest) - 1 + MARKS
     said = f"at most {most}: the shortest of the {len(texts)} longest books has {shortest:,} pieces"
@@ -123,14 +109,10 @@ def _books_for(request: Request) -> tuple[Tokenizer, list[np.ndarray]]:
 
 @cache
 def _read(texts: Path, tokenizer: Path) -> tuple[Tokenizer, list[np.ndarray]]:
-    """The tokenizer, and the pieces of the longest books.
-
-    Raises:
-        UserError: they are fewer than two.
-    """
+    """The tokenizer, and the pieces of the longest books."""
     loaded = load_tokenizer(find_tokenizer(tokenizer))
     lines = itertools.chain.from_iterable(chunk.lines for chunk in read_chunks(find_files([texts])))
     groups = [list(own) for is_text, own in itertools.groupby(lines, bool) if is_text]
     longest = sorted(groups, key=lambda own: -sum(map(len, own)))[:BOOKS]
-    check("texts", texts, len(longest) > 1, "a file of several books, with a blank line after each")
+    check("corpus", texts, len(longest) > 1, "a file of several books, with a blank line after each")
     return loaded, [np.concatenate(loaded.encode(own)) for own in longest]

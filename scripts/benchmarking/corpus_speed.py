@@ -1,61 +1,68 @@
-"""Times prepare_corpus.py against sentencepiece to text plus fairseq-preprocess (scripts/benchmark_corpus.py)."""
+"""The study ``corpus-speed``: our preparation of a corpus against sentencepiece to text plus fairseq-preprocess."""
 
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import sentencepiece
 
+from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.data.prepare.line_sample import LineSample
 from fairseq_linformer.data.prepare.text_files import read_chunks
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, SENTENCEPIECE_FILE, SentencePieceTokenizer
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.processes import available_cores
+
+from .flags import Flag, count
 
 VALID_LINES = 1000
 SAMPLE_CHARACTERS = 2_000_000  # that the vocabulary is trained on
 PREPARE = Path(__file__).resolve().parents[1] / "prepare_corpus.py"
 SPLITS = ("train", "valid")
+FLAGS = {
+    "corpus": Flag("a text: plain, .gz or .xz", Path, "FILE"),
+    "megabytes": Flag("about how much of it is used", number(float, above=0), shown="all"),
+    "vocab-size": Flag("pieces", count, default=8000),
+    "workers": Flag("processes of either side", count, shown="one per core"),
+}
 
 
-def compare_preparations(text: Path, megabytes: float | None, vocab_size: int, workers: int) -> list[str]:
-    """Prepares the same text both ways with the same vocabulary, and prints times, speeds and their ratio.
-
-    Args:
-        text: a file, plain, .gz or .xz.
-        megabytes: about how much of it to use; None for all.
-        vocab_size: pieces.
-        workers: processes of either side.
-
-    Returns:
-        The files of the datasets that differ between the two.
+def compare_preparations(options: Namespace) -> str:
+    """Prepares the same text both ways with the same vocabulary: times, speeds and their ratio.
 
     Raises:
-        OSError: the text cannot be read, or a program failed.
+        OSError: the text cannot be read, a program failed, or the datasets differ.
         UserError: the vocabulary is too large for the text.
     """
-    with tempfile.TemporaryDirectory(prefix="benchmark_corpus") as name:
-        folder = Path(name)
-        size = cut_text(text, megabytes, folder)
-        train_vocabulary(folder, vocab_size)
-        print(f"{size:.1f} MB of text, {vocab_size:,} pieces, {workers} workers")
+    with tempfile.TemporaryDirectory(prefix="corpus-speed") as name:
+        folder, workers = Path(name), options.workers or available_cores()
+        size = cut_text(options.corpus, options.megabytes, folder)
+        train_vocabulary(folder, options.vocab_size)
         ours = seconds(lambda: prepare(folder, workers))
         to_text = seconds(lambda: encode_to_text(folder, workers))
         preprocess = seconds(lambda: fairseq_preprocess(folder, workers))
-        theirs = to_text + preprocess
-        print(f"prepare_corpus.py: {ours:.1f} s, {size / ours:.2f} MB/s")
-        print(f"sentencepiece to text: {to_text:.1f} s, fairseq-preprocess: {preprocess:.1f} s")
-        print(f"  together: {theirs:.1f} s, {size / theirs:.2f} MB/s")
-        print(f"ratio: {theirs / ours:.1f} times as fast")
-        return different_files(folder / "ours", folder / "theirs")
+        different = different_files(folder / "ours", folder / "theirs")
+    theirs = to_text + preprocess
+    said = [
+        f"{size:.1f} MB of text, {options.vocab_size:,} pieces, {workers} workers",
+        f"linformer prepare corpus: {ours:.1f} s, {size / ours:.2f} MB/s",
+        f"sentencepiece to text: {to_text:.1f} s, fairseq-preprocess: {preprocess:.1f} s",
+        f"  together: {theirs:.1f} s, {size / theirs:.2f} MB/s",
+        f"ratio: {theirs / ours:.1f} times as fast",
+    ]
+    if different:
+        raise UserError("; ".join([*said, f"the datasets differ in {', '.join(different)}"]))
+    return "\n".join([*said, "datasets: byte for byte the same"])
 
 
 def cut_text(text: Path, megabytes: float | None, folder: Path) -> float:
-    """Writes train.txt and valid.txt (its first lines) as prepare_corpus.py reads text; returns their megabytes."""
+    """Writes train.txt and valid.txt (its first lines) as we read text; returns their megabytes."""
     with (folder / "train.txt").open("w", encoding="utf-8", newline="\n") as train:
         for count, chunk in enumerate(read_chunks([text])):
             train.writelines(line + "\n" for line in chunk.lines)
@@ -104,11 +111,7 @@ def fairseq_preprocess(folder: Path, workers: int) -> None:
 
 
 def run(*arguments: str | Path | int) -> None:
-    """Runs a program of this Python.
-
-    Raises:
-        ChildProcessError: it failed.
-    """
+    """Runs a program of this Python."""
     command = [sys.executable, *map(str, arguments)]
     status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
     if status:

@@ -37,11 +37,7 @@ class _TooLong(Exception):
 
 
 def listops(request: Request) -> TaskData:
-    """Expressions of a quarter of n to n symbols; the label is the value.
-
-    Raises:
-        UserError: n is out of range, or the grammar gives too few different expressions of that length.
-    """
+    """Expressions of a quarter of n to n symbols; the label is the value."""
     most = request.length - MARKS
     allowed = f"from 16 to {LONGEST}: the published grammar, of depth {MOST_DEPTH}, seldom gives longer ones"
     check("lengths", request.length, 16 <= request.length <= LONGEST, allowed)
@@ -59,11 +55,7 @@ def encode(symbols: Sequence[str], value: int) -> Labelled:
 
 
 def draw_expressions(count: int, least: int, most: int, seed: int) -> list[tuple[tuple[str, ...], int]]:
-    """Different expressions of `least` to `most` symbols, with their values.
-
-    Raises:
-        UserError: there were not enough among ``MOST_TRIES`` for each.
-    """
+    """Different expressions of `least` to `most` symbols, with their values."""
     chance = random.Random(seed)
     found: dict[tuple[str, ...], int] = {}
     for _ in range(MOST_TRIES * count):

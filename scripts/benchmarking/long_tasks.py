@@ -1,4 +1,4 @@
-"""The tasks of scripts/long_documents.py: what makes their rows, what they need, and how a model trains on them."""
+"""The tasks of the study ``long-documents``: what makes their rows, what they need, and how a model trains on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ class LongTask:
     """One task.
 
     Attributes:
-        make: its rows.
+        make: its rows; raises an OSError where what it reads is not there, and a UserError where that cannot be read or
+            has too little for n.
         needs: what of ``Request`` it reads.
         updates: of a run, unless the user says otherwise.
         tokens: of an update, likewise.
@@ -32,9 +33,9 @@ class LongTask:
 
 
 TASKS = {
-    "books": LongTask(book_tasks.books, ("texts", "tokenizer"), updates=600, tokens=2_048),
+    "books": LongTask(book_tasks.books, ("corpus", "tokenizer"), updates=600, tokens=2_048),
     # After 800 updates at n = 512 two of three seeds of full attention had found some of the needles, not all of them.
-    "needles": LongTask(book_tasks.needles, ("texts", "tokenizer"), 1_600, 2_048, (0.00075, 0.0015, 0.003)),
+    "needles": LongTask(book_tasks.needles, ("corpus", "tokenizer"), 1_600, 2_048, (0.00075, 0.0015, 0.003)),
     "imdb": LongTask(review_tasks.imdb, ("source", "tokenizer")),
     "imdb-bytes": LongTask(review_tasks.imdb_bytes, ("source",), column="Text"),
     "listops": LongTask(listops, column="ListOps"),
@@ -53,7 +54,7 @@ def make_rows(name: str, request: Request) -> TaskData:
     """
     check("task", name, name in TASKS, f"one of {', '.join(TASKS)}")
     task = TASKS[name]
-    for option in ("texts", "tokenizer", "source"):
+    for option in ("corpus", "tokenizer", "source"):
         given = getattr(request, option) is not None
         if given != (option in task.needs):
             raise UserError(f"--task {name} {'has no use for' if given else 'needs'} --{option}")

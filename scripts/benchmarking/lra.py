@@ -1,4 +1,4 @@
-"""The Long Range Arena (Tay et al. 2020, arXiv 2011.04006): what it published, and a reader for its archive.
+"""A reader for the archive of the Long Range Arena (Tay et al. 2020, arXiv 2011.04006).
 
 The archive lra_release.gz is a tar.gz of 7.7 GB, to be unpacked. Three of its parts are read; the source is the part's
 own folder, lra_release, or the folder that holds it:
@@ -29,36 +29,10 @@ SEED = 1
 PIXELS, LEVELS = 32, 256
 DIFFICULTY = "curv_contour_length_14"
 SHARES = {"train": (0.0, 0.8), "valid": (0.8, 0.9), "test": (0.9, 1.0)}  # of Pathfinder's pictures
-COLUMNS = ("ListOps", "Text", "Retrieval", "Pathfinder")
-# Table 1 of the paper, accuracy in percent.
-PUBLISHED: dict[str, tuple[float, float, float, float]] = {
-    "Transformer": (36.37, 64.27, 57.46, 71.40),
-    "Local Attention": (15.82, 52.98, 53.39, 66.63),
-    "Sparse Transformer": (17.07, 63.58, 59.59, 71.71),
-    "Longformer": (35.63, 62.85, 56.89, 69.71),
-    "Linformer": (35.70, 53.94, 52.27, 76.34),
-    "Reformer": (37.27, 56.10, 53.40, 68.50),
-    "Sinkhorn Transformer": (33.67, 61.20, 53.83, 67.45),
-    "Synthesizer": (36.99, 61.68, 54.67, 69.45),
-    "BigBird": (36.05, 64.02, 59.29, 74.87),
-    "Linear Transformer": (16.13, 65.90, 53.09, 75.30),
-    "Performer": (18.01, 65.40, 53.82, 77.05),
-}
-OF_VARIANT = {"softmax": "Transformer", "linformer": "Linformer", "longformer": "Longformer", "performer": "Performer"}
-
-
-def published(column: str) -> dict[str, float]:
-    """The paper's accuracies of a task, in percent, by model."""
-    return {model: row[COLUMNS.index(column)] for model, row in PUBLISHED.items()}
 
 
 def lra_listops(request: Request) -> TaskData:
-    """The archive's expressions, cut to n - 2 symbols; the label is the value.
-
-    Raises:
-        OSError: the source is not there.
-        UserError: it cannot be read.
-    """
+    """The archive's expressions, cut to n - 2 symbols; the label is the value."""
     names = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
     symbols, most = len(listops.SYMBOLS), request.length - MARKS
     return _table_task(request, "listops-1000", names, lambda fields: _expression(fields, most), symbols, classes=10)
@@ -67,12 +41,7 @@ def lra_listops(request: Request) -> TaskData:
 def lra_retrieval(request: Request) -> TaskData:
     """Pairs of papers in one row, the first (n - 3) / 2 bytes of each; the label is whether one cites the other.
 
-    The Arena encodes each of the two alone, up to 4,000 bytes, and classifies both vectors.
-
-    Raises:
-        OSError: the source is not there.
-        UserError: it cannot be read.
-    """
+    The Arena encodes each of the two alone, up to 4,000 bytes, and classifies both vectors."""
     names = {"train": "train", "valid": "eval", "test": "test"}
     files = {split: f"new_aan_pairs.{name}.tsv" for split, name in names.items()}
     most = (request.length - MARKS - 1) // 2
@@ -81,12 +50,7 @@ def lra_retrieval(request: Request) -> TaskData:
 
 
 def lra_pathfinder(request: Request) -> TaskData:
-    """Pictures as rows of 1,024 grey levels; the label is whether a dashed path joins the two dots.
-
-    Raises:
-        OSError: the source is not there.
-        UserError: it cannot be read, or n has no room for a picture.
-    """
+    """Pictures as rows of 1,024 grey levels; the label is whether a dashed path joins the two dots."""
     least = PIXELS**2 + MARKS
     check("lengths", request.length, request.length >= least, f"at least {least}, the pixels of a picture")
     parts = {}
@@ -121,11 +85,7 @@ def _count(request: Request, split: str) -> int:
 
 
 def _find(request: Request, folder: str, name: str) -> Path:
-    """A file or folder of a part of the archive.
-
-    Raises:
-        FileNotFoundError: it is in none of the places.
-    """
+    """A file or folder of a part of the archive."""
     source = cast(Path, request.source)
     places = [
         source / inner / name for inner in ("", folder, f"lra_release/{folder}", f"lra_release/lra_release/{folder}")

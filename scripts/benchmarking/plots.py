@@ -1,178 +1,193 @@
-"""The plots of the benchmark and of the comparison of mechanisms, from their results."""
+"""The pictures of all studies, in one style.
 
+Colours are those of Okabe and Ito, which the colour-blind can tell apart, as long as they suffice; no two curves of a
+legend share one. Markers and lines differ as well, for print without colour.
+"""
+
+import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from .rows import Row, by
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+MARKERS, LINES = "o^sDvPX*<>ph", ("-", "--", "-.", ":")
+# What a logarithmic axis may be marked at: the first of these that has three marks or more between its ends.
+MARKS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))
+FINEST, FEWEST, MOST = 4, 3, 8  # marks: about so many where none of these is enough; at least; at most
 
-Curve = list[tuple[float, float]]  # updates and perplexity
-Cost = dict[str, Any]  # "parameters", and by length "seconds" and "MiB"
-
-# Okabe and Ito's palette, which the colour-blind can tell apart; markers and lines differ for print without colour.
-OVERVIEW_STYLES: dict[str, dict[str, Any]] = {
-    "linformer": {"label": "Linformer (ours)", "color": "#0072B2", "marker": "o", "linestyle": "-", "linewidth": 2.8},
-    "fairseq-example": {"label": "Linformer (fairseq's example)", "color": "#E69F00", "marker": "s", "linestyle": "--"},
-    "softmax": {"label": "full attention (ours)", "color": "#009E73", "marker": "^", "linestyle": "-."},
-    "fairseq-roberta": {"label": "full attention (fairseq)", "color": "#D55E00", "marker": "D", "linestyle": ":"},
-}
-
-# Of variants that have no style of their own.
-COLORS = ("#009E73", "#000000", "#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
-MARKERS = "^xosDv*P.<>ph"
-LINES = ("-", "--", "-.", ":")
+Curve = Mapping[Any, Sequence[float]]  # by x, one value or several, of seeds say
 
 
-def style_of(number: int) -> dict[str, Any]:
-    """How the curve of a variant is drawn, by its number; those that share a colour have other lines."""
-    again = number // len(COLORS)
+@dataclass(frozen=True)
+class Panel:
+    """Curves over one axis.
+
+    Attributes:
+        curves: by name; the mean of several values is drawn, with a bar from the lowest to the highest.
+        title, x, y: what is written at it.
+        scale: of x: "lengths", which are marked at those measured, "log", "linear" or "logit".
+        log: whether y is logarithmic.
+        beside: by name, levels that depend on no x.
+        limits: of y.
+    """
+
+    curves: Mapping[str, Curve]
+    title: str = ""
+    x: str = "sequence length n"
+    y: str = ""
+    scale: str = "lengths"
+    log: bool = True
+    beside: Mapping[str, float] = field(default_factory=dict)
+    limits: tuple[float | None, float | None] = (None, None)
+
+
+def styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """How the curve of each name is drawn."""
+    different = list(dict.fromkeys(names))
+    colors: Sequence[Any] = COLORS
+    if len(different) > len(COLORS):
+        colors = [*colormaps["turbo"](np.linspace(0.02, 0.98, len(different)))]
+    looks = zip(colors, itertools.cycle(MARKERS), itertools.cycle(LINES), strict=False)
     return {
-        "color": COLORS[number % len(COLORS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": LINES[(number + again) % len(LINES)],
+        name: {"color": color, "marker": marker, "linestyle": line}
+        for name, (color, marker, line) in zip(different, looks, strict=False)
     }
 
 
-def draw_overview(rows: Sequence[Row], path: Path) -> None:
-    """Time, where it is measured, and memory of a training step on one row against n, readable at 800 pixels."""
-    panels = {"seconds": ("Time of a training step", "time (s)", 1)}
-    panels |= {"MiB": ("Memory of a training step", "peak memory (GiB)", 1024)}
-    panels = {column: panel for column, panel in panels.items() if any(column in row for row in rows)}
-    figure = Figure(figsize=(4 * len(panels), 3.9), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    lengths = sorted({row["n"] for row in rows})
-    for axis, (column, (title, label, scale)) in zip(axes, panels.items(), strict=True):
-        for model, style in OVERVIEW_STYLES.items():
-            if own := [row for row in rows if row["model"] == model and column in row]:
-                axis.plot([row["n"] for row in own], [row[column] / scale for row in own], **{"linewidth": 2, **style})
-        scale_lengths(axis, lengths)
+def draw(panels: Sequence[Sequence[Panel]], path: Path, title: str = "") -> None:
+    """Saves a figure of panels, line by line, with one legend; in a line, y axes of one name are one."""
+    rows, columns = len(panels), len(panels[0])
+    figure = Figure(figsize=(1.6 + 3.6 * columns, 0.9 + 3.0 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    flat = [panel for line in panels for panel in line]
+    looks = styles(name for panel in flat for name in (*panel.curves, *panel.beside))
+    for line, drawn in zip(axes, panels, strict=True):
+        for axis, panel in zip(line, drawn, strict=True):
+            if axis is not line[0] and panel.y == drawn[0].y:
+                axis.sharey(line[0])
+            _fill(axis, panel, looks)
+        for axis, panel in zip(line, drawn, strict=True):  # once all curves of a shared axis are there
+            _scale(axis, panel)
+    labelled = [axis.get_legend_handles_labels() for axis in axes.flat]
+    known = {name: look for looks, names in labelled for look, name in zip(looks, names, strict=True)}
+    names = [name for name in looks if name in known]
+    figure.legend([known[name] for name in names], names, loc="outside right upper", frameon=False, fontsize="small")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+
+
+def _fill(axis: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, curve in panel.curves.items():
+        known = {x: values for x, values in sorted(curve.items()) if len(values)}
+        means = [statistics.mean(values) for values in known.values()]
+        down = [mean - min(values) for mean, values in zip(means, known.values(), strict=True)]
+        up = [max(values) - mean for mean, values in zip(means, known.values(), strict=True)]
+        axis.errorbar([*known], means, yerr=[down, up], capsize=3, markersize=4, label=name, **looks[name])
+    for name, level in panel.beside.items():
+        axis.axhline(level, label=name, **{**looks[name], "marker": None})
+    axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    axis.grid(color="0.9")
+
+
+def _scale(axis: Axes, panel: Panel) -> None:
+    if panel.log:
         axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_minor_locator(NullLocator())
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.set(title=title, xlabel="sequence length n, one row", ylabel=label)
-        axis.grid(color="0.9")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(panels), frameon=False)
-    figure.savefig(path, dpi=200)
+        mark(axis.yaxis)
+    axis.set_ylim(*panel.limits)
+    if panel.scale == "lengths":
+        lengths = sorted({int(n) for curve in panel.curves.values() for n in curve})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
+        axis.xaxis.set_minor_locator(NullLocator())
+    elif panel.scale == "log":
+        axis.set_xscale("log")
+        mark(axis.xaxis)
+    elif panel.scale == "logit":
+        axis.set_xscale("logit")
+        axis.set_xticks([0.01, 0.1, 0.5, 0.9, 0.99], ["0.01", "0.1", "0.5", "0.9", "0.99"])
+        axis.xaxis.set_minor_locator(NullLocator())
 
 
-def draw_figure2(rows: Sequence[Row], path: Path) -> None:
-    """Time of a batch of a fixed number of tokens against n, as the paper's figure 2."""
+def mark(axis: Axis) -> None:
+    """Marks a logarithmic axis so that it can be read, however little of it is shown."""
+    axis.set_minor_locator(NullLocator())
+    axis.set_ticks(marks(*sorted(axis.get_view_interval())))
+    axis.set_major_formatter("{x:,g}")
+
+
+def marks(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high`, both above zero, at which a logarithmic axis is marked."""
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    for digits in MARKS:
+        found = [float(f"{digit}e{power}") for power in powers for digit in digits]
+        found = [x for x in found if low <= x <= high]
+        if len(found) >= FEWEST:
+            return found[:: -(-len(found) // MOST)]
+    return [float(x) for x in MaxNLocator(FINEST).tick_values(low, high) if low <= x <= high]
+
+
+def draw_dots(values: Mapping[str, Sequence[float]], label: str, path: Path) -> None:
+    """A dot for each seed of a variant, and a line at their mean."""
+    figure = Figure(figsize=(6.4, 1.2 + 0.4 * len(values)), layout="constrained")
+    panel = figure.subplots()
+    for place, own in enumerate(values.values()):
+        panel.plot(own, [place] * len(own), "o", color=COLORS[0], alpha=0.5)
+        panel.vlines(statistics.mean(own), place - 0.3, place + 0.3, color=COLORS[1], linewidth=2)
+    panel.set_yticks(range(len(values)), [*values])
+    panel.invert_yaxis()
+    panel.set_xlabel(f"{label}: a dot per seed, a line at the mean")
+    panel.grid(axis="x", color="0.9")
+    figure.savefig(path, dpi=140)
+
+
+def draw_map(values: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
+    """Percentages by row and column as a map with its numbers."""
+    columns = list(next(iter(values.values())))
+    figure = Figure(figsize=(2.6 + 0.7 * len(columns), 1.2 + 0.3 * len(values)), layout="constrained")
+    panel = figure.subplots()
+    numbers = [[*own.values()] for own in values.values()]
+    panel.imshow(numbers, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+    for row, own in enumerate(numbers):
+        for column, value in enumerate(own):
+            color = "black" if value > 60 else "white"
+            panel.text(column, row, f"{value:.0f}", ha="center", va="center", color=color, fontsize="small")
+    panel.set_xticks(range(len(columns)), columns)
+    panel.set_yticks(range(len(values)), [*values], fontsize="small")
+    panel.set_title(title, fontsize="medium")
+    figure.savefig(path, dpi=140)
+
+
+def draw_frontier(points: Mapping[str, tuple[float, float]], x: str, y: str, path: Path) -> None:
+    """Cost and gain of each name, and a line through those that no other beats."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.subplots()
-    for (_, note), own in by("model", "note", [row for row in rows if "seconds" in row]).items():
-        microseconds = [1e6 / row["tokens_per_second"] for row in own]
-        label = f"Linformer, {note}" if note else "softmax"
-        panel.plot([row["n"] for row in own], microseconds, marker=".", label=label)
-    save_over_lengths(figure, [panel], sorted({row["n"] for row in rows}), ["microseconds per token, inference"], path)
+    best = frontier(points)
+    panel.plot(*zip(*(points[name] for name in best), strict=True), color="0.5", linewidth=1.5, zorder=1)
+    for name, look in styles(points).items():
+        panel.plot(*points[name], **{**look, "linestyle": ""}, markersize=8, label=name)
+    panel.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", frameon=False)
+    panel.set(xlabel=x, ylabel=y, title="on the line: nothing cheaper reaches as much")
+    panel.set_xlim(0, None)
+    panel.grid(color="0.9")
+    figure.savefig(path, dpi=140)
 
 
-def draw_growth(rows: Sequence[Row], path: Path) -> None:
-    """Time, where it is measured, and memory of one row against n."""
-    labels = [what for what in ("seconds", "MiB") if what in rows[0]]
-    figure = Figure(figsize=(3 + 4.5 * len(labels), 5), layout="constrained")
-    panels = figure.subplots(1, len(labels), squeeze=False)[0]
-    for (model, phase), own in by("model", "phase", rows).items():
-        for panel, what in zip(panels, labels, strict=True):
-            panel.plot([row["n"] for row in own], [row[what] for row in own], marker=".", label=f"{model}, {phase}")
-    save_over_lengths(figure, panels, sorted({row["n"] for row in rows}), labels, path)
+def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The names of the points, cost and gain, that no other beats: none costs less and reaches as much, or more.
 
-
-def draw_mechanisms(curves: Mapping[str, Curve], cost: Mapping[str, Cost], out: Path) -> None:
-    """perplexity.png, against updates and, for what has a cost, against time; and cost.png, against n."""
-    styles = {name: {"markersize": 5, **style_of(number)} for number, name in enumerate(sorted(curves))}
-    lengths = [int(n) for n in next(iter(cost.values()))["seconds"]]
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    by_updates, by_time = figure.subplots(1, 2, sharey=True)
-    for name, curve in curves.items():
-        updates, perplexities = zip(*curve, strict=True)
-        by_updates.plot(updates, perplexities, label=name, **styles[name])
-        if name in cost:
-            seconds = cost[name]["seconds"][str(min(lengths))]
-            by_time.plot([update * seconds / 60 for update in updates], perplexities, **styles[name])
-    by_updates.set(xlabel="updates", ylabel="masked-LM perplexity, validation")
-    by_time.set(xlabel="minutes (updates x median forward + backward)")
-    by_updates.set_yscale("log", base=2)
-    by_time.set_xscale("log", base=2)
-    for axis in (by_updates.yaxis, by_time.xaxis):
-        axis.set_major_formatter("{x:g}")
-    figure.legend(loc="outside right upper", fontsize="small")
-    figure.savefig(out / "perplexity.png", dpi=120)
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    panels = figure.subplots(1, 2)
-    for panel, what in zip(panels, ("seconds", "MiB"), strict=True):
-        for attention, own in cost.items():
-            panel.plot(lengths, [own[what][str(n)] for n in lengths], label=attention, **styles[attention])
-    labels = ["seconds, forward + backward", "MiB, forward + backward"]
-    save_over_lengths(figure, panels, lengths, labels, out / "cost.png")
-
-
-def draw_variants(perplexities: Mapping[str, Sequence[float]], updates: int, path: Path) -> None:
-    """Perplexity by variant: a dot per seed, and a line at the mean."""
-    figure = Figure(figsize=(6.4, 1.2 + 0.4 * len(perplexities)), layout="constrained")
-    panel = figure.subplots()
-    for place, values in enumerate(perplexities.values()):
-        panel.plot(values, [place] * len(values), "o", color="#0072B2", alpha=0.5)
-        panel.vlines(statistics.mean(values), place - 0.3, place + 0.3, color="#D55E00", linewidth=2)
-    panel.set_yticks(range(len(perplexities)), [*perplexities])
-    panel.invert_yaxis()
-    panel.set_xlabel(f"perplexity after {updates:,} updates: a dot per seed, a line at the mean")
-    panel.grid(axis="x", color="0.9")
-    figure.savefig(path, dpi=150)
-
-
-def draw_multipliers(
-    curves: Mapping[int, Mapping[float, Sequence[float]]],
-    beside: Mapping[int, Mapping[str, Sequence[float]]],
-    path: Path,
-) -> None:
-    """Perplexity against c, a panel for each n: the mean over seeds and each seed; lines for what has no c.
-
-    Args:
-        curves: perplexities of every seed by n and c.
-        beside: perplexities of every seed by n and name.
-        path: of the PNG.
+    They are in the order of their costs.
     """
-    figure = Figure(figsize=(4 * len(curves), 4), layout="constrained")
-    panels = figure.subplots(1, len(curves), squeeze=False)[0]
-    for panel, (n, own) in zip(panels, curves.items(), strict=True):
-        multipliers = sorted(own)
-        means = [statistics.mean(own[c]) for c in multipliers]
-        panel.plot(multipliers, means, color="#0072B2", marker="o", label="learned matrix, E = c W")
-        for c, values in own.items():
-            panel.plot([c] * len(values), values, ".", color="#0072B2", alpha=0.4)
-        for (name, values), line in zip(beside[n].items(), ("--", ":"), strict=True):
-            panel.axhline(statistics.mean(values), color="#D55E00", linestyle=line, label=name)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-        panel.yaxis.set_minor_locator(NullLocator())
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.set(title=f"n = {n}", xlabel="c", ylabel="perplexity at masked tokens")
-        panel.grid(color="0.9")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=150)
-
-
-def save_over_lengths(
-    figure: Figure, panels: Sequence[Axes], lengths: Sequence[int], labels: Sequence[str], path: Path
-) -> None:
-    """Saves a figure whose panels have curves over n, both axes logarithmic, with one label per panel."""
-    for panel, label in zip(panels, labels, strict=True):
-        scale_lengths(panel, lengths)
-        panel.set_yscale("log", base=2)
-        panel.set(xlabel="n", ylabel=label)
-        panel.yaxis.set_major_formatter("{x:g}")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    figure.savefig(path, dpi=120)
-
-
-def scale_lengths(panel: Axes, lengths: Sequence[int]) -> None:
-    """A logarithmic axis of lengths, marked at those measured: 512, 1k, 2k."""
-    panel.set_xscale("log", base=2)
-    panel.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
+    best: list[str] = []
+    for name in sorted(points, key=lambda name: (points[name][0], -points[name][1])):
+        if not best or points[name][1] > points[best[-1]][1]:
+            best.append(name)
+    return best

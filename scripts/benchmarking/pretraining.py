@@ -1,39 +1,210 @@
-"""The small pretraining that comparisons share: configs/pretrain/tiny_512 at another width, four rows per update."""
+"""The small pretraining of the studies ``perplexity``, ``mechanisms``, ``multipliers`` and ``lengths``.
 
-from collections.abc import Sequence
+It is configs/pretrain/tiny_512 with two layers of d=64, four rows per update and a quarter of the tokens masked.
+"""
+
+import itertools
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.optim import build_optimizer
+from fairseq.utils import move_to_cuda, split_paths
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.data.shards import data_paths
+from fairseq_linformer.errors import check
+from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.system.digests import digest_data, digest_file
+from fairseq_linformer.system.files import check_data_path
 from fairseq_linformer.training.commands import override
+from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import Training
+from fairseq_linformer.training.perplexity import masked_lm_perplexity
 
-CONFIG = "pretrain/tiny_512"
+from .engine import Columns, Experiment, Trial, Tuned, values_column
+from .store import Figures, Store
+from .tables import with_deviation
+
+EMBED_DIM, LAYERS = 64, 2
+SIZES = [f"model.encoder_embed_dim={EMBED_DIM}", f"model.encoder_ffn_embed_dim={4 * EMBED_DIM}"]
+Own = TypeVar("Own", bound="Pretraining")
+RECIPE = [f"model.encoder_layers={LAYERS}", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
+RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
+# Of every evaluation, whatever a variant was trained with: all are <mask>, as some are trained with nothing else.
+MASKS: dict[str, Any] = {
+    "mask_prob": 0.25,
+    "mask_prob_end": None,
+    "leave_unmasked_prob": 0.0,
+    "random_token_prob": 0.0,
+    "mask_whole_words": False,
+}
+BATCHES = 400  # of valid
+CHECKPOINT = "checkpoint_last.pt"
 
 
-def pretrain(data: Path, folder: Path, updates: int, embed_dim: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Trains in `folder`, or resumes there; a complete run is not repeated.
-
-    The arguments are those of ``planned``.
-
-    Returns:
-        The rows that fairseq logged, as ``Training.run`` returns them.
-
-    Raises:
-        UserError: the folder holds another run, or an override is not allowed.
-        OSError: the data does not exist, or the training failed.
-    """
-    return planned(data, folder, updates, embed_dim, overrides).run()
-
-
-def planned(data: Path, folder: Path, updates: int, embed_dim: int, overrides: Sequence[str]) -> Training:
-    """A training that is not begun.
+@dataclass(frozen=True)
+class Pretraining(Experiment):
+    """Variants that fairseq pretrains, in folders ``NAME/lrRATE/seedN``; complete runs are not repeated.
 
     Args:
-        data: a prepared corpus, as an absolute path.
-        folder: of the run, as an absolute path.
-        embed_dim: d; the feed-forward network has 4 d.
-        overrides: Hydra's, of tiny_512 with four rows per update.
+        store, n, variants: as in ``Experiment``.
+        data: a prepared corpus, in shards or not.
+        folder: of the runs, in that of the store; it may be that itself.
+        updates: of every run.
+        seeds: the first of them tries the learning rates.
+        jobs: runs at a time.
+
+    Raises:
+        UserError: a path or an override is not allowed.
     """
-    sizes = [f"model.encoder_embed_dim={embed_dim}", f"model.encoder_ffn_embed_dim={4 * embed_dim}"]
-    settings = [override("task.data", data), *sizes, "dataset.batch_size=4", *overrides]
-    return Training(CONFIG, tuple(settings), folder, updates)
+
+    store: Store
+    n: int
+    variants: Mapping[str, Sequence[str]]
+    data: Path
+    folder: str
+    updates: int
+    seeds: Sequence[int]
+    rates: Sequence[float]
+    jobs: int
+
+    @classmethod
+    def of(
+        cls: type[Own], options: Namespace, store: Store, n: int, variants: Mapping[str, Sequence[str]], **own: Any
+    ) -> Own:
+        """With the options of a study; in the folder nN, unless `own` has another."""
+        asked = {name: getattr(options, name) for name in ("data", "updates", "seeds", "jobs")}
+        return cls(store, n, variants, rates=options.learning_rates, **{"folder": f"n{n}/", **asked, **own})
+
+    def __post_init__(self) -> None:
+        for word in itertools.chain(*self.variants.values()):
+            name, _, value = word.partition("=")
+            check(name, value, name != "optimization.lr", "left out: --learning-rates says what is tried")
+        check_data_path(self.data.absolute())
+
+    def check(self) -> None:
+        """Composes what the first run of each variant is made of, and its model's configuration."""
+        for name in self.variants:
+            training = self.training(Trial(name, self.rates[0], self.seeds[0]))
+            options = training.provenance.configuration
+            model = {option.removeprefix("model."): x for option, x in options.items() if option.startswith("model.")}
+            resolve_config(Namespace(**model), options["task.tokens_per_sample"])
+            training.check()
+
+    def training(self, trial: Trial) -> Training:
+        """A run, begun or not."""
+        own = [f"common.seed={trial.seed}", *RECIPE, f"optimization.lr=[{trial.rate}]", *self.variants[trial.variant]]
+        words = [override("task.data", self.data.absolute()), *SIZES, "dataset.batch_size=4", *own]
+        return Training("pretrain/tiny_512", tuple(words), self.run_folder(trial), self.updates)
+
+    def place(self, trial: Trial) -> str:
+        """Of a run and its results, in the folder of the store."""
+        return f"{self.folder}{trial.folder}"
+
+    def run_folder(self, trial: Trial) -> Path:
+        """The same as an absolute path."""
+        return self.store.folder.absolute() / self.place(trial)
+
+    @property
+    def corpus(self) -> Path:
+        """What is read beside the trainings."""
+        return corpus_folder(self.data)
+
+    def measure(self, trials: Sequence[Trial]) -> dict[Trial, Figures]:
+        for result in side_by_side([self.training(trial).run for trial in trials], self.jobs):
+            if isinstance(result, Exception):
+                raise result
+        return {trial: {"perplexity": self.perplexity(trial)} for trial in trials}
+
+    def score(self, figures: Figures) -> float:
+        return float(figures["perplexity"])
+
+    def perplexity(self, trial: Trial) -> float:
+        """Of a run's last checkpoint, at the same masked tokens of valid for every run on the same data."""
+
+        def compute() -> dict[str, float]:
+            roberta = self.load(trial, seed=1, **MASKS)
+            value = masked_lm_perplexity(roberta.model.to(job_device()), roberta.task, batches=BATCHES)
+            return {"perplexity": value}
+
+        return self.of_checkpoint("perplexity", trial, compute)["perplexity"]
+
+    def of_checkpoint(
+        self,
+        name: str,
+        trial: Trial,
+        compute: Callable[[], dict[str, float]],
+        checkpoint: str = CHECKPOINT,
+        **made_of: Any,
+    ) -> dict[str, float]:
+        """Figures of a checkpoint of a run, measured once.
+
+        Args:
+            name: of what is measured.
+            compute: measures it.
+            checkpoint: the file.
+            made_of: what the figures depend on beside the checkpoint.
+        """
+        about = {"checkpoint": digest_file(self.run_folder(trial) / checkpoint), **made_of}
+        return self.store.once(f"{self.place(trial)}/{name}", about, compute)
+
+    def load(self, trial: Trial, checkpoint: str = CHECKPOINT, **options: Any) -> Any:
+        """A checkpoint of a run as fairseq's hub interface, with its task."""
+        folder = str(self.run_folder(trial))
+        return LinformerRobertaModel.from_pretrained(folder, checkpoint, str(self.corpus), **options)
+
+    def step(self, tuned: Tuned) -> Callable[[], None]:
+        """An update as the training did, on rows of valid, each a step further from the end of the training."""
+        roberta = self.load(Trial(tuned.variant, tuned.learning_rate, self.seeds[0]))
+        model, task, cfg = roberta.model.to(job_device()), roberta.task, roberta.cfg
+        task.load_dataset("valid")
+        dataset = task.dataset("valid")
+        batch = dataset.collater([dataset[row] for row in range(cfg.dataset.batch_size)])
+        batch = move_to_cuda(batch) if job_device() != "cpu" else batch
+        criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
+        optimizer = build_optimizer(cfg.optimizer, list(model.parameters()))
+
+        def call() -> None:
+            task.train_step(batch, model, criterion, optimizer, 0)
+            optimizer.clip_grad_norm(cfg.optimization.clip_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return call
+
+    def origin(self, names: Sequence[str]) -> dict[str, Any]:
+        return {"data": digest_data(str(self.data.absolute())), **{name: list(self.variants[name]) for name in names}}
+
+
+def corpus_folder(data: Path) -> Path:
+    """A corpus's folder with its dictionary and valid, as an absolute path: of shards the first.
+
+    Raises:
+        UserError: some shards are not prepared yet.
+    """
+    return Path(split_paths(data_paths(str(data.absolute())))[0])
+
+
+def at_length(n: int, rows: int) -> list[str]:
+    """Hydra's overrides for rows of n tokens, so many per update."""
+    return [f"model.max_positions={n}", f"task.tokens_per_sample={n}", f"dataset.batch_size={rows}"]
+
+
+def perplexity_columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
+    """Perplexity of every seed, its mean, and how far it is behind that of the first variant at the same n."""
+    references = {own.n: own for own in reversed(tuned) if own.variant == tuned[0].variant}
+
+    def behind(own: Tuned) -> str:
+        pairs = zip(own.each("perplexity"), references[own.n].each("perplexity"), strict=True)
+        others = [100 * (own / reference - 1) for own, reference in pairs]
+        return "" if own is references[own.n] else f"{with_deviation(others, '+.1f')} %"
+
+    seeds = ", ".join(map(str, options.seeds))
+    title = f"perplexity after {options.updates} updates, seeds {seeds}"
+    each: Columns = {title: lambda own: ", ".join(f"{value:.2f}" for value in own.each("perplexity"))}
+    mean = values_column("mean", lambda own: own.each("perplexity"), ".2f")
+    return {**each, **mean, f"behind {tuned[0].variant}": behind}

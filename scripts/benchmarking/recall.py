@@ -1,4 +1,4 @@
-"""Masked associative recall: rows of key-value pairs, and the training and testing of a small model on them.
+"""The study ``recall``: masked associative recall, rows of key-value pairs.
 
 The task is the multi-query associative recall of Arora et al. 2023 (arXiv 2312.04927), made bidirectional: pairs and
 queries stand at random places of a row, in any order, and the value of a query is masked.
@@ -12,8 +12,13 @@ model that sees which values a row holds, and not whose they are, brings back ab
 Dimensions: B rows, n positions, D pairs, Q queries, d embedding.
 """
 
+import statistics
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +28,15 @@ from torch import Tensor
 from fairseq_linformer.config import ResolvedConfig
 from fairseq_linformer.errors import check
 
-from .small_model import TEST_SEED, SmallTrainer, build_model, configure_model
+from . import small_model
+from .engine import Columns, Comparison, InProcess, Tuned, cost_column, time_updates, values_column
+from .flags import Flag, chosen_variants, count
+from .plots import draw_frontier, draw_map
+from .small_model import TEST_SEED, SmallTrainer, base_model, build_model
+from .store import PACKAGE, Figures, Store
+from .variants import variants_of
 
-MODEL = ["_name=linformer_roberta_tiny", "encoder_layers=2", "encoder_embed_dim=128", "encoder_ffn_embed_dim=128"]
-MODEL += ["encoder_attention_heads=2", "encoder_normalize_before=true", "local_conv=3", "sharing=layerwise"]
-MODEL += ["dropout=0", "attention_dropout=0"]
+MODEL = base_model(128)
 TOKENS = 1024  # of each update, at least one row
 TESTED = 1024  # queries, at least, for each number of pairs
 FIRST = 4  # number of the first key in the dictionary, after fairseq's own symbols
@@ -94,21 +103,13 @@ class Task:
         return tokens, masked, answers[masked]
 
 
-def configure(overrides: Sequence[str], length: int) -> ResolvedConfig:
-    """The model's configuration from Hydra-style overrides of ``MODEL``, as ``configure_model`` takes them."""
-    return configure_model(MODEL, overrides, length)
-
-
 class Trainer(SmallTrainer):
     """A model, its optimizer, and the batches of one seed.
 
     Args:
         task: what is drawn.
         config: of the model.
-        rate: the learning rate after the warm-up; it then falls linearly to zero.
-        seed: of weights and batches.
-        updates: of the whole training.
-        device: as in ``SmallTrainer``.
+        rate, seed, updates, device: as in ``SmallTrainer``; the seed is also that of the weights.
     """
 
     def __init__(self, task: Task, config: ResolvedConfig, rate: float, seed: int, updates: int, device: str = "cpu"):
@@ -131,12 +132,96 @@ class Trainer(SmallTrainer):
         return self.model(tokens, masked_tokens=masked, padded=False)[0], answers
 
     @torch.no_grad()
-    def recall(self) -> dict[int, float]:
+    def recall(self) -> dict[str, float]:
         """The share of values brought back by D, on the same rows for every model and seed."""
         self.model.eval()
         generator = torch.Generator().manual_seed(TEST_SEED)
         shares = {}
         for pairs in self.task.pairs:
             logits, answers = self._draw(-(-TESTED // self.task.queries), pairs, generator)
-            shares[pairs] = float((logits.argmax(-1) == answers).double().mean())
+            shares[f"D={pairs}"] = float((logits.argmax(-1) == answers).double().mean())
         return shares
+
+
+@dataclass(frozen=True)
+class Recall(InProcess):
+    """Variants that are trained on one task."""
+
+    task: Task
+    base = MODEL
+    code = (PACKAGE, Path(__file__), Path(small_model.__file__))
+
+    def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
+        return Trainer(self.task, self.config(variant), rate, seed, updates, self.device)
+
+    def test(self, trainer: SmallTrainer) -> dict[str, float]:
+        return cast(Trainer, trainer).recall()
+
+    def score(self, figures: Figures) -> float:
+        return statistics.mean(figures.values())
+
+    def rows(self) -> dict[str, Any]:
+        return {"task": asdict(self.task)}
+
+
+def experiments(options: Namespace, store: Store) -> list[Recall]:
+    """One for each n, shortest first.
+
+    Raises:
+        UserError: a length, a number of pairs or an override cannot work.
+    """
+    tasks = [Task(n, tuple(sorted(options.pairs))) for n in sorted(options.lengths)]
+    variants = chosen_variants(options, variants_of("recall", tasks[0].length))
+    shared = options.updates, options.device
+    return [Recall(store, task.length, variants, f"n{task.length}", *shared, task) for task in tasks]
+
+
+def means(own: Tuned) -> list[float]:
+    """The mean over all D of every seed, in percent."""
+    return [100 * statistics.mean(shares.values()) for shares in own.results.values()]
+
+
+def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
+    """The shares of values brought back, in percent, and the cost."""
+    found: Columns = {}
+    for pairs in sorted(options.pairs):
+        found |= values_column(f"D = {pairs}", partial(_percent, f"D={pairs}"), ".1f")
+    return {**found, **values_column("mean of D", means, ".1f"), **cost_column()}
+
+
+def notes(options: Namespace) -> list[str]:
+    """What the columns are."""
+    return [f"Percent of the values brought back after {options.updates} updates, {len(options.seeds)} seeds."]
+
+
+def _percent(figure: str, own: Tuned) -> list[float]:
+    return [100 * share for share in own.each(figure)]
+
+
+def draw_shares(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
+    """The shares by variant and D as a map, the best first."""
+    rows = {}
+    for own in sorted(tuned, key=lambda own: -statistics.mean(means(own))):
+        several = f", n = {own.n}" if len(options.lengths) > 1 else ""
+        shares = {f"D={pairs}": statistics.mean(_percent(f"D={pairs}", own)) for pairs in sorted(options.pairs)}
+        rows[f"{own.variant}{several}"] = shares
+    draw_map(rows, "values brought back, %, mean over seeds", path)
+
+
+def draw_costs(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
+    """The mean of all D against the time of an update, for the longest n."""
+    longest = [own for own in tuned if own.n == max(options.lengths)]
+    points = {own.variant: (1000 * own.cost["seconds"], statistics.mean(means(own))) for own in longest}
+    draw_frontier(points, f"ms per update (median), n = {longest[0].n}", "mean of all D, %", path)
+
+
+RECALL = Comparison(
+    experiments=experiments,
+    quantity="mean of D",
+    form=lambda share: f"{100 * share:.1f}",
+    columns=columns,
+    pictures={"recall.png": draw_shares, "frontier.png": draw_costs},
+    costs=time_updates,
+    notes=notes,
+)
+FLAGS = {"pairs": Flag("pairs of a row, D", count, several=True, default=[2, 4, 8])}

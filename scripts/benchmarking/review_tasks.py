@@ -22,12 +22,7 @@ Encode = Callable[[Sequence[str]], list[np.ndarray]]
 
 
 def imdb(request: Request) -> TaskData:
-    """Reviews as the first n - 2 subword pieces.
-
-    Raises:
-        OSError: the source or the tokenizer is not there.
-        UserError: it cannot be read.
-    """
+    """Reviews as the first n - 2 subword pieces."""
     tokenizer = load_tokenizer(find_tokenizer(cast(Path, request.tokenizer)))
 
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
@@ -37,12 +32,7 @@ def imdb(request: Request) -> TaskData:
 
 
 def imdb_bytes(request: Request) -> TaskData:
-    """Reviews as the first n - 2 bytes of their UTF-8.
-
-    Raises:
-        OSError: the source is not there.
-        UserError: it cannot be read.
-    """
+    """Reviews as the first n - 2 bytes of their UTF-8."""
 
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
         return [as_bytes(text, request.length - MARKS) for text in texts]

@@ -4,7 +4,6 @@ Dimensions: N rows, n positions.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_linformer.errors import UserError
+
+from .store import digest
 
 BEGIN, PAD, END = 0, 1, 2  # fairseq's <s>, <pad>, </s>
 FIRST = 4  # number of the first symbol after fairseq's own
@@ -51,16 +52,15 @@ class TaskData:
 
     def digest(self) -> str:
         """A hash of all tokens and labels."""
-        digest = hashlib.sha256(f"{len(self.dictionary)} {self.classes}".encode())
+        found = hashlib.sha256(f"{len(self.dictionary)} {self.classes}".encode())
         for rows in (self.train, self.valid, self.test):
-            digest.update(str(tuple(rows.tokens.shape)).encode())
-            digest.update(rows.tokens.numpy().tobytes() + rows.labels.numpy().tobytes())
-        return digest.hexdigest()[:12]
+            found.update(str(tuple(rows.tokens.shape)).encode())
+            found.update(rows.tokens.numpy().tobytes() + rows.labels.numpy().tobytes())
+        return found.hexdigest()[:12]
 
     def digest_of_texts(self) -> str:
         """A hash of all words."""
-        words = json.dumps([list(rows.texts) for rows in (self.train, self.valid, self.test)])
-        return hashlib.sha256(words.encode()).hexdigest()[:12]
+        return digest([list(rows.texts) for rows in (self.train, self.valid, self.test)])
 
     def majority(self) -> float:
         """The share of the test rows that have the most frequent label of train."""
@@ -76,7 +76,7 @@ class Request:
         length: n.
         rows: of train, at most.
         tested: rows of valid, and of test, at most.
-        texts: books.
+        corpus: books.
         tokenizer: of the pieces.
         source: an official archive, or the folder in it.
     """
@@ -84,7 +84,7 @@ class Request:
     length: int
     rows: int
     tested: int
-    texts: Path | None = None
+    corpus: Path | None = None
     tokenizer: Path | None = None
     source: Path | None = None
 

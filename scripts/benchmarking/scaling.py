@@ -1,47 +1,51 @@
-"""Tokens per second of a pretraining by its number of processes (scripts/benchmark_scaling.py)."""
+"""The study ``scaling``: tokens per second of a pretraining by its number of processes."""
 
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
+from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.errors import LAST_LINES
 from fairseq_linformer.training.commands import override
 from fairseq_linformer.training.configuration import CONFIGS
 from fairseq_linformer.training.launch import logged_rows
 
+from .flags import Flag, count
+from .tables import table
+
+FLAGS = {
+    "config": Flag("of configs/pretrain", metavar="NAME", default="tiny_512"),
+    "ranks": Flag(
+        "processes", count, several=True, default=[n for n in (1, 2, 4) if n <= (torch.cuda.device_count() or 4)]
+    ),
+    "updates": Flag("of each run", number(int, least=20), default=60),
+}
 LOG_INTERVAL = 5  # updates
 WARM_UP = 0.4  # of the rows that are logged: the first ones read the data and warm up
 
 
-def measure_scaling(
-    data: Path, config: str, ranks: Sequence[int], updates: int, rounds: int, overrides: Sequence[str]
-) -> dict[int, list[float]]:
+def measure_scaling(options: Namespace) -> str:
     """Trains for some updates on each number of processes in turn, round by round.
 
-    Args:
-        data: a prepared corpus.
-        config: a YAML of configs/pretrain.
-        ranks: numbers of processes, each started by torchrun on this machine.
-        updates: of each run.
-        overrides: Hydra's.
-
     Returns:
-        For each number of processes its tokens per second in each round.
+        A table: for each number of processes its tokens per second.
 
     Raises:
         OSError: a run failed; the message ends with the last lines that it printed.
     """
-    settings = [override("task.data", data.resolve()), f"optimization.max_update={updates}", *overrides]
-    speeds: dict[int, list[float]] = {number: [] for number in ranks}
-    for number in tqdm([*speeds] * rounds, unit="run"):
-        speeds[number].append(tokens_per_second(config, number, settings))
-    return speeds
+    settings = [override("task.data", options.data.resolve()), f"optimization.max_update={options.updates}"]
+    speeds: dict[int, list[float]] = {ranks: [] for ranks in options.ranks}
+    for ranks in tqdm([*speeds] * options.rounds, unit="run"):
+        speeds[ranks].append(tokens_per_second(options.config, ranks, [*settings, *options.overrides]))
+    return as_table(speeds)
 
 
 def tokens_per_second(config: str, ranks: int, settings: Sequence[str]) -> float:
@@ -65,11 +69,12 @@ def tokens_per_second(config: str, ranks: int, settings: Sequence[str]) -> float
 
 def as_table(speeds: Mapping[int, Sequence[float]]) -> str:
     """A row per number of processes; efficiency is per process, beside the fewest processes."""
-    fewest = min(speeds)
-    one = statistics.median(speeds[fewest]) / fewest
-    lines = ["| processes | tokens/s | from, to | efficiency |", "|---|---|---|---|"]
-    for number, measured in sorted(speeds.items()):
-        median = statistics.median(measured)
-        spread = f"{min(measured):,.0f}, {max(measured):,.0f}"
-        lines.append(f"| {number} | {median:,.0f} | {spread} | {median / number / one:.0%} |")
-    return "\n".join(lines)
+    medians = {number: statistics.median(measured) for number, measured in speeds.items()}
+    one = medians[min(speeds)] / min(speeds)
+    columns: dict[str, Callable[[int], str]] = {
+        "processes": str,
+        "tokens/s": lambda number: f"{medians[number]:,.0f}",
+        "from, to": lambda number: f"{min(speeds[number]):,.0f}, {max(speeds[number]):,.0f}",
+        "efficiency": lambda number: f"{medians[number] / number / one:.0%}",
+    }
+    return table(columns, sorted(speeds))

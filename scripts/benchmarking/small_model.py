@@ -24,6 +24,13 @@ HEAD = "label"  # the name of a classification head
 CONVOLUTION, POSITIONS = 3.0, 0.2
 
 
+def base_model(embed_dim: int) -> list[str]:
+    """The options of a small model of two layers, two heads, a feed-forward network of d and a local convolution."""
+    sizes = [f"encoder_embed_dim={embed_dim}", f"encoder_ffn_embed_dim={embed_dim}", "encoder_layers=2"]
+    sizes += ["encoder_attention_heads=2", "encoder_normalize_before=true", "local_conv=3", "sharing=layerwise"]
+    return ["_name=linformer_roberta_tiny", *sizes, "dropout=0", "attention_dropout=0"]
+
+
 def configure_model(base: Sequence[str], overrides: Sequence[str], length: int) -> ResolvedConfig:
     """The model's configuration from Hydra-style overrides of `base`: ``model.attention=softmax``.
 
@@ -51,7 +58,7 @@ def build_model(
     """The model with weights drawn from a seed, larger than RoBERTa's, and with a head ``HEAD`` for that many classes.
 
     RoBERTa's standard deviation of 0.02 is d^-0.5 at d = 2,500. With it, with the encoder's own convolution and with
-    positions as large as tokens, full attention took longer to tell which values a row of scripts/recall.py holds than
+    positions as large as tokens, full attention took longer to tell which values a row of the study recall holds than
     a run takes there.
     """
     torch.manual_seed(seed)

@@ -1,6 +1,5 @@
 """What the benchmark measures: suites of groups of cases. The cases of a group run in turns."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,8 @@ from fairseq_linformer.errors import UserError, check
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
 from .measuring import PHASES, Case
-from .presets import BEST, preset_options
+from .store import digest
+from .variants import BEST, preset_options
 
 COMPARED = (
     "linformer",
@@ -56,7 +56,7 @@ class Group:
 
     def digest(self) -> str:
         """A hash of the cases, lengths of rows included."""
-        return hashlib.sha256(repr(self.cases).encode()).hexdigest()[:12]
+        return digest(repr(self.cases))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Plan:
     lengths: tuple[int, ...]  # n, ascending; of SETTINGS those among them are measured
     device: str
     models: tuple[str, ...]  # what the suite `models` compares
-    reviews: Path | None  # IMDB as scripts/prepare_imdb.py writes it
+    reviews: Path | None  # IMDB as linformer prepare imdb writes it
 
     def validate(self) -> None:
         """Checks that the plan can be measured.
@@ -216,11 +216,11 @@ def lengths(plan: Plan) -> Iterator[Group]:
         FileNotFoundError: its folder of reviews holds no prepared data.
     """
     if plan.reviews is None:
-        raise UserError("the suite lengths needs --reviews, a folder that scripts/prepare_imdb.py wrote")
+        raise UserError("the suite lengths needs --reviews, a folder that linformer prepare imdb wrote")
     n, k = max(plan.settings(LONGEST).items())
     reviews = load_indexed_dataset(str(plan.reviews / "input0" / "train"))
     if reviews is None:
-        raise FileNotFoundError(f"{plan.reviews} holds no input0/train.idx: scripts/prepare_imdb.py writes it")
+        raise FileNotFoundError(f"{plan.reviews} holds no input0/train.idx: linformer prepare imdb writes it")
     tokens = np.minimum(reviews.sizes[:REVIEWS], n).tolist()
     whole = plan.case("linformer", n, k, "forward + backward", rows=max(1, round(sum(tokens) / n)))
     cases = [replace(whole, note="whole rows")]

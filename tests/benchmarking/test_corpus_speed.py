@@ -1,10 +1,10 @@
-"""scripts/benchmark_corpus.py: both ways get the same text, and datasets that differ are named."""
+"""The study corpus-speed: both ways get the same text, and datasets that differ are named."""
 
 import pytest
-from benchmark_corpus import parse_arguments
 from benchmarking import corpus_speed
 from benchmarking.corpus_speed import SPLITS, compare_preparations, cut_text, run
 
+from tests.helpers.benchmarks import options
 from tests.helpers.inputs import sentences
 
 
@@ -23,7 +23,7 @@ def test_a_text_is_cut_to_about_what_is_asked_for(text, tmp_path):
     assert (tmp_path / "cut" / "valid.txt").read_text().splitlines() == text.read_text().splitlines()[:1000]
 
 
-def test_datasets_that_differ_are_named(text, monkeypatch, tmp_path, capsys):
+def test_datasets_that_differ_are_named(text, monkeypatch, tmp_path):
     def write(name, odd):
         def prepare(folder, workers):
             (folder / name).mkdir()
@@ -35,17 +35,13 @@ def test_datasets_that_differ_are_named(text, monkeypatch, tmp_path, capsys):
     odd = []
     monkeypatch.setattr(corpus_speed, "prepare", write("ours", odd))
     monkeypatch.setattr(corpus_speed, "fairseq_preprocess", write("theirs", ()))
-    assert compare_preparations(text, None, vocab_size=30, workers=1) == []
+    asked = options("corpus-speed", "--corpus", text, "--vocab-size", 30, "--workers", 1)
+    assert compare_preparations(asked).endswith("datasets: byte for byte the same")
     odd += ["valid.bin", "train.idx"]
-    assert compare_preparations(text, None, vocab_size=30, workers=1) == ["train.idx", "valid.bin"]
-    assert "0.1 MB of text, 30 pieces, 1 workers" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("option", "value"), [("--workers", 0), ("--vocab-size", -1), ("--megabytes", 0)])
-def test_a_number_out_of_its_range_is_refused(option, value, capsys):
-    with pytest.raises(SystemExit):
-        parse_arguments(["text.txt", option, str(value)])
-    assert f"argument {option}: {value} is not allowed" in capsys.readouterr().err
+    with pytest.raises(
+        ValueError, match=r"0\.1 MB of text, 30 pieces, 1 workers; .*the datasets differ in train\.idx, valid\.bin"
+    ):
+        compare_preparations(asked)
 
 
 def test_a_program_that_fails_is_named_with_its_status():

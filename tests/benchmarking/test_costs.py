@@ -1,7 +1,7 @@
 """What trainings cost: the operations are those of the formula, and docs/costs.md has what the command prints."""
 
-from benchmarking import costs as module
-from benchmarking.costs import Cost, as_table, configuration, costs, forward_operations
+import compute_costs as module
+from compute_costs import Cost, as_table, configuration, costs, forward_operations
 
 from tests.helpers import ROOT
 

@@ -1,4 +1,4 @@
-"""scripts/long_documents.py: the classifier, what is trained and what is not trained again, tables and pictures."""
+"""The study long-documents: the classifier, what is trained and what is not trained again, and the table."""
 
 import json
 from dataclasses import replace
@@ -6,13 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from benchmarking import long_comparison
-from benchmarking.long_comparison import LongComparison, as_table, compare_long, configure, default_variants
-from benchmarking.long_documents import Trainer
+from benchmarking import engine, long_documents
+from benchmarking.engine import Tuned
+from benchmarking.long_documents import LONG_DOCUMENTS, MODEL, LongDocuments, Trainer, experiments
 from benchmarking.rows_of_text import PAD, Labelled, TaskData, as_rows, symbols_dictionary
-from long_documents import comparisons, parse_arguments
+from benchmarking.small_model import configure_model
+from benchmarking.store import Store
+from benchmarking.variants import variants_of
 
 from fairseq_linformer.attention import ATTENTIONS
+from tests.helpers.benchmarks import options
 from tests.helpers.commands import run
 from tests.helpers.models import DEVICE
 
@@ -35,7 +38,9 @@ DATA = TaskData(make_part(64, 1), make_part(8, 2), make_part(40, 3), symbols_dic
 
 
 def trained(overrides, seed=1, updates=3, rate=0.001):
-    trainer = Trainer(DATA, configure([*overrides, *TINY], LENGTH), rate, seed, updates, tokens=96, device=DEVICE)
+    trainer = Trainer(
+        DATA, configure_model(MODEL, [*overrides, *TINY], LENGTH), rate, seed, updates, tokens=96, device=DEVICE
+    )
     trainer.train()
     return trainer
 
@@ -52,9 +57,9 @@ def test_weights_and_order_belong_to_the_seed_and_every_row_is_trained_on_once_b
     assert sorted(drawn[:64].tolist()) == sorted(drawn[64:].tolist()) == list(range(64))
 
 
-@pytest.mark.parametrize("name", default_variants(LENGTH))
+@pytest.mark.parametrize("name", variants_of("long-documents", LENGTH))
 def test_what_stands_beside_a_row_does_not_change_what_is_said_of_it(name):
-    trainer = trained(default_variants(LENGTH)[name])
+    trainer = trained(variants_of("long-documents", LENGTH)[name])
     trainer.model.eval()
     rows = DATA.test.tokens
     assert len({int((row != PAD).sum()) for row in rows}) > 5
@@ -73,7 +78,7 @@ def test_full_attention_finds_the_symbol_that_says_the_label():
 
 @pytest.mark.parametrize("length", [16, 64, 512, 8192])
 def test_the_variants_fit_every_length(length):
-    configs = {name: configure(own, length) for name, own in default_variants(length).items()}
+    configs = {name: configure_model(MODEL, own, length) for name, own in variants_of("long-documents", length).items()}
     assert configs["control"].projected_length == [1, 1]
     preset = configs["near_and_far"]
     assert preset.value_residual and preset.projection == "split-pool" and max(preset.linformer_window) <= length
@@ -102,109 +107,76 @@ def stub(monkeypatch):
             best = rate == {"softmax": 0.1, "none": 0.2}[attention]
             return (0.75 if best else 0.5) if rows is DATA.valid else (0.25 * seed if best else 1.0)
 
-    monkeypatch.setattr(long_comparison, "Trainer", Stub)
+    monkeypatch.setattr(long_documents, "Trainer", Stub)
     return asked
 
 
 def comparison(folder, **changes):
-    variants = {name: default_variants(LENGTH)[name] for name in ("softmax", "none")}
-    made = LongComparison("listops", LENGTH, DATA, folder, variants, [0.1, 0.2], [1, 2], 5, tokens=96, rounds=3)
+    own = {name: variants_of("long-documents", LENGTH)[name] for name in ("softmax", "none")}
+    data = changes.get("data", DATA)
+    made = LongDocuments(Store(folder, {}), LENGTH, own, "n24", 5, "cpu", "listops", data, data.digest(), tokens=96)
     return replace(made, **changes)
 
 
-def test_an_interrupted_comparison_trains_only_what_is_not_complete(stub, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        comparison(tmp_path).run()
-    assert stub == [("softmax", 0.1, 1), ("softmax", 0.2, 1), ("softmax", 0.1, 2)]
-    results = comparison(tmp_path).run()
-    assert stub[3:] == [("softmax", 0.1, 2), ("none", 0.1, 1), ("none", 0.2, 1), ("none", 0.2, 2)]
-    softmax, none = results["variants"]
-    assert (softmax["learning_rate"], none["learning_rate"]) == (0.1, 0.2), "the best of valid, not of test"
-    assert none["tried"] == {"0.1": 0.5, "0.2": 0.75} and none["accuracies"] == {"1": 0.25, "2": 0.5}
-    del stub[:]
-    assert comparison(tmp_path).run() == results and not stub, "neither trained nor timed again"
+def test_the_learning_rate_is_the_best_of_valid_not_of_test(stub, tmp_path):
+    stub += [None] * 3  # none is interrupted
+    softmax, none = comparison(tmp_path).tune([0.1, 0.2], [1, 2])
+    assert (softmax.learning_rate, none.learning_rate) == (0.1, 0.2)
+    assert none.tried == {0.1: 0.5, 0.2: 0.75} and none.each("test") == [0.25, 0.5]
+    del stub[3:]
+    assert comparison(tmp_path).tune([0.1, 0.2], [1, 2]) == [softmax, none] and len(stub) == 3, "not trained again"
 
 
 def test_a_run_belongs_to_all_that_made_it(stub, tmp_path, monkeypatch):
-    stub += [None] * 3  # none is interrupted
-    comparison(tmp_path).run()
-    changed = replace(DATA, test=make_part(40, 4))
-    none = default_variants(LENGTH)["none"]
-    for change, expected in (
-        ({"updates": 6}, 6),
-        ({"tokens": 48}, 6),
-        ({"learning_rates": [0.1, 0.2, 0.3]}, 2),
-        ({"variants": {"softmax": ["model.attention=softmax", "model.local_conv=5"], "none": none}}, 3),
-        ({"variants": {"softmax": ["model.attention=softmax", "model.dropout=0.1"], "none": none}}, 3),
-    ):
+    stub += [None] * 3
+    none = variants_of("long-documents", LENGTH)["none"]
+
+    def trained(rates=(0.1, 0.2), **changes):
         del stub[3:]
-        comparison(tmp_path, **change).run()
-        assert len(stub) == 3 + expected, change
-    del stub[3:]
-    comparison(tmp_path, data=changed)._train("none", 0.1, 1)
-    assert len(stub) == 3 + 1, "other rows"
-    monkeypatch.setattr(long_comparison, "code_digest", lambda code: "of other code")
-    del stub[3:]
-    comparison(tmp_path).run()
-    assert len(stub) == 3 + 6, "other code"
+        comparison(tmp_path, **changes).tune(rates, [1, 2])
+        return len(stub) - 3
+
+    assert trained() == 6 and trained() == 0
+    assert trained(updates=6) == 6 and trained(tokens=48) == 6 and trained((0.1, 0.2, 0.3)) == 2
+    for changed in ("model.local_conv=5", "model.dropout=0.1"):
+        assert trained(variants={"softmax": ["model.attention=softmax", changed], "none": none}) == 3
+    other = replace(DATA, test=make_part(40, 4))
+    assert other.digest() != DATA.digest()
+    assert trained(digest=other.digest()) == 6, "other rows"
+    monkeypatch.setattr(engine, "code_digest", lambda *code: "of other code")
+    assert trained() == 6, "other code"
 
 
 def test_the_baseline_belongs_to_the_words_that_it_reads(tmp_path):
-    assert comparison(tmp_path)._baseline() > 0.9, "the symbol that says the label is among the words"
+    assert comparison(tmp_path).baseline() > 0.9, "the symbol that says the label is among the words"
     blank = [replace(rows, texts=["nothing here"] * len(rows)) for rows in (DATA.train, DATA.valid, DATA.test)]
-    assert comparison(tmp_path, data=TaskData(*blank, DATA.dictionary, DATA.classes))._baseline() == 0.5
+    assert comparison(tmp_path, data=TaskData(*blank, DATA.dictionary, DATA.classes)).baseline() == 0.5
 
 
-def results(variants, **changes):
-    found = [
-        {
-            "name": name,
-            "tried": {"0.1": 0.5, "0.2": 0.25},
-            "learning_rate": 0.1,
-            "accuracies": {"1": 0.5, "2": 1.0},
-            "cost": {"seconds": 0.01, "low": 0.005, "high": 0.02},
-        }
-        for name in variants
-    ]
-    about = {"task": "listops", "length": 512, "rows": {"train": 9, "valid": 3, "test": 4}, "updates": 7, "tokens": 96}
-    return {**about, "machine": {}, "majority": 0.125, "baseline": 0.25, "variants": found, **changes}
+def tables(task, *names):
+    cost = {"seconds": 0.01, "low": 0.005, "high": 0.02, "majority": 0.125, "baseline": 0.25}
+    results = {1: {"valid": 0.5, "test": 0.5}, 2: {"valid": 0.5, "test": 1.0}}
+    asked = options("long-documents", "--task", task, "--learning-rates", 0.1, 0.2, "--updates", 7, "--seeds", 1, 2)
+    found = [Tuned(name, 512, {0.1: 0.5, 0.2: 0.25}, 0.1, results, cost) for name in names]
+    return LONG_DOCUMENTS.tables(asked, found).splitlines()
 
 
 def test_the_table_has_every_variant_the_baseline_and_what_was_published():
-    lines = as_table(results(["linformer", "mine"])).splitlines()
-    assert lines[:10] == [
-        "| listops, n = 512: % of 4 test rows after 7 updates | lr | seeds 1, 2 | ms per update | LRA, ListOps |",
-        "|---|---|---|---|---|",
-        "| linformer | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 35.70 |",
-        "| mine | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) |  |",
-        "| TF-IDF + linear SVM |  | 25.0 |  |  |",
-        "| most frequent label |  | 12.5 |  |  |",
+    lines = tables("listops", "linformer", "mine")
+    assert lines[:8] == [
+        "| variant | lr | listops: % of 512 test rows after 7 updates, seeds 1, 2 | ms per update "
+        "| TF-IDF + linear SVM | most frequent label | LRA, ListOps |",
+        "|---|---|---|---|---|---|---|",
+        "| linformer | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 | 35.70 |",
+        "| mine | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 |  |",
         "",
-        "| % of valid, first seed | lr 0.1 | lr 0.2 |",
+        "| % of valid, seed 1 | lr 0.1 | lr 0.2 |",
         "|---|---|---|",
         "| linformer | 50.0 | 25.0 |",
     ]
     assert "Transformer 36.37" in lines[-2] and "larger and train longer" in lines[-1]
-    own = as_table(results(["softmax"], task="needles"))
-    assert "LRA" not in own and "Published" not in own and own.splitlines()[1] == "|---|---|---|---|"
-
-
-def test_the_picture_has_the_lengths_that_compare_and_the_others_are_named(stub, tmp_path, monkeypatch):
-    stub += [None] * 3  # none is interrupted
-    drawn = []
-    monkeypatch.setattr(long_comparison, "draw_lengths", lambda done, path: drawn.append([r["length"] for r in done]))
-    newest = comparison(tmp_path / "n24")
-    assert "leaves out" not in compare_long(newest)
-    own = json.loads((tmp_path / "n24/results.json").read_text())
-    other_rows, other_machine = {**own["rows"], "test": 4}, {**own["machine"], "threads": 99}
-    others = {16: {}, 48: {"updates": 6}, 64: {"rows": other_rows}, 96: {"machine": other_machine}}
-    for n, change in {**others, 128: {"tokens": 7}}.items():
-        (tmp_path / f"n{n}").mkdir()
-        (tmp_path / f"n{n}/results.json").write_text(json.dumps({**own, "length": n, **change}))
-    assert compare_long(newest).endswith(
-        "\n\nlengths.png leaves out n = 48, 64, 96: of other updates, test rows or another machine"
-    )
-    assert drawn == [[24], [16, 24, 128]]
+    own = tables("needles", "softmax")
+    assert "LRA" not in str(own) and "Published" not in str(own)
 
 
 def words_of_command(folder, *more):
@@ -216,22 +188,23 @@ def words_of_command(folder, *more):
 @pytest.mark.slow
 def test_the_command_trains_times_and_draws_and_trains_nothing_again(tmp_path, monkeypatch):
     words = [*words_of_command(tmp_path, "model.projected_length=4"), "--lengths", "32", "48"]
-    printed = run("scripts/long_documents.py", *words, cwd=tmp_path)
-    assert printed.count("k4, lr 0.001, seed 1:") == 2
-    folder = tmp_path / "listops"
-    assert len(list(folder.rglob("*-*.json"))) == 2 * 4, "two runs, the times and the baseline of each length"
-    for n in (32, 48):
-        found = json.loads((folder / f"n{n}/results.json").read_text())
-        assert [own["name"] for own in found["variants"]] == ["softmax", "k4"] and found["length"] == n
-        assert found["rows"] == {"train": 40, "valid": 8, "test": 8} and 0 <= found["baseline"] <= 1
-        assert (folder / f"n{n}/results.md").read_text().strip() in printed
-    assert (folder / "lengths.png").stat().st_size > 10_000
-    monkeypatch.setattr(long_comparison, "Trainer", None)
-    monkeypatch.setattr(long_comparison.baseline, "learn_and_predict", None)
+    printed = run("scripts/study.py", "long-documents", *words, cwd=tmp_path)
+    assert [printed.count(f"k4, n {n}, lr 0.001, seed 1:") for n in (32, 48)] == [1, 1]
+    assert len(list(tmp_path.rglob("*-*.json"))) == 2 * 3 + 1, "two runs and the baseline of each length, and the times"
+    assert len(list((tmp_path / "listops/n48").rglob("*-*.json"))) == 3
+    found = json.loads((tmp_path / "results.json").read_text())["variants"]
+    assert [(own["variant"], own["n"]) for own in found] == [(own, n) for n in (32, 48) for own in ("softmax", "k4")]
+    assert all(0 <= own["cost"]["baseline"] <= 1 for own in found)
+    assert (tmp_path / "results.md").read_text().strip() in printed
+    assert (tmp_path / "lengths.png").stat().st_size > 10_000
+    monkeypatch.setattr(long_documents, "Trainer", None)
+    monkeypatch.setattr(long_documents.baseline, "learn_and_predict", None)
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the command's, whose times belong to it
-    for again in comparisons(parse_arguments(words)):
-        assert compare_long(again) in printed
+    assert (
+        LONG_DOCUMENTS.run("long-documents", options("long-documents", *words)).partition("\n\nresults.json")[0]
+        in printed
+    )
     torch.set_num_threads(torch_threads)
 
 
@@ -244,9 +217,9 @@ def test_the_command_trains_times_and_draws_and_trains_nothing_again(tmp_path, m
     ],
 )
 def test_what_cannot_work_is_refused_before_any_work(tmp_path, more, lengths, said):
-    arguments = parse_arguments([*words_of_command(tmp_path / "o", *more), "--lengths", *lengths])
+    arguments = options("long-documents", *words_of_command(tmp_path / "o", *more), "--lengths", *lengths)
     with pytest.raises(ValueError, match=said):
-        comparisons(arguments)
+        LONG_DOCUMENTS.run("long-documents", arguments)
     assert not (tmp_path / "o").exists()
 
 
@@ -265,23 +238,7 @@ def test_no_more_rows_are_read_than_are_trained_on(words, expected, monkeypatch,
         asked[request.length] = request.rows
         return DATA
 
-    monkeypatch.setattr("long_documents.make_rows", make_rows)
+    monkeypatch.setattr(long_documents, "make_rows", make_rows)
     words = ["--task", "imdb-bytes", "--source", str(tmp_path), "--lengths", "64", "32", "512", *words]
-    comparisons(parse_arguments(words))
+    experiments(options("long-documents", *words), Store(tmp_path, {}))
     assert asked == expected and list(asked) == [32, 64, 512]
-
-
-def test_what_is_typed_twice_or_together_is_refused(capsys):
-    assert parse_arguments(["--task", "listops"]).only is None
-    own = parse_arguments(["--task", "listops", "--variant", "k8", "model.projected_length=8", "--variant", "plain"])
-    assert own.variant == {"k8": ["model.projected_length=8"], "plain": []}
-    for words, said in {
-        ("--variant", "a", "--only", "none"): "not allowed with argument",
-        ("--variant", "a", "--variant", "a"): "--variant: each must be there once, not a, a",
-        ("--only", "none", "none"): "--only: each must be there once, not none, none",
-        ("--lengths", "64", "64"): "--lengths: each must be there once, not 64, 64",
-        ("--task", "chess"): "invalid choice",
-    }.items():
-        with pytest.raises(SystemExit):
-            parse_arguments(["--task", "listops", *words])
-        assert said in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The tasks of scripts/long_documents.py: rows and labels, and that nothing to be tested on is trained on."""
+"""The tasks of the study long-documents: rows and labels, and that nothing to be tested on is trained on."""
 
 import random
 import statistics
@@ -105,7 +105,7 @@ def shelf(tmp_path, monkeypatch):
     words = [[f"w{chance.randrange(500)}" for _ in range(1000 - 10 * book)] for book in range(3)] + [["w1"] * 50]
     lines = [[" ".join(own[start : start + 25]) for start in range(0, len(own), 25)] for own in words]
     (tmp_path / "books.txt").write_text("\n\n".join("\n".join(own) for own in lines) + "\n")
-    return Request(LENGTH, 60, 12, texts=tmp_path / "books.txt", tokenizer=tmp_path)
+    return Request(LENGTH, 60, 12, corpus=tmp_path / "books.txt", tokenizer=tmp_path)
 
 
 def grams(rows, size=6):
@@ -131,7 +131,7 @@ def test_no_passage_of_one_part_shares_text_with_another(shelf, name):
 
 def test_the_label_of_a_passage_is_its_book(shelf):
     data = make_rows("books", shelf)
-    text = shelf.texts.read_text().split("\n\n")
+    text = shelf.corpus.read_text().split("\n\n")
     for part in (data.train, data.valid, data.test):
         assert part.tokens.shape == (len(part), LENGTH) and (part.tokens != PAD).all()
         for passage, label in zip(part.texts, part.labels.tolist(), strict=True):
@@ -159,21 +159,21 @@ def test_a_needle_names_the_label_and_single_words_and_pairs_do_not(shelf):
 
 @pytest.mark.parametrize("name", ["books", "needles"])
 def test_a_length_beyond_the_shortest_part_is_refused(shelf, name):
-    shelf = Request(110, 60, 12, texts=shelf.texts, tokenizer=shelf.tokenizer)
+    shelf = Request(110, 60, 12, corpus=shelf.corpus, tokenizer=shelf.tokenizer)
     with pytest.raises(ValueError, match="lengths=110 is not allowed: it must be at most 99: the shortest of the 3"):
         make_rows(name, shelf)
 
 
 def test_a_length_without_room_for_the_sentences_is_refused(shelf):
     with pytest.raises(ValueError, match="lengths=20 is not allowed: it must be at least 30: the sentences have 12"):
-        make_rows("needles", Request(20, 60, 12, texts=shelf.texts, tokenizer=shelf.tokenizer))
+        make_rows("needles", Request(20, 60, 12, corpus=shelf.corpus, tokenizer=shelf.tokenizer))
 
 
 def test_one_book_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(book_tasks, "load_tokenizer", lambda place: Spaced())
     (tmp_path / "one.txt").write_text("w1 w2 w3\n")
     with pytest.raises(ValueError, match="a file of several books, with a blank line after each"):
-        make_rows("books", Request(LENGTH, 4, 4, texts=tmp_path / "one.txt", tokenizer=tmp_path))
+        make_rows("books", Request(LENGTH, 4, 4, corpus=tmp_path / "one.txt", tokenizer=tmp_path))
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_reviews_in_bytes_are_cut_padded_and_kept_apart(reviews):
     ("name", "given", "said"),
     [
         ("chess", {}, "task=chess is not allowed: it must be one of books, needles, imdb"),
-        ("books", {"texts": "a.txt"}, "--task books needs --tokenizer"),
+        ("books", {"corpus": "a.txt"}, "--task books needs --tokenizer"),
         ("listops", {"source": "lra_release"}, "--task listops has no use for --source"),
         ("imdb-bytes", {}, "--task imdb-bytes needs --source"),
         ("imdb-bytes", {"source": "/nowhere"}, "/nowhere: no such folder or archive"),

@@ -1,18 +1,20 @@
-"""scripts/recall.py: the rows of the task, what is trained and what is not trained again, tables and frontier."""
+"""The study recall: the rows of the task, what is trained and what is not trained again, and the table."""
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from benchmarking import recall, recall_comparison
-from benchmarking.recall import FIRST, Task, Trainer, configure
-from benchmarking.recall_comparison import VARIANTS, RecallComparison, Recalled, as_table, compare_recall, frontier
-from benchmarking.small_model import TEST_SEED
-from recall import comparisons, parse_arguments
+from benchmarking import engine, recall
+from benchmarking.engine import Tuned
+from benchmarking.flags import LARGEST_SEED
+from benchmarking.recall import FIRST, MODEL, RECALL, Task, Trainer, experiments
+from benchmarking.small_model import TEST_SEED, configure_model
+from benchmarking.store import Store
+from benchmarking.variants import variants_of
 
 from fairseq_linformer.attention import ATTENTIONS
+from tests.helpers.benchmarks import options
 from tests.helpers.models import DEVICE
 
 TASK = Task(32, (2, 4))
@@ -47,8 +49,7 @@ def test_assignments_are_drawn_anew_for_each_row_and_no_test_row_is_trained_on()
     assert len(tested) == 200
     for seed in (0, 1, 2, TEST_SEED - 1):
         assert not tested & set(map(tuple, draw(seed)[0].tolist()))
-    with pytest.raises(SystemExit):
-        parse_arguments(["--seeds", str(TEST_SEED)])
+    assert LARGEST_SEED == TEST_SEED - 1
 
 
 @pytest.mark.parametrize(
@@ -80,17 +81,19 @@ def test_what_does_not_fit_in_a_row_is_refused(length, pairs, said):
 )
 def test_overrides_that_cannot_work_are_refused(override, said):
     with pytest.raises(ValueError, match=said):
-        configure([override], 32)
+        configure_model(MODEL, [override], 32)
 
 
 def test_every_mechanism_is_among_the_variants_and_every_variant_fits_the_default_length():
-    assert {configure(overrides, 64).attention for overrides in VARIANTS.values()} == set(ATTENTIONS)
-    assert configure(VARIANTS["control"], 64).projected_length == [1, 1]
+    assert {configure_model(MODEL, overrides, 64).attention for overrides in variants_of("recall", 64).values()} == set(
+        ATTENTIONS
+    )
+    assert configure_model(MODEL, variants_of("recall", 64)["control"], 64).projected_length == [1, 1]
 
 
 def test_weights_and_batches_belong_to_the_seed_and_the_test_is_the_same_for_all():
     def trained(seed):
-        trainer = Trainer(TASK, configure(["model.attention=softmax"], 32), 1e-3, seed, updates=2)
+        trainer = Trainer(TASK, configure_model(MODEL, ["model.attention=softmax"], 32), 1e-3, seed, updates=2)
         trainer.train()
         return trainer, torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
 
@@ -105,13 +108,13 @@ def test_full_attention_learns_to_copy_the_only_value_and_one_mean_of_two_does_n
     """With D = 1 it is enough to see which value the row holds; with D = 2 one mean cannot say whose it is."""
 
     def shares(*overrides):
-        trainer = Trainer(Task(16, (1, 2)), configure(overrides, 16), 0.002, 1, updates=150, device=DEVICE)
+        trainer = Trainer(Task(16, (1, 2)), configure_model(MODEL, overrides, 16), 0.002, 1, updates=150, device=DEVICE)
         trainer.train()
         return trainer.recall()
 
     monkeypatch.setattr(recall, "TOKENS", 512)
-    full, control = shares("model.attention=softmax"), shares(*VARIANTS["control"])
-    assert full[1] > 0.95 and control[2] < 0.75
+    full, control = shares("model.attention=softmax"), shares(*variants_of("recall", 64)["control"])
+    assert full["D=1"] > 0.95 and control["D=2"] < 0.75
 
 
 @pytest.fixture
@@ -134,148 +137,109 @@ def trained(monkeypatch):
         def recall(self):
             attention, rate, seed = self.run
             best = {"softmax": 0.1, "none": 0.2}[attention]
-            return {2: 0.5 if rate != best else 0.75, 4: 0.25 * seed if rate == best else 0.0}
+            return {"D=2": 0.5 if rate != best else 0.75, "D=4": 0.25 * seed if rate == best else 0.0}
 
-    monkeypatch.setattr(recall_comparison, "Trainer", Stub)
+    monkeypatch.setattr(recall, "Trainer", Stub)
     return asked
 
 
-def comparison(folder, **changes):
-    variants = {name: VARIANTS[name] for name in ("softmax", "none")}
-    return replace(RecallComparison(TASK, folder, variants, [0.1, 0.2], [1, 2], updates=5, rounds=3), **changes)
+def study(out, *words, only=("softmax", "none")):
+    """The results of the study with two variants."""
+    base = ["--out", out, "--only", *only] if only else ["--out", out]
+    base += ["--lengths", 32, "--pairs", 2, 4, "--learning-rates", 0.1, 0.2, "--seeds", 1, 2, "--rounds", 3]
+    RECALL.run("recall", options("recall", *base, "--updates", 5, "--device", "cpu", *words))
+    return json.loads((out / "results.json").read_text())["variants"]
 
 
-def test_an_interrupted_comparison_trains_only_what_is_not_complete(trained, tmp_path):
+def test_an_interrupted_study_trains_only_what_is_not_complete(trained, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        comparison(tmp_path).run()
-    assert trained == [("softmax", 0.1, 1), ("softmax", 0.2, 1), ("softmax", 0.1, 2)]
-    softmax, none = comparison(tmp_path).run()
-    assert trained[3:] == [("softmax", 0.1, 2), ("none", 0.1, 1), ("none", 0.2, 1), ("none", 0.2, 2)]
-    assert (softmax.learning_rate, none.learning_rate) == (0.1, 0.2), "each has its own best"
-    assert none.tried == {0.1: 0.25, 0.2: 0.5} and none.shares == {1: {2: 0.75, 4: 0.25}, 2: {2: 0.75, 4: 0.5}}
-    assert none.of_pairs(4) == [0.25, 0.5] and none.means == [0.5, 0.625]
+        study(tmp_path)
+    assert trained == [("softmax", 0.1, 1), ("softmax", 0.2, 1), ("none", 0.1, 1)]
+    softmax, none = found = study(tmp_path)
+    assert trained[3:] == [("none", 0.1, 1), ("none", 0.2, 1), ("softmax", 0.1, 2), ("none", 0.2, 2)]
+    assert (softmax["learning_rate"], none["learning_rate"]) == (0.1, 0.2), "each has its own best"
+    assert none["tried"] == {"0.1": 0.25, "0.2": 0.5}
+    assert none["results"] == {"1": {"D=2": 0.75, "D=4": 0.25}, "2": {"D=2": 0.75, "D=4": 0.5}}
     del trained[:]
-    assert comparison(tmp_path).run() == [softmax, none] and not trained, "neither trained nor timed again"
+    assert study(tmp_path) == found and not trained, "neither trained nor timed again"
 
 
 def test_a_run_belongs_to_all_that_made_it(trained, tmp_path, monkeypatch):
     trained += [None] * 3  # none is interrupted
-    comparison(tmp_path).run()
+    study(tmp_path)
     files = set(tmp_path.rglob("seed*.json"))
-    for change in ({"updates": 6}, {"task": Task(32, (2, 8))}):
+    for change in (["--updates", 6], ["--pairs", 2, 8]):
         del trained[3:]
-        comparison(tmp_path, **change).run()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recall.Trainer, "recall", lambda self: {"D=2": 0.5, "D=4": 0.5, "D=8": 0.5})
+            study(tmp_path, *change)
         assert len(trained) == 3 + 6, change
     for changed in ("model.local_conv=5", "model.dropout=0.1"):
-        other = {"softmax": ["model.attention=softmax", changed], "none": VARIANTS["none"]}
+        own = ["--variant", "softmax", "model.attention=softmax", changed, "--variant", "none", "model.attention=none"]
         del trained[3:]
-        comparison(tmp_path, variants=other).run()
+        study(tmp_path, *own, only=())
         assert {run[0] for run in trained[3:]} == {"softmax"}, "the model has changed, the other's has not"
-    monkeypatch.setattr(recall_comparison, "code_digest", lambda code: "of other code")
+    monkeypatch.setattr(engine, "code_digest", lambda *code: "of other code")
     del trained[3:]
-    comparison(tmp_path).run()
+    study(tmp_path)
     assert len(trained) == 3 + 6
     assert files < set(tmp_path.rglob("seed*.json")), "what was there stays"
 
 
 def test_a_damaged_result_is_named(trained, tmp_path):
     trained += [None] * 3
-    comparison(tmp_path).run()
-    file = next((tmp_path / "softmax").rglob("seed1-*.json"))
+    study(tmp_path)
+    file = next((tmp_path / "n32/softmax").rglob("seed1-*.json"))
     file.write_text('{"made_of": {}}')
     with pytest.raises(ValueError, match=rf"{file.name} is damaged: its content has no result"):
-        comparison(tmp_path).run()
+        study(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_a_training(trained, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        comparison(tmp_path / "file").run()
+        study(tmp_path / "file")
     assert not trained
 
 
-def recalled(name, seconds, shares, rate=0.1):
-    cost = {"seconds": seconds, "low": seconds / 2, "high": 2 * seconds}
-    return Recalled(name, {0.1: 0.5, 0.2: 0.25}, rate, shares, cost)
-
-
 def test_the_table_has_every_number_of_pairs_with_its_spread():
-    two = [recalled("a", 0.01, {1: {2: 1.0, 4: 0.5}, 2: {2: 0.5, 4: 0.5}})]
+    cost = {"seconds": 0.01, "low": 0.005, "high": 0.02}
+    results = {1: {"D=2": 1.0, "D=4": 0.5}, 2: {"D=2": 0.5, "D=4": 0.5}}
+    asked = options("recall", "--pairs", 4, 2, "--updates", 7, "--seeds", 1, 2, "--learning-rates", 0.1, 0.2)
     # 100 and 50 deviate by sqrt(2) * 25; the means over D are 75 and 50
-    assert as_table(two, updates=7).splitlines() == [
-        "| % of values after 7 updates, 2 seeds | lr | D = 2 | D = 4 | mean of D | ms per update |",
+    assert RECALL.tables(asked, [Tuned("a", 64, {0.1: 0.5, 0.2: 0.25}, 0.1, results, cost)]).splitlines() == [
+        "| variant | lr | D = 2 | D = 4 | mean of D | ms per update |",
         "|---|---|---|---|---|---|",
         "| a | 0.1 | 75.0 ± 35.4 | 50.0 ± 0.0 | 62.5 ± 17.7 | 10 (5 to 20) |",
         "",
         "| mean of D, seed 1 | lr 0.1 | lr 0.2 |",
         "|---|---|---|",
         "| a | 50.0 | 25.0 |",
+        "",
+        "Percent of the values brought back after 7 updates, 2 seeds.",
     ]
-
-
-def test_the_frontier_has_what_nothing_cheaper_equals():
-    points = {
-        "a": (1.0, 50.0),
-        "b": (2.0, 50.0),
-        "c": (2.0, 60.0),
-        "d": (3.0, 55.0),
-        "e": (4.0, 99.0),
-        "f": (1.0, 40.0),
-    }
-    assert frontier(points) == ["a", "c", "e"]
 
 
 @pytest.mark.slow
 def test_the_command_trains_times_and_draws(tmp_path):
-    variants = {"softmax": VARIANTS["softmax"], "k4": ["model.projected_length=4"]}
-    tiny = RecallComparison(Task(16, (1, 2)), tmp_path, variants, [0.001], [1], updates=1, rounds=1)
-    assert compare_recall(tiny) == (tmp_path / "results.md").read_text().rstrip("\n")
+    words = ["--lengths", 16, "--pairs", 1, 2, "--learning-rates", 0.001, "--seeds", 1, "--updates", 1, "--rounds", 1]
+    own = ["--variant", "softmax", "model.attention=softmax", "--variant", "k4", "model.projected_length=4"]
+    printed = RECALL.run("recall", options("recall", "--out", tmp_path, *words, *own))
+    assert printed.startswith((tmp_path / "results.md").read_text().rstrip("\n"))
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [own["name"] for own in results["variants"]] == ["softmax", "k4"]
-    for own in results["variants"]:
-        assert own["cost"]["seconds"] > 0 and set(own["shares"]["1"]) == {"1", "2"}
-        assert math.isclose(own["tried"]["0.001"], sum(own["shares"]["1"].values()) / 2)
-    assert (tmp_path / "recall.png").stat().st_size > 10_000
+    assert [one["variant"] for one in results["variants"]] == ["softmax", "k4"]
+    for one in results["variants"]:
+        assert one["cost"]["seconds"] > 0 and set(one["results"]["1"]) == {"D=1", "D=2"}
+        assert math.isclose(one["tried"]["0.001"], sum(one["results"]["1"].values()) / 2)
+    assert all((tmp_path / file).stat().st_size > 10_000 for file in ("recall.png", "frontier.png"))
 
 
-def test_variants_are_the_users_own_or_some_of_those_that_have_a_name(capsys):
-    assert parse_arguments([]).variants == VARIANTS
-    assert parse_arguments(["--only", "none", "control"]).variants == {n: VARIANTS[n] for n in ("none", "control")}
-    own = parse_arguments(["--variant", "k8", "model.projected_length=8", "--variant", "plain"])
-    assert own.variants == {"k8": ["model.projected_length=8"], "plain": []}
-    for words, said in {
-        ("--variant", "a", "--only", "none"): "not allowed with argument",
-        ("--variant", "a", "--variant", "a"): "--variant: each must be there once, not a, a",
-        (
-            "--variant",
-            "model.projected_length=8",
-        ): "--variant model.projected_length=8 is not allowed: a name comes first",
-        ("--variant", "../up"): "--variant ../up is not allowed: a name comes first",
-        ("--only", "none", "none"): "--only: each must be there once, not none, none",
-        ("--pairs", "2", "2"): "--pairs: each must be there once, not 2, 2",
-    }.items():
-        with pytest.raises(SystemExit):
-            parse_arguments(words)
-        assert said in capsys.readouterr().err
-
-
-def test_what_cannot_work_at_a_length_is_refused_before_the_first_trains():
-    own = comparisons(parse_arguments(["--lengths", "64", "32", "--pairs", "4", "2", "--out", "o"]))
-    assert [(one.task, one.out.as_posix()) for one in own] == [(Task(n, (2, 4)), f"o/n{n}") for n in (32, 64)]
-    for words, said in {
-        ("--variant", "k48", "model.projected_length=48"): "projected_length=.*48",
-        ("--pairs", "9"): "pairs=9 is not allowed",
-    }.items():
-        with pytest.raises(ValueError, match=said):
-            comparisons(parse_arguments(["--lengths", "64", "32", *words]))
-
-
-def test_a_device_that_is_not_there_is_refused(capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert parse_arguments([]).device == "cpu"
-    for name, said in {"cuda": "PyTorch finds no GPU", "gpu": "gpu is neither cpu nor cuda"}.items():
-        with pytest.raises(SystemExit):
-            parse_arguments(["--device", name])
-        assert f"argument --device: {said}" in capsys.readouterr().err
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert parse_arguments([]).device == "cuda"
+def test_what_cannot_work_at_a_length_is_refused_before_the_first_trains(tmp_path):
+    store = Store(tmp_path, {})
+    found = experiments(options("recall", "--lengths", 64, 32, "--pairs", 4, 2), store)
+    assert [(one.task, one.folder) for one in found] == [(Task(n, (2, 4)), f"n{n}") for n in (32, 64)]
+    with pytest.raises(ValueError, match=r"projected_length=.*48"):
+        study(tmp_path, "--lengths", 64, 32, "--variant", "k48", "model.projected_length=48", only=())
+    with pytest.raises(ValueError, match="pairs=9 is not allowed"):
+        study(tmp_path, "--pairs", 9)
+    assert not any(tmp_path.iterdir())

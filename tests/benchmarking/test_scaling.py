@@ -1,10 +1,11 @@
-"""scripts/benchmark_scaling.py: what is run, and what the table says. Two ranks train in training/test_ranks.py."""
+"""The study scaling: what is run, and what the table says. Two ranks train in training/test_ranks.py."""
 
 import subprocess
 
 import pytest
-from benchmark_scaling import parse_arguments
-from benchmarking import scaling
+from benchmarking.scaling import measure_scaling
+
+from tests.helpers.benchmarks import options
 
 
 def test_processes_take_turns_and_are_compared_with_the_fewest(monkeypatch, tmp_path):
@@ -18,11 +19,11 @@ def test_processes_take_turns_and_are_compared_with_the_fewest(monkeypatch, tmp_
         return subprocess.CompletedProcess(words, 0, "\n".join(rows), "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    speeds = scaling.measure_scaling(tmp_path, "tiny_512", [1, 2], updates=20, rounds=2, overrides=["model=base_512"])
+    words = ["--data", tmp_path, "--ranks", 1, 2, "--updates", 20, "--rounds", 2, "model=base_512"]
+    printed = measure_scaling(options("scaling", *words))
     assert [ranks for ranks, _ in asked] == [1, 2, 1, 2]
     assert all("+distributed=torchrun" in words and words[-1] == "model=base_512" for _, words in asked)
-    assert speeds == {1: [1001.0, 1003.0], 2: [1602.0, 1604.0]}
-    assert scaling.as_table(speeds).splitlines()[2:] == [
+    assert printed.splitlines()[2:] == [
         "| 1 | 1,002 | 1,001, 1,003 | 100% |",
         "| 2 | 1,603 | 1,602, 1,604 | 80% |",
     ]
@@ -34,11 +35,4 @@ def test_a_run_that_fails_is_no_figure(monkeypatch, tmp_path):
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(OSError, match=r"4 processes ended with status 1; its last lines:\n.*no such option"):
-        scaling.measure_scaling(tmp_path, "tiny_512", [4], updates=20, rounds=1, overrides=[])
-
-
-def test_what_cannot_work_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        parse_arguments(["--data", "data", "--updates", "5"])
-    assert "--updates: 5 is not allowed: it must be a whole number at least 20" in capsys.readouterr().err
-    assert parse_arguments(["--data", "d", "model.dropout=0", "--ranks", "1"]).overrides == ["model.dropout=0"]
+        measure_scaling(options("scaling", "--data", tmp_path, "--ranks", 4, "--rounds", 1))

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from benchmarking import suites
 from benchmarking.baselines import Sizes
+from benchmarking.command import parse
 from benchmarking.measuring import Machine
 from benchmarking.suites import Plan
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
@@ -17,6 +18,11 @@ MACHINE = Machine("cpu", "float32")
 def plan(**changes) -> Plan:
     rest = {"tokens": 128, "lengths": (512,), "device": "cpu", "models": suites.COMPARED, "reviews": None}
     return Plan(**{"sizes": SIZES, **rest, **changes})
+
+
+def options(study: str, *words):
+    """Of a study, as typed."""
+    return parse(study, [str(word) for word in words])
 
 
 def write_shards(folder: Path) -> Path:

@@ -84,10 +84,15 @@ def _lines(inputs: Path, made: Path) -> Iterator[tuple[str, list[object], Result
     yield "predict, submission", ["scripts/predict.py", *submission], _submitted, REFUSED
     small = [f"model.{name}={value}" for name, value in SIZES.items()]
     variants = ["--data", data, "--out", "runs", "--variant", "softmax", "model.attention=softmax", "--all", *small]
-    yield "compare", ["scripts/compare.py", *variants, "--seeds", 1, "--updates", 3], _printed_table, ""
+    yield (
+        "study perplexity",
+        ["scripts/study.py", "perplexity", *variants, "--seeds", 1, "--updates", 3],
+        _printed_table,
+        "",
+    )
     sizes = ["--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50, "--tokens", 64, "--rounds", 1]
     sizes += ["--suites", "growth", "--lengths", 512, 1024, "--threads", 1, "--out", "measured"]
-    yield "benchmark", ["scripts/benchmark.py", *sizes], _measured, ""
+    yield "study speed", ["scripts/study.py", "speed", *sizes], _measured, ""
 
 
 def contents(folder: Path, _: str = "") -> dict[str, str]:

@@ -14,10 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarking.baselines import Sizes
-from benchmarking.measuring import Machine
-from benchmarking.runner import Benchmark
-from benchmarking.suites import Plan
+from benchmarking.store import STUDY_FILE, Store, digest
 from fairseq.data import Dictionary
 
 from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, fingerprint
@@ -271,7 +268,7 @@ def sentencepiece_models() -> Files:
 
 def state_files() -> Files:
     """Summaries of prepared folders, runs, scores, results, submissions and benchmarks."""
-    return Files([_summary(), _results(), _submission(), *_run_folder(), _benchmark()])
+    return Files([_summary(), _results(), _submission(), *_run_folder(), *_study()])
 
 
 def _state(path: str, content: Any, read: Callable[[Path], Any], right: Callable[[Any], Any]) -> File:
@@ -363,15 +360,25 @@ def _run_folder() -> list[File]:
     return [_state(str(run / name), content, read, lambda said: True) for name, content in contents.items()]
 
 
-def _benchmark() -> File:
-    plan, folder = Plan(Sizes(1, 24, 3, 50, 0.1), 64, (512,), "cpu", ("linformer",), None), Path("measured")
-    folder.mkdir()
-
-    def read(_: Path | None = None) -> Benchmark:
-        found = Benchmark(plan, Machine("cpu", "float32"), 1, 5.0, folder)
-        found.run([])
-        return found
-
-    row = {"suite": "models", "group": "n=512", "cases": "0", "model": "linformer", "note": "", "phase": "step"}
-    content = {"settings": read().settings, "rows": [{**row, "n": 512, "k": 128, "rows": 1, "seconds": 0.5}]}
-    return _state(str(folder / RESULTS_FILE), content, lambda path: read(path).rows, lambda said: said["rows"])
+def _study() -> list[File]:
+    """The settings of a study, and one of its results."""
+    settings = {"study": "speed", "layers": 1, "lengths": [512]}
+    row = {"suite": "models", "group": "n=512", "model": "linformer", "note": "", "phase": "step", "n": 512}
+    rows = [{**row, "d": 24, "k": 128, "rows": 1, "seconds": 0.5}]
+    kept = {"made_of": {"cases": "0"}, "result": rows, "digest": digest(rows)}
+    for folder in ("study", "measured/models"):
+        Path(folder).mkdir(parents=True)
+    return [
+        _state(
+            f"study/{STUDY_FILE}",
+            settings,
+            lambda path: bool(Store(path.parent, settings)),
+            lambda said: {**said, **settings} == said,
+        ),
+        _state(
+            "measured/models/00 n=512-0.json",
+            kept,
+            lambda path: next(Store(path.parents[1], {}).all("models")),
+            lambda said: said["result"],
+        ),
+    ]

@@ -1,11 +1,10 @@
-"""Measures suites group by group and saves each group: an interrupted benchmark resumes with the next group."""
+"""The study ``speed``: suites of groups of cases, each case a model, measured in turns; kept group by group."""
 
 import gc
-import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,60 +12,46 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-import fairseq_linformer
-from fairseq_linformer.errors import UserError, one_line
+from fairseq_linformer.cli.arguments import number
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.system.state import read_state
 
-from .measuring import Case, Machine, flops, in_turns, spread, timed
-from .rows import Results, Row
-from .suites import SUITES, Group, Plan
-
-RESULTS_FILE = "results.json"
-# The code that results depend on: what is measured, and what measures it.
-CODE = (Path(fairseq_linformer.__file__).parent, Path(__file__).parent)
+from .baselines import MODELS, Sizes
+from .flags import Flag, count
+from .measuring import DTYPES, Case, Machine, flops, in_turns, spread, timed
+from .speed_report import Row, write_report
+from .store import Store, code_digest
+from .suites import COMPARED, SUITES, Group, Plan
 
 
 class TooSlow(RuntimeError):
     """A case takes longer than the limit, or is expected to."""
 
 
-@dataclass
-class Benchmark:
-    """A plan on a machine, and its results so far.
+class _NoMemoryLeft(RuntimeError):
+    def __init__(self, case: Case, said: str):
+        super().__init__(said)
+        self.case = case
+
+
+class Speed:
+    """A plan on a machine, and what was measured of it.
 
     Args:
         rounds: times that each case runs, after once to warm up; 0 to measure memory alone.
         limit: seconds that a case may take. A case that takes longer, or is expected to, is left out with that reason.
             A group whose rounds have taken as long begins no further round, but runs at least three.
-        out: folder of results.json.
-
-    Raises:
-        UserError: the folder has results of other options, of another machine or of other code, or damaged ones.
+        store: whose settings are those of ``settings_of``.
     """
 
-    plan: Plan
-    machine: Machine
-    rounds: int
-    limit: float
-    out: Path
-    rows: list[Row] = field(default_factory=list)
+    def __init__(self, plan: Plan, machine: Machine, rounds: int, limit: float, store: Store):
+        self.plan, self.machine, self.rounds, self.limit, self.store = plan, machine, rounds, limit, store
+        self._suite: list[Row] = []  # what was measured of the suite that is being measured
 
-    def __post_init__(self) -> None:
-        self.out.mkdir(parents=True, exist_ok=True)
-        own = {"rounds": self.rounds, "limit": self.limit, **self.plan.describe()}
-        self.settings = {"code": code_digest(), **self.machine.describe(), **own}
-        file = self.out / RESULTS_FILE
-        if file.is_file():
-            try:
-                earlier: Any = read_state(file, Results)
-            except ValueError as error:
-                raise UserError(f"{error}: name another --out") from error
-            found, self.rows = earlier["settings"], earlier["rows"]
-            for name, value in self.settings.items():
-                if found.get(name) != value:
-                    said = one_line(found.get(name))
-                    raise UserError(f"{file} has {name}={said}, not {value}: name another --out")
+    @property
+    def rows(self) -> list[Row]:
+        """All that was ever measured in the store's folder."""
+        return [row for suite in SUITES for rows in self.store.all(suite) for row in rows]
 
     def run(self, suites: list[str]) -> None:
         """Measures the groups of these suites that have no results yet.
@@ -74,32 +59,30 @@ class Benchmark:
         Raises:
             UserError: a suite has nothing to measure, or the results have other cases in a group of that name.
         """
-        groups = [(suite, group) for suite in suites for group in groups_of(suite, self.plan)]
-        groups = [(suite, group) for suite, group in groups if self.rounds or group.memory]
-        known = {(row["suite"], row["group"]): row["cases"] for row in self.rows}
-        for suite, group in groups:
-            if known.get((suite, group.name), group.digest()) != group.digest():
-                file = self.out / RESULTS_FILE
-                raise UserError(f"{file} has other rows in {suite}, {group.name}: name another --out")
+        groups = []
+        for suite in suites:
+            for place, group in enumerate(groups_of(suite, self.plan)):
+                if self.rounds or group.memory:
+                    name, made_of = f"{suite}/{place:02d} {group.name}", {"cases": group.digest()}
+                    self.store.refuse_others(name, made_of)
+                    groups.append((suite, group, name, made_of))
+        self.store.begin()
         bar = tqdm(groups, unit="group", disable=None)
-        for suite, group in bar:
+        for suite, group, name, made_of in bar:
             bar.set_description(f"{suite}, {group.name}")
-            if (suite, group.name) not in known:
-                origin = {"suite": suite, "group": group.name, "cases": group.digest()}
-                self.rows += [{**origin, **row} for row in self._measure(suite, group)]
-                content = {"settings": self.settings, "rows": self.rows}
-                write_whole(self.out / RESULTS_FILE, json.dumps(content, indent=1) + "\n")
+            if self._suite and self._suite[0]["suite"] != suite:
+                self._suite = []
+            self._suite += self.store.once(name, made_of, partial(self._measure, suite, group))
 
-    def _measure(self, suite: str, group: Group) -> list[Row]:
+    def _measure(self, suite: str, group: Group) -> list[Any]:
         """The rows of a group. A case that cannot run has a reason, "skipped", in place of figures."""
         calls: dict[Case, Callable[[], None]] = {}
-        rows = {case: describe(case) for case in group.cases}
+        rows: dict[Case, Row] = {case: {"suite": suite, "group": group.name, **describe(case)} for case in group.cases}
         for case, row in rows.items():
             try:
-                calls[case], row["first_tokens_per_second"] = self._prepare(suite, case)
+                calls[case], row["first_tokens_per_second"] = self._prepare(case)
             except (ImportError, OSError, RuntimeError) as error:  # not installed, no memory, no such kernel, too slow
-                row["skipped"] = reason(error)
-                row["too_slow"] = isinstance(error, TooSlow)
+                row |= {"skipped": reason(error), "too_slow": isinstance(error, TooSlow)}
         if self.rounds:
             seconds, gemm_peak = self._time_those_that_fit(group, calls, rows)
             for case in calls:
@@ -140,13 +123,14 @@ class Benchmark:
         seconds: dict[Any, list[float]] = in_turns({**calls, "gemm": gemm}, self.rounds, self.limit)
         return seconds, operations / spread(seconds.pop("gemm"))["seconds"]
 
-    def _prepare(self, suite: str, case: Case) -> tuple[Callable[[], None], float]:
+    def _prepare(self, case: Case) -> tuple[Callable[[], None], float]:
         """The case's call, already warm, and the tokens per second of its first run.
 
         Raises:
             TooSlow: it took longer than the limit, or the shorter lengths show that it would.
         """
-        alike = [row for row in self.rows if row["suite"] == suite and _alike(row, case)]
+        own = describe(case)
+        alike = [row for row in self._suite if all(row[name] == own[name] for name in ("model", "note", "phase", "d"))]
         for shorter in alike:
             if shorter.get("too_slow"):
                 raise TooSlow(f"at n={shorter['n']} it {shorter['skipped']}")
@@ -160,21 +144,6 @@ class Benchmark:
         if seconds > self.limit:
             raise TooSlow(f"took {seconds:.0f} s, the limit is {self.limit:g} s")
         return work, case.tokens / seconds
-
-
-def code_digest(places: Sequence[Path] = ()) -> str:
-    """A hash of the code in these folders and files; by default of the package's and of the benchmark's."""
-    digest = hashlib.sha256()
-    for place in places or CODE:
-        for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            digest.update(str(file.relative_to(place)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-class _NoMemoryLeft(RuntimeError):
-    def __init__(self, case: Case, said: str):
-        super().__init__(said)
-        self.case = case
 
 
 def _named(case: Case, call: Callable[[], None]) -> None:
@@ -200,11 +169,7 @@ def _figure(name: str, measure: Callable[..., float], *arguments: Any) -> Row:
 
 
 def groups_of(suite: str, plan: Plan) -> list[Group]:
-    """The groups of a suite.
-
-    Raises:
-        UserError: it has none.
-    """
+    """The groups of a suite."""
     groups = list(SUITES[suite](plan))
     if not groups:
         raise UserError(f"the suite {suite} has nothing to measure at lengths up to {max(plan.lengths)}")
@@ -219,8 +184,7 @@ def reason(error: Exception) -> str:
 def describe(case: Case) -> Row:
     """The columns of a row that say which case it is."""
     rows = len(case.batches[0]) if len(case.batches) == 1 else None
-    k = case.sizes.projected_length
-    sizes = {"n": case.sizes.length, "d": case.sizes.embed_dim, "k": k}
+    sizes = {"n": case.sizes.length, "d": case.sizes.embed_dim, "k": case.sizes.projected_length}
     return {"model": case.model, "note": case.note, "phase": case.phase, **sizes, "rows": rows}
 
 
@@ -234,7 +198,66 @@ def forecast(rows: list[Row], case: Case) -> float:
     return float(case.tokens / rates[1] * (case.sizes.length / last["n"]) ** max(0.0, exponent))
 
 
-def _alike(row: Row, case: Case) -> bool:
-    """Whether they differ in length only."""
-    own = describe(case)
-    return all(row[name] == own[name] for name in ("model", "note", "phase", "d"))
+def settings_of(plan: Plan, machine: Machine, rounds: int, limit: float) -> dict[str, Any]:
+    """What all results of a folder share: they are of the same code, machine and options."""
+    own = {"rounds": rounds, "limit": limit, **plan.describe()}
+    return {"study": "speed", "code": code_digest(), **machine.describe(), **own}
+
+
+def measure_speed(options: Namespace) -> str:
+    """Measures what is missing and writes the report, results.json and pictures.
+
+    Raises:
+        UserError: an option is not allowed, or the folder holds other results.
+        OSError: the reviews cannot be read.
+    """
+    sizes = Sizes(
+        layers=options.layers,
+        embed_dim=options.embed_dim,
+        heads=options.heads,
+        vocabulary=options.vocab_size,
+        dropout=options.dropout,
+    )
+    lengths = tuple(sorted(options.lengths))
+    plan = Plan(sizes, options.tokens, lengths, options.device, tuple(options.models), options.reviews)
+    plan.validate()
+    suites = options.suites or [suite for suite in SUITES if suite != "lengths" or options.reviews]
+    machine = Machine(options.device, options.dtype)
+    limits = options.rounds, options.limit
+    store = Store(options.out, settings_of(plan, machine, *limits))
+    speed = Speed(plan, machine, *limits, store)
+    speed.run(suites)
+    rows = speed.rows
+    write_whole(options.out / "results.json", json.dumps({"settings": store.settings, "rows": rows}, indent=1) + "\n")
+    return f"{write_report(options.out, store.settings, rows)}\nfiles: {options.out}"
+
+
+FLAGS = {
+    "lengths": Flag("n", count, several=True, default=[2**power for power in range(9, 17)]),
+    "suites": Flag("that are measured", metavar="S", several=True, choices=[*SUITES], shown="all that can be"),
+    "models": Flag("what the suite models compares", metavar="M", several=True, choices=[*MODELS], default=[*COMPARED]),
+    "dtype": Flag("of weights and activations", metavar=None, choices=[*DTYPES], default="float32"),
+    "layers": Flag("of a model", count, "L", default=2),
+    "embed-dim": Flag("d", count, "D", default=768),
+    "heads": Flag("per layer", count, "H", default=12),
+    "vocab-size": Flag("pieces", count, "V", default=8000),
+    "dropout": Flag("of hidden layers and attention weights", float, "P", default=0.1),
+    "tokens": Flag("per batch, at least one row", count, default=4096),
+    "rounds": Flag("times that a case runs, three if it is slow; 0: memory alone", number(int, least=0), default=7),
+    "limit": Flag("seconds that a case may take", number(float, above=0), "S", default=60.0),
+    "reviews": Flag("IMDB as prepared, for the suite lengths", Path, "DIR", shown="none"),
+    "quick": Flag("a small model, n to 2,048, two minutes; other options can change it", switch=True),
+}
+QUICK: dict[str, Any] = {
+    "layers": 1,
+    "embed_dim": 256,
+    "heads": 4,
+    "vocab_size": 2000,
+    "tokens": 1024,
+    "rounds": 3,
+    "limit": 5.0,
+}
+QUICK |= {
+    "lengths": [512, 1024, 2048],
+    "suites": [name for name in SUITES if name not in ("efficiency", "long", "lengths")],
+}

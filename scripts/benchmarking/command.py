@@ -1,0 +1,80 @@
+"""The command line of all studies: ``linformer study NAME [options]``, or ``python scripts/study.py NAME …``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fairseq_linformer.cli.arguments import make_parser
+from fairseq_linformer.cli.program import program
+from fairseq_linformer.training.jobs import job_device
+
+from .engine import Comparison
+from .flags import SHARED, add_variants, check_different, check_variants
+from .registry import STUDIES
+from .variants import read_studies, variants_of
+
+
+def main(words: Sequence[str]) -> None:
+    """Runs a study.
+
+    Args:
+        words: its name, and its options.
+    """
+    parser = make_parser(overview())
+    parser.prog = _program()
+    parser.add_argument("study", metavar="NAME", choices=STUDIES, help=f"one of {', '.join(STUDIES)}")
+    study = parser.parse_args(words[:1]).study
+    options = parse(study, words[1:])
+    with program():
+        if "threads" in options:
+            torch.set_num_threads(options.threads)
+        run = STUDIES[study].run
+        print(f"\n{run.run(study, options) if isinstance(run, Comparison) else run(options)}")
+
+
+def overview() -> str:
+    """What --help says of all studies: the first line of each."""
+    lines = [f"  {name:16}{read_studies()[name]['about'].splitlines()[0]}" for name in STUDIES]
+    head = ["Measures and compares models: a study by its name.\n", "    linformer study recall --help\n"]
+    return "\n".join([*head, *lines])
+
+
+def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
+    """The options of a study; ends the program where they cannot be."""
+    study = STUDIES[name]
+    said = read_studies()[name]
+    parser = make_parser(said["about"])
+    parser.prog = f"{_program()} {name}"
+    for old, new in said.get("renamed", {}).items():
+        if old in words:
+            parser.error(f"{old} is now {new}")
+    flags = {flag: replace(SHARED[flag], default=default) for flag, default in said["defaults"].items()}
+    flags |= study.flags
+    for flag, own in flags.items():
+        own.add_to(parser, flag)
+    if isinstance(study.run, Comparison):
+        names = list(variants_of(name, n=512))
+        add_variants(parser, names, [name for name in names if name not in said.get("left_out", ())])
+    if study.overrides:
+        parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's, for every run")
+    options = (parser.parse_intermixed_args if study.overrides else parser.parse_args)(words)
+    if getattr(options, "quick", False):
+        parser.set_defaults(**study.quick)
+        options = parser.parse_args(words)
+    for flag in (flag for flag, own in flags.items() if own.several):
+        check_different(parser, flag, getattr(options, flag.replace("-", "_")) or [])
+    if isinstance(study.run, Comparison):
+        check_variants(parser, options)
+    for flag, chosen in {"device": job_device, "threads": torch.get_num_threads}.items():
+        if getattr(options, flag, "") is None:
+            setattr(options, flag, chosen())
+    return options
+
+
+def _program() -> str:
+    """How this program is typed."""
+    return "study.py" if Path(sys.argv[0]).name == "study.py" else "linformer study"

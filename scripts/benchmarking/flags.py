@@ -1,0 +1,128 @@
+"""The flags of all studies: those that they share are defined here, once."""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_linformer.cli.arguments import number
+
+LARGEST_SEED = 2**32 - 2  # PyTorch takes a seed modulo 2^32, and the next one draws the rows of tests
+VARIANT = re.compile(r"[^.=/|][^=/|]*")  # a name: of a folder, in a table's cell, and no override
+
+count, rate = number(int, least=1), number(float, above=0)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An option of a command line.
+
+    Attributes:
+        help: what it is.
+        type: parses a word.
+        metavar: how --help names its value.
+        several: whether it takes a list, in which each value stands once.
+        choices: the values that are allowed, if those are few.
+        default: None where it must be given, unless `shown` says otherwise.
+        shown: the default in words.
+        switch: whether it has no value.
+    """
+
+    help: str
+    type: Any = str
+    metavar: str | None = "N"
+    several: bool = False
+    choices: Sequence[str] | None = None
+    default: Any = None
+    shown: str = ""
+    switch: bool = False
+
+    def add_to(self, parser: argparse.ArgumentParser, name: str) -> None:
+        """Adds it as --NAME."""
+        if self.switch:
+            parser.add_argument(f"--{name}", action="store_true", help=self.help)
+            return
+        shown = self.shown or " ".join(map(str, self.default if self.several else [self.default]))
+        required = self.default is None and not self.shown
+        options: dict[str, Any] = {"nargs": "+"} if self.several else {}
+        help = self.help if required else f"{self.help} (default: {shown})"
+        options |= {
+            "type": self.type,
+            "choices": self.choices,
+            "metavar": self.metavar or f"{{{','.join(self.choices or ())}}}",
+        }
+        parser.add_argument(f"--{name}", required=required, default=self.default, help=help, **options)
+
+
+def device(name: str) -> str:
+    """An argparse type."""
+    if name not in ("cpu", "cuda"):
+        raise argparse.ArgumentTypeError(f"{name} is neither cpu nor cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError("PyTorch finds no GPU")
+    return name
+
+
+SHARED = {
+    "data": Flag("a prepared corpus", Path, "DIR"),
+    "out": Flag("gets the results, a table and pictures", Path, "DIR"),
+    "lengths": Flag("n", number(int, least=16, most=65_536), several=True),
+    "learning-rates": Flag("tried for each variant with the first seed", rate, "LR", several=True),
+    "seeds": Flag("each a run", number(int, least=0, most=LARGEST_SEED), several=True),
+    "updates": Flag("of every run", count),
+    "jobs": Flag("runs at a time", count),
+    "rounds": Flag("times that a cost is measured", count),
+    "device": Flag("that computes", device, "{cpu,cuda}", shown="a GPU, if any"),
+    "threads": Flag("of the CPU", count, shown="PyTorch's choice"),
+}
+
+
+def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], usual: Sequence[str]) -> None:
+    """Adds what says which variants are compared: one of --only and --variant, and --all.
+
+    Args:
+        parser: of a study.
+        names: of the variants that it has; where it has none, --variant must be given.
+        usual: those of them that are compared unless the user says otherwise.
+    """
+    what = parser.add_mutually_exclusive_group(required=not names)
+    if names:
+        others = [name for name in names if name not in usual]
+        shown = f"all but {' and '.join(others)}" if others else "all"
+        only = f"those of {', '.join(names)} that are compared (default: {shown})"
+        what.add_argument("--only", metavar="NAME", nargs="+", choices=names, default=[*usual], help=only)
+    variant = "one that is compared: a name, then Hydra's overrides"
+    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", default=[], help=variant)
+    every = "Hydra's overrides for every variant"
+    parser.add_argument("--all", metavar="OVERRIDE", nargs="+", default=[], help=every)
+
+
+def check_variants(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program where a name cannot be one, or is there twice."""
+    for name, *_ in options.variant:
+        if not VARIANT.fullmatch(name):
+            allowed = "a name comes first, without = / | in it or a dot in front: --variant NAME OVERRIDE …"
+            parser.error(f"--variant {name} is not allowed: {allowed}")
+    check_different(parser, "variant", [name for name, *_ in options.variant])
+    check_different(parser, "only", getattr(options, "only", []))
+
+
+def check_different(parser: argparse.ArgumentParser, flag: str, values: Sequence[object]) -> None:
+    """Ends the program with a message where a value of a flag is there twice."""
+    if len(set(values)) < len(values):
+        parser.error(f"--{flag}: each must be there once, not {', '.join(map(str, values))}")
+
+
+def chosen_variants(options: argparse.Namespace, known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """What is compared, by name: the overrides of all, then its own.
+
+    Args:
+        options: that ``add_variants`` added.
+        known: the study's own variants.
+    """
+    own = {name: overrides for name, *overrides in options.variant} or {name: known[name] for name in options.only}
+    return {name: [*options.all, *overrides] for name, overrides in own.items()}

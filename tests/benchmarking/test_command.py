@@ -1,0 +1,101 @@
+"""scripts/study.py: its studies and their options, typed rightly and wrongly."""
+
+import pytest
+import torch
+from benchmarking.command import main
+from benchmarking.flags import LARGEST_SEED, chosen_variants
+from benchmarking.registry import STUDIES
+
+from tests.helpers.benchmarks import options
+
+NEEDED = {"perplexity": ["--data", "d", "--variant", "a"], "long-documents": ["--task", "listops"]}
+NEEDED |= {"corpus-speed": ["--corpus", "text.txt"], "recall": [], "speed": []}
+
+
+def needed(study):
+    return NEEDED.get(study, ["--data", "data"])
+
+
+def test_every_study_says_what_it_is_and_is_read_without_options(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    for study in STUDIES:
+        assert f"\n  {study} " in printed
+        options(study, *needed(study))
+        with pytest.raises(SystemExit, match="0"):
+            main([study, "--help"])
+        assert f"linformer study {study} " in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "said"),
+    [
+        ("perplexity", "--variant a", "--variant: each must be there once, not a, a"),
+        ("perplexity", "--variant a|b", "--variant a|b is not allowed: a name comes first"),
+        ("perplexity", "--variant .hidden", "--variant .hidden is not allowed: a name comes first"),
+        ("perplexity", "--seeds 1 2 1", "--seeds: each must be there once, not 1, 2, 1"),
+        ("perplexity", "--learning-rates 1e-3 0.001", "--learning-rates: each must be there once, not 0.001, 0.001"),
+        ("perplexity", "--learning-rates 0", "--learning-rates: 0 is not allowed"),
+        ("perplexity", "--updates 0", "--updates: 0 is not allowed"),
+        ("perplexity", "--jobs -1", "--jobs: -1 is not allowed"),
+        ("perplexity", "--only a", "unrecognized arguments: --only"),
+        ("lengths", "--variant a --only near_and_far", "not allowed with argument"),
+        ("lengths", "--only softmax softmax", "--only: each must be there once, not softmax, softmax"),
+        ("lengths", "--lengths 512 512", "--lengths: each must be there once, not 512, 512"),
+        ("lengths", "--lengths 8", "--lengths: 8 is not allowed: it must be a whole number at least 16"),
+        ("recall", "--variant model.projected_length=8", "--variant model.projected_length=8 is not allowed: a name"),
+        ("recall", "--variant ../up", "--variant ../up is not allowed: a name comes first"),
+        ("recall", "--pairs 2 2", "--pairs: each must be there once, not 2, 2"),
+        ("recall", f"--seeds {LARGEST_SEED + 1}", "--seeds: 4294967295 is not allowed"),
+        ("long-documents", "--task chess", "invalid choice"),
+        ("long-documents", "--texts books.txt", "--texts is now --corpus"),
+        ("mechanisms", "--attentions softmax", "--attentions is now --only"),
+        ("speed", "--rounds -1", "--rounds: -1 is not allowed: it must be a"),
+        ("speed", "--limit nan", "--limit: nan is not allowed: it must be a"),
+        ("speed", "--limit 0", "--limit: 0 is not allowed: it must be a"),
+        ("speed", "--layers 0", "--layers: 0 is not allowed: it must be a"),
+        ("speed", "--threads x", "--threads: x is not allowed: it must be a"),
+        ("scaling", "--updates 5", "--updates: 5 is not allowed: it must be a whole number at least 20"),
+        ("corpus-speed", "--workers 0", "--workers: 0 is not allowed"),
+        ("corpus-speed", "--megabytes 0", "--megabytes: 0 is not allowed"),
+    ],
+)
+def test_what_is_typed_twice_or_out_of_range_is_refused(study, words, said, capsys):
+    with pytest.raises(SystemExit):
+        options(study, *needed(study), *words.split())
+    assert said in capsys.readouterr().err
+
+
+def test_variants_are_the_users_own_or_some_of_those_that_have_a_name():
+    known = {"softmax": ["model.attention=softmax"], "none": ["model.attention=none"], "nystrom": []}
+
+    def chosen(*words):
+        return chosen_variants(options("long-documents", "--task", "listops", *words), known)
+
+    assert [*chosen("--only", "none", "softmax")] == ["none", "softmax"]
+    assert chosen(
+        "--variant", "k8", "model.projected_length=8", "--variant", "plain", "--all", "model.local_conv=0"
+    ) == {
+        "k8": ["model.local_conv=0", "model.projected_length=8"],
+        "plain": ["model.local_conv=0"],
+    }
+    left_out = ("none", "nystrom")
+    assert not set(options("long-documents", "--task", "listops").only) & set(left_out)
+
+
+def test_a_device_that_is_not_there_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert options("recall").device == "cpu" and options("recall").threads == torch.get_num_threads()
+    for name, said in {"cuda": "PyTorch finds no GPU", "gpu": "gpu is neither cpu nor cuda"}.items():
+        with pytest.raises(SystemExit):
+            options("recall", "--device", name)
+        assert f"argument --device: {said}" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert options("recall").device == "cuda"
+
+
+def test_a_quick_measurement_is_small_unless_other_options_say_otherwise():
+    quick = options("speed", "--quick", "--heads", 8)
+    assert (quick.layers, quick.heads, quick.lengths) == (1, 8, [512, 1024, 2048]) and "growth" in quick.suites
+    assert options("scaling", "--data", "d", "model.dropout=0", "--ranks", 1).overrides == ["model.dropout=0"]
