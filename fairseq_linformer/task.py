@@ -33,7 +33,7 @@ from .data.tasks import KINDS, SUMMARY_FILE, Task, check_label, label_names, own
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset, limits
 from .errors import UserError, check
-from .model import TokenClassificationHead
+from .parts import TokenClassificationHead
 from .system.files import check_data_path
 from .training.run import TrainingTask, whole_config
 from .training.schedule import plan

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .checkpoint import UNTRAINED
 from .data.tokenizer import DICTIONARY_FILE, load_dictionary
-from .model import LinformerRobertaEncoder, LinformerRobertaModel
+from .model import LinformerRobertaModel
 from .resolve import resolve_config
 from .task import DynamicMaskedLMConfig
 from .training.origins import ORIGINS, Origin
@@ -42,7 +42,7 @@ def untrained_model(options: Mapping[str, Any], dictionary: Dictionary) -> Linfo
         UserError: an option cannot work.
     """
     config = resolve_config(OmegaConf.create(dict(options)), None)
-    return LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
+    return LinformerRobertaModel.of_config(config, dictionary)
 
 
 def save_untrained(

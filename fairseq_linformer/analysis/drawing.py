@@ -18,7 +18,7 @@ from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from ..attention.projection import adaptive_pooling
+from ..attention.adaptive import adaptive_pooling
 from .low_rank import FORMS, OWN
 from .matrices import STATISTICS, Matrix, row_statistics
 from .spectrum import SHARES, theorem_1

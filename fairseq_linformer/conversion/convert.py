@@ -17,9 +17,10 @@ from torch import Tensor
 from ..architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from ..attention import get_attention
 from ..checkpoint import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
-from ..config import OPTIONS, ResolvedConfig, architecture_options
+from ..config import OPTIONS, ResolvedConfig
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
+from ..hub import architecture_options
 from ..model import LinformerRobertaModel
 from ..system.files import staged_folder
 from ..training.origins import Origin, carried_origins

@@ -8,8 +8,9 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from ..config import ResolvedConfig, architecture_options
+from ..config import ResolvedConfig
 from ..finetune.results import RESULTS_FILE, SCORES_FILE
+from ..hub import architecture_options
 from ..system.markdown import cell, fenced
 from ..training.checkpoint_files import updates_of_training
 from ..training.launch import command_line

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
+from ..architecture import PER_LAYER
 from ..checkpoint import UNTRAINED
-from ..config import OPTIONS, PER_LAYER
+from ..config import OPTIONS
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel

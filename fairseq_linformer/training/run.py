@@ -34,9 +34,10 @@ from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
 from ..checkpoint import read_checkpoint
-from ..config import LinformerRobertaConfig, architecture_options
+from ..config import LinformerRobertaConfig
 from ..data.epochs import ElasticBatchIterator
 from ..errors import UserError, check
+from ..hub import architecture_options
 from ..model import LinformerRobertaModel
 from ..system.files import LOCK_FILE, lock
 from .checkpoint_files import BEST, LAST, Progress, mend_last_checkpoint, read_progress

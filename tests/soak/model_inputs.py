@@ -171,9 +171,8 @@ class Tokens:
         for name, kind in ATTENTIONS.items():
             torch.manual_seed(1)
             small = {} if name in ("softmax", "linformer") else kind.Options.SMALL[0]
-            own = {kind.prefix() + option: value for option, value in small.items()}
             dropout = {} if kind.HAS_WEIGHTS else {"attention_dropout": 0.0}
-            cfg = Namespace(**SIZES, attention=name, projected_length=4, **own, **dropout)
+            cfg = Namespace(**SIZES, attention=name, projected_length=4, **small, **dropout)
             self.models[name] = LinformerRobertaModel.build_model(cfg, Task()).eval()
 
     def attempt(self, chance: random.Random) -> str | None:
