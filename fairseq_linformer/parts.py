@@ -113,18 +113,18 @@ class LocalConvolution(nn.Module):
         return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution wants (B, d, n)
 
 
-class TokenClassificationHead(nn.Module):
-    """The layers of RoBERTa's classification head at every token, (B, n, d) to (B, n, classes).
+class ClassificationHead(nn.Module):
+    """Features to the logits of classes, (..., d) to (..., classes), with the layers and names of RoBERTa's head.
 
-    RoBERTa's reads ``<s>`` alone. The parameters are those of `head`, one of RoBERTa's, and have its names in
-    checkpoints.
+    That one reads ``<s>`` alone; this one any features.
     """
 
-    def __init__(self, head: Any) -> None:
+    def __init__(
+        self, dense: nn.Module, activation_fn: Callable[[Tensor], Tensor], dropout: nn.Module, out_proj: nn.Module
+    ):
         super().__init__()
-        self.dense, self.activation_fn, self.dropout = head.dense, head.activation_fn, head.dropout
-        self.out_proj = head.out_proj
+        self.dense, self.activation_fn, self.dropout, self.out_proj = dense, activation_fn, dropout, out_proj
 
-    def forward(self, features: Tensor, **kwargs: Any) -> Tensor:
+    def forward(self, features: Tensor, **unused: Any) -> Tensor:
         hidden = self.activation_fn(self.dense(self.dropout(features)))
         return self.out_proj(self.dropout(hidden))

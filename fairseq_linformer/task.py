@@ -33,7 +33,7 @@ from .data.tasks import KINDS, SUMMARY_FILE, Task, check_label, label_names, own
 from .data.tokenizer import DICTIONARY_FILE
 from .data.truncation import METHODS, TruncatedDataset, limits
 from .errors import UserError, check
-from .parts import TokenClassificationHead
+from .parts import ClassificationHead
 from .system.files import check_data_path
 from .training.run import TrainingTask, whole_config
 from .training.schedule import plan
@@ -232,8 +232,9 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         model = super().build_model(cfg, from_checkpoint)
         freeze_lm_head(model)
         if self.record.kind == "token-label":
-            name = self.cfg.classification_head_name
-            model.classification_heads[name] = TokenClassificationHead(model.classification_heads[name])
+            heads, name = model.classification_heads, self.cfg.classification_head_name
+            parts = (heads[name].dense, heads[name].activation_fn, heads[name].dropout, heads[name].out_proj)
+            heads[name] = ClassificationHead(*parts)  # of every token
         return model
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:

@@ -24,6 +24,7 @@ from ..attention.projection import Projection
 from ..encoder import Encoder, EncoderLayer
 from ..parts import (
     ACTIVATIONS,
+    ClassificationHead,
     LocalConvolution,
     Positions,
     check_length,
@@ -285,19 +286,11 @@ class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
         self.lm_head.decoder = new_embeddings
 
 
-class ClassificationHead(nn.Module):
-    """Features to the logits of classes: (..., d) to (..., classes)."""
-
-    def __init__(self, config: LinformerRobertaConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim)
-        self.activation_fn = ACTIVATIONS[config.pooler_activation_fn]
-        self.dropout = nn.Dropout(config.pooler_dropout)
-        self.out_proj = nn.Linear(config.encoder_embed_dim, config.num_labels)
-
-    def forward(self, features: Tensor) -> Tensor:
-        hidden = self.activation_fn(self.dense(self.dropout(features)))
-        return self.out_proj(self.dropout(hidden))
+def classification_head(config: LinformerRobertaConfig) -> ClassificationHead:
+    """A new head, of ``config.num_labels`` classes."""
+    size, activation = config.encoder_embed_dim, ACTIVATIONS[config.pooler_activation_fn]
+    dense, dropout = nn.Linear(size, size), nn.Dropout(config.pooler_dropout)
+    return ClassificationHead(dense, activation, dropout, nn.Linear(size, config.num_labels))
 
 
 class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
@@ -313,7 +306,7 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        self.classifier = ClassificationHead(config)
+        self.classifier = classification_head(config)
         self.post_init()
 
     def logits(self, features: Tensor) -> Tensor:
@@ -377,7 +370,7 @@ class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        self.classifier = ClassificationHead(config)
+        self.classifier = classification_head(config)
         self.words = WordLabels(config)
         self.post_init()
 
