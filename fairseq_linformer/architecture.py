@@ -136,11 +136,11 @@ def check_probability(name: str, value: float) -> None:
 
 def _validate_attention(config: Architecture) -> None:
     chosen = get_attention(config.attention)
-    own = chosen.Options.read(config)
-    for name in MECHANISM_OPTIONS.keys() - vars(own).keys():
+    own = {option.name for option in fields(chosen.Options)}
+    for name in MECHANISM_OPTIONS:
         value = getattr(config, name, None)
-        check(name, value, value is None, f"left out with attention={config.attention}")
-    own.validate(config)
+        check(name, value, name in own or value is None, f"left out with attention={config.attention}")
+    chosen.Options.read(config).validate(config)
     rate = config.attention_dropout
     allowed = f"0 with attention={config.attention}, which has no attention weights"
     check("attention_dropout", rate, chosen.HAS_WEIGHTS or rate == 0, allowed)
