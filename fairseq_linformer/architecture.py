@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import Field, fields
 from typing import Any, Protocol
 
 from .attention import ATTENTIONS, AttentionConfig, get_attention, spread_over_layers
 from .attention.linformer import PROJECTIONS
+from .attention.options import check_width
 from .attention.pooling import WindowProjection
 from .attention.projection import LinearProjection
 from .errors import check
 
-# The options that may differ per layer, each with what numbers between FIRST and LAST are rounded to a multiple of.
-PER_LAYER: dict[str, int] = {"projected_length": 1}
-for _kind in ATTENTIONS.values():
-    PER_LAYER |= {name: own.metadata["multiple"] for name, own in _kind.option_fields() if own.metadata["per_layer"]}
-
-
-# The options of E and F, and those of single mechanisms.
+# The options of single mechanisms, and those of E and F.
+MECHANISM_OPTIONS: dict[str, Field] = {own.name: own for kind in ATTENTIONS.values() for own in fields(kind.Options)}
 PROJECTION_OPTIONS = (
     "projection",
     "projection_init",
@@ -26,7 +23,10 @@ PROJECTION_OPTIONS = (
     "sharing",
     "freeze_projection",
 )
-MECHANISM_OPTIONS = tuple(name for kind in ATTENTIONS.values() for name, _ in kind.option_fields())
+
+# The options that may differ per layer, each with what numbers between FIRST and LAST are rounded to a multiple of.
+PER_LAYER: dict[str, int] = {"projected_length": 1}
+PER_LAYER |= {name: own.metadata["multiple"] for name, own in MECHANISM_OPTIONS.items() if own.metadata["per_layer"]}
 
 
 class Architecture(AttentionConfig, Protocol):
@@ -35,6 +35,7 @@ class Architecture(AttentionConfig, Protocol):
     attention: str
     local_conv: int
     value_residual: bool
+    layernorm_embedding: bool
     encoder_ffn_embed_dim: int
     activation_fn: str
     gated_ffn: bool
@@ -67,6 +68,28 @@ def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
     }
 
 
+def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The number of layers, after pruning, and the lists of the options that may differ per layer.
+
+    Raises:
+        UserError: what is to be kept is no list of layers, or leaves out one that the others need.
+    """
+    layers, pruning, lists = options["encoder_layers"], options["encoder_layers_to_keep"], per_layer_lists(options)
+    kept = _kept_layers(pruning, layers) if pruning else range(layers)
+    allowed = "a list that has layer 0, because value_residual=true needs its values"
+    check("encoder_layers_to_keep", pruning, not pruning or 0 in kept or not options["value_residual"], allowed)
+    lists = {name: [whole[layer] for layer in kept] for name, whole in lists.items()}
+    return {**lists, "encoder_layers": len(kept), "encoder_layers_to_keep": None}
+
+
+def _kept_layers(value: str, layers: int) -> list[int]:
+    """The layers that pruning keeps, from the first on, as fairseq's ``prune_state_dict`` numbers them."""
+    kept = sorted({int(layer) if layer.strip().isdigit() else layers for layer in value.split(",")})
+    allowed = f"numbers from 0 to {layers - 1}, each once, separated by commas"
+    check("encoder_layers_to_keep", value, len(kept) == len(value.split(",")) and kept[-1] < layers, allowed)
+    return kept
+
+
 def validate(config: Architecture) -> None:
     """Checks every option of an architecture.
 
@@ -83,10 +106,23 @@ def validate(config: Architecture) -> None:
         _validate_projection(config)
     layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
     check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
-    width = config.local_conv
-    check("local_conv", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+    check_width("local_conv", config.local_conv)
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
         check_probability(name, getattr(config, name))
+
+
+def validate_training(config: Any) -> None:
+    """Checks the options that fairseq's model alone has.
+
+    Raises:
+        UserError: one cannot work; the message names it, its value and what is allowed.
+    """
+    check_probability("encoder_layerdrop", config.encoder_layerdrop)
+    recomputes, compiles = config.checkpoint_activations, config.compile_layers
+    alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
+    check("compile_layers", compiles, not (compiles and recomputes), alone)
+    allowed = "true only together with checkpoint_activations=true"
+    check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)
 
 
 def check_probability(name: str, value: float) -> None:
@@ -100,11 +136,11 @@ def check_probability(name: str, value: float) -> None:
 
 def _validate_attention(config: Architecture) -> None:
     chosen = get_attention(config.attention)
-    for kind in ATTENTIONS.values():
-        for name, _ in kind.option_fields():
-            value = getattr(config, name, None)
-            check(name, value, kind is chosen or value is None, f"left out with attention={config.attention}")
-    chosen.read_options(config).validate(config, chosen.prefix())
+    own = {option.name for option in fields(chosen.Options)}
+    for name in MECHANISM_OPTIONS:
+        value = getattr(config, name, None)
+        check(name, value, name in own or value is None, f"left out with attention={config.attention}")
+    chosen.Options.read(config).validate(config)
     rate = config.attention_dropout
     allowed = f"0 with attention={config.attention}, which has no attention weights"
     check("attention_dropout", rate, chosen.HAS_WEIGHTS or rate == 0, allowed)

@@ -1,14 +1,14 @@
-"""Compatibility with fairseq's ``examples/linformer``, its flags and names of parameters, and with earlier versions."""
+"""Compatibility with fairseq's ``examples/linformer``, its flags and names of parameters, and with its RoBERTa."""
 
 import logging
 import re
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from .attention.projection import LinearProjection
 from .errors import UserError, check
-
-FORMER_OPTIONS = frozenset({"min_params_to_wrap"})  # of earlier versions, in their checkpoints; no part of the model
 
 logger = logging.getLogger(__name__)
 
@@ -65,3 +65,16 @@ def rename_parameters(state: dict[str, Tensor]) -> None:
                     "pass --reset-optimizer to train on from this checkpoint"
                 )
             del state[name]
+
+
+def add_multipliers(state: dict[str, Tensor], model: nn.Module) -> None:
+    """Adds the multiplier of E and F, in place, to a checkpoint without any, as the example's: c = 1.
+
+    One that lacks some, where others are not 1, is damaged: they stay missing, and it is refused.
+    """
+    known = [value for name, value in state.items() if name.endswith("_projection.multiplier")]
+    if not all(value.numel() == 1 and value.item() == 1 for value in known):
+        return
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, LinearProjection) and f"{name}.weight" in state:
+            state.setdefault(f"{name}.multiplier", torch.tensor(1.0))

@@ -2,48 +2,27 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
-from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Optional, TypeVar, cast
+from typing import Optional, TypeVar
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from .architecture import PER_LAYER, Architecture, check_probability, validate
-from .attention import ATTENTIONS, PerLayer, get_attention, option
+from .attention import ATTENTIONS, PerLayer, option
 from .attention.linformer import PROJECTIONS, SHARINGS
 from .attention.projection import LinearProjection
-from .errors import check
-from .layer import ACTIVATIONS
+from .parts import ACTIVATIONS
 
-BASE = {
-    "encoder_layers": 12,
-    "encoder_embed_dim": 768,
-    "encoder_ffn_embed_dim": 3072,
-    "encoder_attention_heads": 12,
-    "layernorm_embedding": True,
-}
 
-# An architecture is what it changes of BASE.
+def _sizes(layers: int, embed_dim: int) -> dict[str, int]:
+    sizes = {"encoder_layers": layers, "encoder_embed_dim": embed_dim}
+    return {**sizes, "encoder_ffn_embed_dim": 4 * embed_dim, "encoder_attention_heads": embed_dim // 64}
+
+
 ARCHITECTURES: dict[str, dict[str, int]] = {
-    "linformer_roberta_tiny": {
-        "encoder_layers": 4,
-        "encoder_embed_dim": 256,
-        "encoder_ffn_embed_dim": 1024,
-        "encoder_attention_heads": 4,
-    },
-    "linformer_roberta_small": {
-        "encoder_layers": 6,
-        "encoder_embed_dim": 512,
-        "encoder_ffn_embed_dim": 2048,
-        "encoder_attention_heads": 8,
-    },
-    "linformer_roberta_base": {},
-    "linformer_roberta_large": {
-        "encoder_layers": 24,
-        "encoder_embed_dim": 1024,
-        "encoder_ffn_embed_dim": 4096,
-        "encoder_attention_heads": 16,
-    },
+    "linformer_roberta_tiny": _sizes(4, 256),
+    "linformer_roberta_small": _sizes(6, 512),
+    "linformer_roberta_base": _sizes(12, 768),
+    "linformer_roberta_large": _sizes(24, 1024),
 }
 
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
@@ -59,10 +38,10 @@ Config = TypeVar("Config", bound=type)
 def with_options_of_mechanisms(cls: Config) -> Config:
     """Class decorator: adds the options of every mechanism to a class that will be a dataclass, None by default."""
     for kind in ATTENTIONS.values():
-        for name, own in kind.option_fields():
-            cls.__annotations__[name] = PerLayer if own.metadata["per_layer"] else Optional[own.type]
+        for own in fields(kind.Options):
+            cls.__annotations__[own.name] = PerLayer if own.metadata["per_layer"] else Optional[own.type]
             help = f"attention={kind.name}: {own.metadata['help']} (default: {own.default})"
-            setattr(cls, name, field(default=None, metadata={**own.metadata, "help": help}))
+            setattr(cls, own.name, field(default=None, metadata={**own.metadata, "help": help}))
     return cls
 
 
@@ -167,46 +146,7 @@ class ResolvedConfig(LinformerRobertaConfig):
     encoder_attention_heads: int = 0
     layernorm_embedding: bool = True
 
-    def validate(self) -> None:
-        """Checks every option.
-
-        Raises:
-            UserError: one cannot work; the message names it, its value and what is allowed.
-        """
-        validate(cast(Architecture, self))
-        check_probability("encoder_layerdrop", self.encoder_layerdrop)
-        alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
-        check("compile_layers", self.compile_layers, not (self.compile_layers and self.checkpoint_activations), alone)
-        if self.offload_activations:
-            allowed = "true only together with checkpoint_activations=true"
-            check("offload_activations", True, self.checkpoint_activations, allowed)
-
-
-def check_magnitudes(options: Mapping[str, Any]) -> None:
-    """Checks that no integer is far beyond what can work: the allocator would refuse it later, or never.
-
-    Raises:
-        UserError: one is; the message names the option.
-    """
-    for name, own in OPTIONS.items():
-        value, largest = options[name], own.metadata["largest"]
-        if isinstance(value, int):
-            check(name, value, value <= largest, f"at most {largest}")
-
 
 def architecture_defaults(name: str) -> dict[str, int | bool]:
-    """The sizes of an architecture; an unknown one has those of ``BASE``. What the user gives wins over them."""
-    return {**BASE, **ARCHITECTURES.get(name, {})}
-
-
-def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
-    """The options that say what a model is, not how it is trained (``recipe``): with them it is built again.
-
-    Where the mechanism has no attention weights to drop, ``attention_dropout=0`` is one of them.
-    """
-    values = {name: getattr(config, name) for name, own in OPTIONS.items() if not own.metadata["recipe"]}
-    options = {name: value for name, value in values.items() if value is not None}
-    for name in options.keys() & set(PER_LAYER):
-        numbers = options[name]
-        options[name] = numbers[0] if len(set(numbers)) == 1 else ",".join(map(str, numbers))
-    return options if get_attention(config.attention).HAS_WEIGHTS else {**options, "attention_dropout": 0.0}
+    """The sizes of an architecture; an unknown one has those of the base. What the user gives wins over them."""
+    return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}

@@ -1,39 +1,50 @@
-"""The sentence encoder: embeddings, layers of attention and feed-forward network.
+"""The encoder: embeddings, and layers of attention and feed-forward network. Nothing here imports fairseq.
 
-Dimensions: B batch, n sequence length, d embedding. Inside, tensors are (B, n, d); what leaves ``forward`` has
-fairseq's layout (n, B, d). Parameters have the names of fairseq's ``TransformerEncoder``, so checkpoints carry over.
+Dimensions: B batch, n sequence length, d embedding, V vocabulary. Parameters have the names of fairseq's
+``TransformerEncoder``, so checkpoints carry over.
 """
 
 from contextlib import nullcontext
-from typing import cast
+from typing import Any, cast
 
 import torch
-from fairseq.data import Dictionary
-from fairseq.models import FairseqEncoder
-from fairseq.modules import LayerDropModuleList, PositionalEmbedding
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Attention
+from .architecture import Architecture
+from .attention import Attention, get_attention
 from .attention.dropout import Dropout
-from .config import ResolvedConfig
-from .errors import UserError
-from .layer import EncoderLayer, FirstLayer, Positions, build_attentions, may_be_padded, misplaced_padding, pick
+from .parts import ACTIVATIONS, LocalConvolution, Positions, check_tokens, may_be_padded, pick
 
 
-class RecomputedLayer(EncoderLayer):
-    """A layer that keeps its input alone, and computes the rest again in the backward pass, with the same random draws.
+class EncoderLayer(nn.Module):
+    """One block: x + attention(x), then x + feed-forward(x), each with dropout and with layer norm after it.
 
-    With ``offload_activations`` the input is kept in the memory of the CPU. What value residuals take of the first
-    layer is kept once, where it is. The checkpointing is PyTorch's, not fairseq's: that one runs a backward pass within
-    the backward pass, which DistributedDataParallel refuses where layers share parameters or some parameters have no
-    part in the loss, and it computes again without autocast.
+    With ``encoder_normalize_before`` the norm stands before (pre-norm). ``local_conv`` adds a convolution of the
+    attention's input to the attention's output. With ``gated_ffn`` the feed-forward network is a gated one without
+    biases, with gelu GeGLU (Shazeer 2020, arXiv 2002.05202, eq. 6): half again as many parameters for the same width.
     """
 
-    def __init__(self, config: ResolvedConfig, attention: Attention):
-        super().__init__(config, attention)
-        self.offload = config.offload_activations
+    def __init__(self, config: Architecture, attention: Attention):
+        super().__init__()
+        embed_dim = config.encoder_embed_dim
+        self.normalize_before = config.encoder_normalize_before
+        self.self_attn = attention
+        self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
+        self.self_attn_layer_norm = nn.LayerNorm(embed_dim)
+        self.gated, width = config.gated_ffn, config.encoder_ffn_embed_dim
+        self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
+        self.fc2 = nn.Linear(width, embed_dim, bias=not self.gated)
+        self.final_layer_norm = nn.LayerNorm(embed_dim)
+        self.activation_fn = ACTIVATIONS[config.activation_fn]
+        self.dropout = Dropout(config.dropout)
+        self.activation_dropout = Dropout(config.activation_dropout)
+
+    def own_values(self, x: Tensor) -> Tensor:
+        """The values of this layer for its input x, (B, n, d): of the first layer, what value residuals take."""
+        return self.self_attn.v_proj(self.self_attn_layer_norm(x) if self.normalize_before else x)
 
     def forward(
         self,
@@ -42,128 +53,170 @@ class RecomputedLayer(EncoderLayer):
         wanted: Positions | None = None,
         first_values: Tensor | None = None,
     ) -> Tensor:
-        if not torch.is_grad_enabled():
-            return super().forward(x, padding_mask, wanted, first_values)
-        with save_on_cpu(pin_memory=True) if self.offload else nullcontext():
-            return checkpoint(super().forward, x, padding_mask, wanted, first_values=first_values, use_reentrant=False)
+        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d); of ``wanted`` positions, to (N, d).
+
+        Where only some are wanted the others are spared the feed-forward network, most of a layer's work.
+        """
+        if self.normalize_before:
+            x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask, first_values))
+            x = pick(x, wanted)
+            return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
+        x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask, first_values)))
+        x = pick(x, wanted)
+        return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
+
+    def _mix_positions(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
+        first = () if self.self_attn.value_mix is None else (first_values,)
+        mixed = self.self_attn(x, padding_mask, *first)
+        return mixed if self.local_conv is None else mixed + self.local_conv(x, padding_mask)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        hidden = self.fc1(x)
+        if self.gated:
+            gates, hidden = hidden.chunk(2, dim=-1)
+            hidden = self.activation_fn(gates) * hidden
+        else:
+            hidden = self.activation_fn(hidden)
+        return self.fc2(self.activation_dropout(hidden))
 
 
-def build_layers(config: ResolvedConfig) -> list[EncoderLayer]:
-    """All layers, from the first to the last."""
-    first, *others = build_attentions(config)
-    kind = RecomputedLayer if config.checkpoint_activations else EncoderLayer
-    kind_of_first = FirstLayer if config.value_residual and kind is EncoderLayer else kind
-    return [kind_of_first(config, first), *(kind(config, attention) for attention in others)]
+class FirstLayer(EncoderLayer):
+    """The first layer of a model with value residuals, which has none itself.
 
-
-class SentenceEncoder(FairseqEncoder):
-    """Token ids to features, by way of learned positions and ``encoder_layers`` layers.
-
-    Args:
-        config: resolved and validated.
-        dictionary: the task's; its padding symbol marks padded positions, which stand on the right.
-        embed_tokens: (V, d) token embedding, shared with the LM head unless untied.
+    It has a ``forward`` of its own, because PyTorch compiles the code of one function eight times at most: in training
+    and evaluation, padded or not, the last layer apart from the others. This layer would be a third kind.
     """
-
-    def __init__(self, config: ResolvedConfig, dictionary: Dictionary, embed_tokens: nn.Embedding):
-        super().__init__(dictionary)
-        self.padding_idx = dictionary.pad()
-        self.max_source_positions = config.max_positions
-        self.embed_tokens = embed_tokens
-        self.embed_positions = PositionalEmbedding(
-            config.max_positions, config.encoder_embed_dim, self.padding_idx, learned=True
-        )
-        self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
-        self.dropout = Dropout(config.dropout)
-        self.value_residual = config.value_residual
-        layers = build_layers(config)
-        if config.compile_layers:
-            for layer in layers:
-                layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
-        layerdrop = config.encoder_layerdrop
-        self.layers = LayerDropModuleList(layerdrop, layers) if layerdrop > 0 else nn.ModuleList(layers)
-        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
 
     def forward(
         self,
-        src_tokens: Tensor,
-        src_lengths: Tensor | None = None,
-        return_all_hiddens: bool = False,
-        token_embeddings: Tensor | None = None,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
         wanted: Positions | None = None,
-        padded: bool | None = None,
-    ) -> dict[str, list[Tensor]]:
-        """Encodes a batch.
+        first_values: Tensor | None = None,
+    ) -> Tensor:
+        return super().forward(x, padding_mask, wanted)
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers: what fairseq's model and that of transformers have in common."""
+
+    embed_tokens: nn.Embedding
+    embed_positions: nn.Embedding
+    layers: Any  # of EncoderLayer: nn.ModuleList, or fairseq's with LayerDrop
+
+    def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding) -> None:
+        """Adds the modules.
 
         Args:
-            src_tokens: (B, n) token ids, padded on the right.
-            src_lengths: unused; fairseq's batches carry it.
-            return_all_hiddens: also return the input of the first layer and the output of each.
-            token_embeddings: (B, n, d) to use instead of the tokens' own embeddings.
-            wanted: the N positions whose features are needed, None for all. Not together with ``return_all_hiddens``.
-            padded: whether the batch holds padding, where that is known; it spares the mask, or the question.
-
-        Returns:
-            ``encoder_out`` [(n, B, d)], of wanted positions [(N, d)]; ``encoder_padding_mask`` [(B, n)]; and
-            ``encoder_states``, a list of (n, B, d).
-
-        Raises:
-            ValueError: the ids are not int64 or int32, n is beyond ``max_positions``, the batch is empty, and on the
-                CPU also where a token id is not in the vocabulary or padding stands before a token: looking at values
-                on a GPU would stop the host.
+            config: resolved and validated.
+            embed_tokens: (V, d); its padding index marks padded positions, which stand on the right.
+            embed_positions: (max_positions + padding index + 1, d); positions count from the padding index + 1.
         """
-        padding_mask = src_tokens.eq(self.padding_idx)
-        self._check(src_tokens, padding_mask)
-        x = self._embed(src_tokens, token_embeddings)
-        if padded is None:
-            padded = may_be_padded(padding_mask)
-        mask = padding_mask if padded else None  # without one there is less to do
-        states = [x] if return_all_hiddens else []  # held only on demand: in inference nothing else keeps them alive
-        # Also where LayerDrop skips the first layer.
-        first_values = cast(EncoderLayer, self.layers[0]).own_values(x) if self.value_residual else None
-        layers = list(self.layers)  # LayerDrop: a choice of them, each time another
-        for layer in layers:
-            x = layer(x, mask, wanted if layer is layers[-1] else None, first_values)
-            if return_all_hiddens:
-                states.append(x)
-        if not layers:
-            x = pick(x, wanted)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        return {
-            "encoder_out": [x.transpose(0, 1) if wanted is None else x],
-            "encoder_padding_mask": [padding_mask],
-            "encoder_states": [state.transpose(0, 1) for state in states],
-        }
+        self.longest, self.value_residual = config.max_positions, config.value_residual
+        self.padding_idx = cast(int, embed_tokens.padding_idx)
+        self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
+        self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
+        self.dropout = Dropout(config.dropout)
+        first, *others = get_attention(config.attention).build_layers(config)
+        if config.value_residual:
+            for attention in others:
+                attention.add_value_residual()
+        kind_of_first = FirstLayer if config.value_residual else EncoderLayer
+        layers = [kind_of_first(config, first), *(EncoderLayer(config, attention) for attention in others)]
+        self.layers = nn.ModuleList(layers)
+        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
 
-    def _check(self, src_tokens: Tensor, padding_mask: Tensor) -> None:
-        if src_tokens.dtype not in (torch.int64, torch.int32):  # all that an embedding takes
-            raise UserError(f"tokens are {src_tokens.dtype}, they must be torch.int64 or torch.int32")
-        if src_tokens.dim() != 2:
-            raise UserError(f"tokens must have two dimensions, rows and positions, not {src_tokens.dim()}")
-        rows, length = src_tokens.shape
-        if length > self.max_source_positions:
-            raise UserError(f"a sequence of {length} tokens is longer than max_positions={self.max_source_positions}")
-        if rows == 0 or length == 0:
-            raise UserError(f"the batch is empty: {rows} rows of {length} tokens")
-        if src_tokens.device.type != "cpu" or torch.compiler.is_compiling():
-            return
-        smallest, largest = (int(end) for end in src_tokens.aminmax())
-        vocabulary = self.embed_tokens.num_embeddings
-        if smallest < 0 or largest >= vocabulary:
-            unknown = smallest if smallest < 0 else largest
-            raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
-        row = misplaced_padding(padding_mask)
-        if row is not None:
-            raise UserError(f"row {row} has padding before a token, or no token: padding must stand on the right")
-
-    def _embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> Tensor:
-        tokens = self.embed_tokens(src_tokens) if token_embeddings is None else token_embeddings
-        x = tokens + self.embed_positions(src_tokens)
+    def embed(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers."""
+        first = self.padding_idx + 1
+        positions = torch.arange(first, first + tokens.size(1), device=tokens.device).expand(tokens.shape[:2])
+        if padding_mask is not None:
+            positions = positions.masked_fill(padding_mask, self.padding_idx)
+        x = tokens + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout(x)
 
-    def max_positions(self) -> int:
-        """Longest sequence, in tokens."""
-        return self.max_source_positions
+    def encode(
+        self, x: Tensor, padding_mask: Tensor | None, wanted: Positions | None = None, keep_states: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """All layers, and the last norm of a model that normalises before each block.
+
+        Args:
+            x: of ``embed``.
+            padding_mask: (B, n), True where padded; None where nothing is: without one there is less to do.
+            wanted: the N positions whose features are needed, None for all. Not together with ``keep_states``.
+            keep_states: also return x and what leaves each layer. Otherwise nothing keeps them alive in inference.
+
+        Returns:
+            features (B, n, d), of wanted positions (N, d), and the states.
+        """
+        states = [x] if keep_states else []
+        # Also where LayerDrop skips the first layer.
+        first_values = cast(EncoderLayer, self.layers[0]).own_values(x) if self.value_residual else None
+        layers = list(self.layers)  # LayerDrop: a choice of them, each time another
+        for layer in layers:
+            only = wanted if layer is layers[-1] else None
+            x = self.run_layer(layer, x, padding_mask, only, first_values=first_values)
+            if keep_states:
+                states.append(x)
+        if not layers:
+            x = pick(x, wanted)
+        return (x if self.layer_norm is None else self.layer_norm(x)), states
+
+    def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
+        """One layer; models extend it where they compute layers again in the backward pass."""
+        return layer(*arguments, **first_values)
+
+
+class SentenceEncoder(Encoder):
+    """Token ids to features, as fairseq's models call it.
+
+    With ``checkpoint_activations`` a layer keeps its input alone, and computes the rest again in the backward pass,
+    with the same random draws; with ``offload_activations`` the input is kept in the memory of the CPU. What value
+    residuals take of the first layer is kept once, where it is. The checkpointing is PyTorch's, not fairseq's: that one
+    runs a backward pass within the backward pass, which DistributedDataParallel refuses where layers share parameters
+    or some parameters have no part in the loss, and it computes again without autocast.
+    """
+
+    def __init__(
+        self,
+        config: Architecture,
+        embed_tokens: nn.Embedding,
+        embed_positions: nn.Embedding,
+        recompute: bool = False,
+        offload: bool = False,
+    ):
+        super().__init__()
+        self.recompute, self.offload = recompute, offload
+        self.build(config, embed_tokens, embed_positions)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        wanted: Positions | None = None,
+        keep_states: bool = False,
+        padded: bool | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Encodes a batch.
+
+        Args:
+            src_tokens: (B, n) token ids, padded on the right.
+            wanted, keep_states: as in ``encode``, and so is what is returned.
+            padded: whether the batch holds padding, where that is known; it spares the mask, or the question.
+
+        Raises:
+            UserError: the batch cannot be encoded (``check_tokens``).
+        """
+        padding_mask = src_tokens.eq(self.padding_idx)
+        check_tokens(src_tokens, padding_mask, self.embed_tokens.num_embeddings, self.longest)
+        if padded is None:
+            padded = may_be_padded(padding_mask)
+        mask = padding_mask if padded else None
+        return self.encode(self.embed(self.embed_tokens(src_tokens), mask), mask, wanted, keep_states)
+
+    def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
+        if not self.recompute or not torch.is_grad_enabled():
+            return layer(*arguments, **first_values)
+        with save_on_cpu(pin_memory=True) if self.offload else nullcontext():
+            return checkpoint(layer, *arguments, **first_values, use_reentrant=False)

@@ -1,40 +1,37 @@
 """The registered model and its architectures: fairseq's RoBERTa around our sentence encoder."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_dict
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import overwrite_args_by_name
-from fairseq.models import ARCH_MODEL_REGISTRY, register_model, register_model_architecture
-from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.roberta import RobertaEncoder, RobertaModel
 from fairseq.models.roberta.model import RobertaClassificationHead
-from fairseq.tasks import TASK_REGISTRY, FairseqTask
-from omegaconf import DictConfig, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from fairseq.modules import LayerDropModuleList, PositionalEmbedding
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from .architecture import PER_LAYER
 from .attention import Attention
-from .checkpoints.fit import check_fits
-from .checkpoints.reading import data_folder, read_checkpoint
-from .checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
-from .compat import rename_parameters
-from .config import ARCHITECTURES, OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
+from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
 from .encoder import SentenceEncoder
-from .errors import UserError
+from .hub import FromCheckpoints
 from .resolve import resolve_config
-
-LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
 
 
 class LinformerRobertaEncoder(RobertaEncoder):
     """RoBERTa's encoder, token embedding and LM head, around our sentence encoder."""
 
-    def build_encoder(self, args: ResolvedConfig, dictionary: Any, embed_tokens: nn.Embedding) -> nn.Module:
-        return SentenceEncoder(args, dictionary, embed_tokens)
+    def build_encoder(self, args: ResolvedConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> nn.Module:
+        positions = PositionalEmbedding(args.max_positions, args.encoder_embed_dim, dictionary.pad(), learned=True)
+        recomputes = (args.checkpoint_activations, args.offload_activations)
+        encoder = SentenceEncoder(args, embed_tokens, positions, *recomputes)
+        if args.compile_layers:
+            for layer in encoder.layers:
+                layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
+        if args.encoder_layerdrop > 0:
+            encoder.layers = LayerDropModuleList(args.encoder_layerdrop, encoder.layers)
+        return encoder
 
     def forward(
         self,
@@ -52,33 +49,22 @@ class LinformerRobertaEncoder(RobertaEncoder):
         (``data/batches.py``): nothing here waits for a GPU then.
         """
         if features_only or return_all_hiddens or masked_tokens is None:
-            encoded = self.sentence_encoder(src_tokens, return_all_hiddens=return_all_hiddens, padded=padded)
-            features = encoded["encoder_out"][0].transpose(0, 1)
-            extra = {"inner_states": encoded["encoder_states"] if return_all_hiddens else None}
+            features, extra = self.extract_features(src_tokens, return_all_hiddens, padded)
             return (features if features_only else self.output_layer(features, masked_tokens)), extra
         wanted = masked_tokens if masked_positions is None else masked_positions
-        features = self.sentence_encoder(src_tokens, wanted=wanted, padded=padded)["encoder_out"][0]
+        features, _ = self.sentence_encoder(src_tokens, wanted, padded=padded)
         return self.output_layer(features), {"inner_states": None}
 
-
-class TokenClassificationHead(nn.Module):
-    """The layers of RoBERTa's classification head at every token, (B, n, d) to (B, n, classes).
-
-    RoBERTa's reads ``<s>`` alone. The parameters are those of `head`, and have its names in checkpoints.
-    """
-
-    def __init__(self, head: RobertaClassificationHead) -> None:
-        super().__init__()
-        self.dense, self.activation_fn, self.dropout = head.dense, head.activation_fn, head.dropout
-        self.out_proj = head.out_proj
-
-    def forward(self, features: Tensor, **kwargs: Any) -> Tensor:
-        hidden = self.activation_fn(self.dense(self.dropout(features)))
-        return self.out_proj(self.dropout(hidden))
+    def extract_features(
+        self, src_tokens: Tensor, return_all_hiddens: bool = False, padded: bool | None = None, **unused: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As in RoBERTa: features (B, n, d), and on demand the input of the first layer and what leaves each one."""
+        features, states = self.sentence_encoder(src_tokens, keep_states=return_all_hiddens, padded=padded)
+        return features, {"inner_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else None}
 
 
 @register_model("linformer_roberta", dataclass=LinformerRobertaConfig)
-class LinformerRobertaModel(RobertaModel):
+class LinformerRobertaModel(FromCheckpoints):
     """Masked language model and classifier with Linformer's attention, or any other of the registry.
 
     Everything but the sentence encoder and the configuration is fairseq's ``RobertaModel``: LM head, classification
@@ -88,10 +74,6 @@ class LinformerRobertaModel(RobertaModel):
     def __init__(self, args: ResolvedConfig, encoder: LinformerRobertaEncoder):
         super().__init__(args, encoder)  # which draws all linear maps anew
         self.apply(lambda module: module.finish_initialisation() if isinstance(module, Attention) else None)
-
-    @classmethod
-    def hub_models(cls) -> dict[str, str]:
-        return {}
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -112,8 +94,7 @@ class LinformerRobertaModel(RobertaModel):
         if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # another may read more than <s>
             arguments = (src_tokens, features_only, return_all_hiddens, classification_head_name)
             return super().forward(*arguments, padded=padded, **kwargs)
-        first = (slice(None), 0)
-        features = self.encoder.sentence_encoder(src_tokens, wanted=first, padded=padded)["encoder_out"][0]
+        features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), padded=padded)
         return head(features.unsqueeze(1)), {"inner_states": None}
 
     @classmethod
@@ -123,134 +104,17 @@ class LinformerRobertaModel(RobertaModel):
         Raises:
             UserError: an option cannot work (``resolve_config``).
         """
-        config = resolve_config(cfg, task.max_positions())
-        return cls(config, LinformerRobertaEncoder(config, task.source_dictionary))
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        rename_parameters(state_dict)
-        super().upgrade_state_dict_named(state_dict, name)
-
-    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None) -> Any:
-        """Loads the parameters of a checkpoint: ours, of fairseq's ``examples/linformer``, or of its RoBERTa.
-
-        Raises:
-            ValueError: they do not fit this model; the message says what to pass.
-        """
-        self.upgrade_state_dict(state_dict)
-        pruned = bool(getattr(model_cfg, "encoder_layers_to_keep", None))
-        state_dict = prune_state_dict(state_dict, model_cfg)
-        if pruned:  # fairseq has noted in model_cfg, which it saves, that this is done; the sizes are ours to note
-            with open_dict(model_cfg):
-                for name in ("encoder_layers", *PER_LAYER):
-                    model_cfg[name] = getattr(self.args, name)
-            self.upgrade_state_dict(state_dict)  # again, as layers have other numbers now
-        if strict:
-            check_fits(self, state_dict)
-        return super().load_state_dict(state_dict, strict)
+        return cls.of_config(resolve_config(cfg, task.max_positions()), task.source_dictionary)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        model_name_or_path: str,
-        checkpoint_file: str = "checkpoint_best.pt",
-        data_name_or_path: str | None = None,
-        bpe: str | None = None,
-        **overrides: Any,
-    ) -> RobertaHubInterface:
-        """A checkpoint with fairseq's hub interface: encode, decode, extract_features, fill_mask, predict.
-
-        It may be ours, of fairseq's ``examples/linformer``, or of fairseq's RoBERTa: that is ``attention=softmax``.
+    def of_config(cls, config: ResolvedConfig, dictionary: Dictionary) -> "LinformerRobertaModel":
+        """A new model.
 
         Args:
-            model_name_or_path: folder of the checkpoint.
-            checkpoint_file: its name in that folder.
-            data_name_or_path: folder of dict.txt and of the subword model; by default the checkpoint's own folder
-                where it holds a dict.txt, else the folder that the checkpoint was trained on.
-            bpe: fairseq's name of the subword model; by default what lies in the data's folder.
-            overrides: any option of the model, and of the rest of the checkpoint's configuration.
-
-        Raises:
-            FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
-            ValueError: the checkpoint cannot be read, or an override is unknown or does not fit it.
+            config: resolved and validated.
+            dictionary: of the task, with <mask>.
         """
-        checkpoint = Path(model_name_or_path, checkpoint_file)
-        state = read_checkpoint(checkpoint)
-        cfg = state["cfg"]
-        cls._adopt(cfg)
-        data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
-        try:
-            _override(cfg, _subword_model(data, bpe), {**LOADED, "data": str(data), **overrides})
-            models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
-        except OmegaConfBaseException as error:
-            said = str(error).partition("\n")[0]
-            raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
-        return RobertaHubInterface(cfg, task, models[0])
-
-    @classmethod
-    def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "LinformerRobertaModel":
-        """The model of a checkpoint, without its classification heads.
-
-        Args:
-            state: as ``read_checkpoint`` gives it.
-            dictionary: of the checkpoint's task, with <mask>.
-
-        Raises:
-            ValueError: it is of another model, or another dictionary.
-        """
-        config = cls.resolve(state["cfg"])
-        model = cls(config, LinformerRobertaEncoder(config, dictionary))
-        model.load_state_dict(state["model"])
-        return model
-
-    @classmethod
-    def resolve(cls, cfg: Any) -> ResolvedConfig:
-        """The model's complete configuration from that of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
-
-        Raises:
-            ValueError: it is of another model, or of a task that is not known.
-        """
-        cls._adopt(cfg)
-        return resolve_config(cfg.model, cfg.task.get("tokens_per_sample") or cfg.task.get("max_positions"))
-
-    @classmethod
-    def _adopt(cls, cfg: Any) -> None:
-        """Makes the configuration of a RoBERTa's checkpoint one of ours, in place."""
-        registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
-        if not issubclass(registered, RobertaModel):
-            raise UserError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
-        if cfg.task._name not in TASK_REGISTRY:
-            raise UserError(f"the checkpoint is of the task {cfg.task._name}, which fairseq does not know here")
-        if registered is not cls:
-            cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
-
-
-def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[str, Any]) -> None:
-    """Changes a checkpoint's configuration in place.
-
-    Raises:
-        UserError: an override's name is nowhere in it.
-    """
-    with open_dict(cfg):
-        cfg.bpe = None  # fairseq would keep the checkpoint's own and change its options alone
-    overwrite_args_by_name(cfg, subword_model)
-    groups = [vars(group) if isinstance(group, Namespace) else group for group in cfg.values()]
-    known = set(OPTIONS).union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
-    unknown = sorted(overrides.keys() - known)
-    if unknown:
-        raise UserError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
-    overwrite_args_by_name(cfg, overrides)
-    with open_dict(cfg):  # an older checkpoint may lack options that the model has
-        for name in OPTIONS.keys() & overrides.keys():
-            setattr(cfg.model, name, overrides[name])
-
-
-def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:
-    """fairseq's options for the subword model that lies in a data folder, or for the one that is named."""
-    if found := subword_model_options(data, bpe):
-        return found
-    if bpe is None:
-        raise FileNotFoundError(f"{data} holds {NO_SUBWORD_MODEL}: name a bpe")
-    return {"bpe": bpe}
+        return cls(config, LinformerRobertaEncoder(config, dictionary))
 
 
 def _fill_in(architecture: str, args: Any) -> None:

@@ -1,7 +1,7 @@
 """Options: what is refused, by name, and how sizes come from the architecture."""
 
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 from fairseq import options
@@ -11,7 +11,8 @@ from write_model_options import options_yaml
 
 import fairseq_linformer.model  # noqa: F401 (registers the architectures)
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.config import ARCHITECTURES, OPTIONS, architecture_defaults, architecture_options
+from fairseq_linformer.config import ARCHITECTURES, OPTIONS, architecture_defaults
+from fairseq_linformer.hub import architecture_options
 from fairseq_linformer.resolve import resolve_config
 from tests.helpers import ROOT
 
@@ -63,10 +64,10 @@ def test_a_value_residual_without_a_first_layer_is_refused(options, said):
 @pytest.mark.parametrize("mechanism", ATTENTIONS.values(), ids=lambda mechanism: mechanism.name)
 def test_no_integer_of_a_mechanism_is_without_bound(mechanism):
     """10^12 hashes, and each other number, by name: nothing is built, or drawn, before."""
-    for name, own in mechanism.option_fields():
+    for own in fields(mechanism.Options):
         if own.type is int:
-            given = OmegaConf.create({"attention": mechanism.name, "attention_dropout": 0.0, name: 10**12})
-            with pytest.raises(ValueError, match=f"^{name}=1000000000000 is not allowed: it must be at most"):
+            given = OmegaConf.create({"attention": mechanism.name, "attention_dropout": 0.0, own.name: 10**12})
+            with pytest.raises(ValueError, match=f"^{own.name}=1000000000000 is not allowed: it must be at most"):
                 resolve_config(given, 512)
 
 
@@ -87,6 +88,60 @@ def test_what_multiplies_the_work_has_a_bound_of_its_own(attention, option, most
     assert getattr(resolve_config(OmegaConf.create({**given, option: most}), 512), option) == most
     with pytest.raises(ValueError, match=f"^{option}={most + 1} is not allowed: it must be at most {most}$"):
         resolve_config(OmegaConf.create({**given, option: most + 1}), 512)
+
+
+REFUSED = {
+    "bigbird_block=0": "at least 1",
+    "bigbird_random_blocks=-1": "at least 0",
+    "long_short_conv_width=4": r"0 \(none\) or an odd width",
+    "long_short_rank=0": "at least 1",
+    "long_short_window=0": "at least 1",
+    "longformer_global_tokens=-1": "from 0 to max_positions=15",
+    "longformer_global_tokens=16": "from 0 to max_positions=15",
+    "longformer_window=0": "even and at least 2",
+    "longformer_window=5": "even and at least 2",
+    "longformer_window=4..7": "FIRST..LAST where both are multiples of 2",
+    "longformer_window=4,6,8": "one number or 12, one per layer",
+    "longformer_window=wide": "a number, one per layer .* or FIRST..LAST",
+    "nystrom_conv_width=-1": r"0 \(none\) or an odd width",
+    "nystrom_conv_width=4": r"0 \(none\) or an odd width",
+    "nystrom_iterations=0": "at least 1",
+    "nystrom_landmarks=0": "at least 1",
+    "performer_features=0": "at least 1",
+    "performer_redraw_interval=-1": "at least 0",
+    "reformer_chunk_length=0": "at least 1",
+    "reformer_hashes=0": "at least 1",
+    "rfa_features=0": "at least 1",
+    "rfa_redraw_interval=-1": "at least 0",
+    "rfa_temperature=0.0": "above 0, and finite",
+    "rfa_temperature=inf": "above 0, and finite",
+    "sparse_expressivity=0": "at least 1",
+    "sparse_pattern=local": "one of fixed, strided",
+    "sparse_stride=-1": "at least 1, or 0 for about the root",
+}
+REFUSED_IN_PART = {  # where the value that cannot work is one of several, or follows from another
+    "longformer_window=4..0": "longformer_window=0 is not allowed: it must be even and at least 2",
+    "longformer_window=4,7": "longformer_window=7 is not allowed: it must be even and at least 2",
+    "sparse_stride=4": "sparse_expressivity=8 is not allowed: it must be from 1 to sparse_stride=4",
+    "sparse_pattern=strided sparse_expressivity=4": "sparse_expressivity=4 .* left out with sparse_pattern=strided",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        *((given, f"{given} is not allowed: it must be {allowed}") for given, allowed in REFUSED.items()),
+        *REFUSED_IN_PART.items(),
+    ],
+)
+def test_options_of_mechanisms_that_cannot_work_are_refused(given, said):
+    words = dict(word.split("=") for word in given.split())
+    owns = {name: {own.name for own in fields(kind.Options)} for name, kind in ATTENTIONS.items()}
+    (attention,) = (name for name, own in owns.items() if words.keys() <= own)
+    layers = 2 if "4,7" in given else 12
+    options = {"attention": attention, "attention_dropout": 0.0, "encoder_layers": layers, **words}
+    with pytest.raises(ValueError, match=f"^{said}"):
+        resolve_config(OmegaConf.create(options), 15)
 
 
 def test_compiled_layers_are_not_computed_again():

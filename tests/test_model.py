@@ -1,20 +1,28 @@
 """The model in Python: sizes, lengths, padding, RoBERTa's options, agreement with fairseq's own RoBERTa."""
 
+import subprocess
+import sys
+import traceback
 from argparse import Namespace
 from functools import partialmethod
+from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo
+import torch.nn.functional as F
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from torch._dynamo.testing import CompileCounter
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
+from fairseq_linformer.attention.projection import LinearProjection
 from fairseq_linformer.model import LinformerRobertaModel
+from tests.helpers import ROOT
 from tests.helpers.models import DEVICE, OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
 
+PACKAGE = ROOT / "fairseq_linformer"
 MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}]
 MODELS += [{"projected_length": "16..4", "projection": "random"}]
 MODELS += [
@@ -24,7 +32,7 @@ MODELS += [
 ]
 MODELS += [{"projection": name, "sharing": "key-value", "adaptive_length": True} for name in PROJECTIONS]
 MODELS += [
-    {"attention": name, "attention_dropout": 0.0, **{kind.prefix() + own: value for own, value in small.items()}}
+    {"attention": name, "attention_dropout": 0.0, **small}
     for name, kind in ATTENTIONS.items()
     if name not in ("softmax", "linformer")
     for small in kind.Options.SMALL[:1]
@@ -136,8 +144,8 @@ def test_compiles_without_graph_breaks_for_all_lengths(options, training):
     for rows, length in ((2, 64), (2, 50), (2, 36), (3, 23), (4, 16)):
         batch = tokens(rows, length)
         batch[1, length // 2 + 1 :] = encoder.padding_idx
-        out, expected = (module(batch)["encoder_out"][0] for module in (compiled, encoder))
-        real = batch.ne(encoder.padding_idx).T
+        out, expected = (module(batch)[0] for module in (compiled, encoder))
+        real = batch.ne(encoder.padding_idx)
         torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=1e-4)
     assert counter.frame_count <= 3, "the third for another number of rows"
 
@@ -205,8 +213,8 @@ def test_exports_with_dynamic_batch_and_length(options):
     for rows, length in ((1, 64), (3, window + 1), (5, 33)):
         batch = tokens(rows, length)
         batch[0, length // 2 + 1 :] = encoder.padding_idx
-        out, expected = (module(batch)["encoder_out"][0] for module in (exported, encoder))
-        real = batch.ne(encoder.padding_idx).T
+        out, expected = (module(batch)[0] for module in (exported, encoder))
+        real = batch.ne(encoder.padding_idx)
         torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=1e-4)
 
 
@@ -341,14 +349,13 @@ def test_activation_checkpointing_keeps_the_input_of_each_layer_and_offload_move
     def kept(**options):
         """Elements that the layers keep for the backward pass where PyTorch keeps them, beside parameters."""
         model, sizes = small(encoder_layers=3, **DROPOUT, **options), []
-        layers = model.encoder.sentence_encoder.layers
-        own = {id(parameter) for parameter in layers.parameters()}
+        encoder = model.encoder.sentence_encoder
+        own = {id(parameter) for parameter in encoder.parameters()}
         x = torch.randn(2, 64, 24, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t: id(t) in own or sizes.append(t.numel()), lambda _: None
         ):
-            for layer in layers:
-                x = layer(x)
+            encoder.encode(x, None)
         return sum(sizes), list(model.state_dict())
 
     plain, names = kept()
@@ -424,3 +431,46 @@ def test_classification_heads_of_a_checkpoint_are_registered_on_demand():
         other.eval()(batch, classification_head_name="topic")[0],
         model.eval()(batch, classification_head_name="topic")[0],
     )
+
+
+def test_from_a_flag_to_the_matrix_product_is_a_short_way(monkeypatch):
+    """What docs/contributing.md lists: the options, their completion, and what is on the stack at each product."""
+    way = ("config", "resolve", "model", "encoder", "attention/base", "attention/linformer", "attention/projection")
+    found = set()
+
+    def noting(function):
+        def noted(*arguments, **named):
+            frames = [Path(frame.filename) for frame in traceback.extract_stack()]
+            package = [frame.relative_to(PACKAGE) for frame in frames if frame.is_relative_to(PACKAGE)]
+            found.update(str(path.with_suffix("")) for path in package)
+            return function(*arguments, **named)
+
+        return noted
+
+    monkeypatch.setattr(LinearProjection, "__init__", noting(LinearProjection.__init__))
+    monkeypatch.setattr(LinearProjection, "_matrix", noting(LinearProjection._matrix))
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noting(F.scaled_dot_product_attention))
+    model = small().eval()
+    model(tokens())
+    assert found == {*way} - {"config", "resolve"}
+    assert sum(len((PACKAGE / f"{file}.py").read_text().splitlines()) for file in way) <= 1075
+
+
+WITHOUT_FAIRSEQ = """
+import sys
+for name in ("fairseq", "hydra", "omegaconf"):
+    sys.modules[name] = None  # importing it raises ImportError
+import torch
+from fairseq_linformer.attention import ATTENTIONS
+from tests.helpers.layers import D, new
+for name in ATTENTIONS:
+    print(name, *new(name)(torch.randn(2, 7, D)).shape)
+"""
+
+
+@pytest.mark.slow
+def test_attention_is_imported_and_runs_without_fairseq():
+    """In a process where importing fairseq, Hydra or OmegaConf raises ImportError."""
+    command = [sys.executable, "-c", WITHOUT_FAIRSEQ]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == [f"{name} 2 7 12" for name in ATTENTIONS]

@@ -145,7 +145,7 @@ def test_the_table_of_options_has_every_option_of_ours():
     parser = ArgumentParser()
     RobertaModel.add_args(parser)
     elsewhere = {action.dest for action in parser._actions}  # RoBERTa's
-    elsewhere |= {name for kind in ATTENTIONS.values() for name, _ in kind.option_fields()}
+    elsewhere |= {own.name for kind in ATTENTIONS.values() for own in fields(kind.Options)}
     assert named <= options
     for name in options - named - elsewhere:
         assert f"--{name.replace('_', '-')}" in README, name

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from ..attention.projection import adaptive_pooling
+from ..attention.adaptive import adaptive_pooling
 from ..system.plotting import REFERENCE, legend, picture, scale_lengths, scale_log, style_in_order, style_of
 from .low_rank import FORMS, OWN
 from .matrices import STATISTICS, Matrix, row_statistics

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from ..attention import Attention
+from ..attention.adaptive import adaptive_pooling
 from ..attention.linformer import LinformerAttention
-from ..attention.projection import adaptive_pooling
 from .maps import head_maps, projection_matrix, softmax_maps
 from .spectrum import EPSILONS, theorem_1, theorem_2
 

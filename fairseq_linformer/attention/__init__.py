@@ -3,17 +3,9 @@
 import importlib
 import pkgutil
 
-from .base import (
-    ATTENTIONS,
-    Attention,
-    AttentionConfig,
-    Options,
-    PerLayer,
-    get_attention,
-    option,
-    register_attention,
-    spread_over_layers,
-)
+from .base import Attention
+from .options import AttentionConfig, Options, PerLayer, option, spread_over_layers
+from .registry import ATTENTIONS, get_attention, register_attention
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -12,15 +12,16 @@ Cost per layer: O(B n d^2 + B n m b d) time, O(B n m (b h + d)) memory.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import check
-from .base import Attention, AttentionConfig, Options, option, register_attention
+from .base import Attention
 from .blocks import block_size, into_blocks, out_of_blocks
+from .options import AttentionConfig, Options, option
+from .registry import register_attention
 
 NO_BLOCK = -1
 
@@ -29,16 +30,17 @@ NO_BLOCK = -1
 class BigBirdOptions(Options):
     """Options of ``bigbird``."""
 
-    block: int = option(64, "positions in a block; a query sees its own block, the two beside it, the first, the last")
-    random_blocks: int = option(
-        3, "random blocks that a query sees besides, in sequences of max_positions", largest=1000
+    bigbird_block: int = option(
+        64, "positions in a block; a query sees its own block, the two beside it, the first, the last", smallest=1
+    )
+    bigbird_random_blocks: int = option(
+        3, "random blocks that a query sees besides, in sequences of max_positions", smallest=0, largest=1000
     )
 
-    SMALL: ClassVar = ({"block": 2, "random_blocks": 1}, {"block": 3, "random_blocks": 2})
-
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        check(prefix + "block", self.block, self.block >= 1, "at least 1")
-        check(prefix + "random_blocks", self.random_blocks, self.random_blocks >= 0, "at least 0")
+    SMALL: ClassVar = (
+        {"bigbird_block": 2, "bigbird_random_blocks": 1},
+        {"bigbird_block": 3, "bigbird_random_blocks": 2},
+    )
 
 
 def draw_random_blocks(blocks: int, num_heads: int, count: int) -> Tensor:
@@ -62,27 +64,16 @@ class BigBirdAttention(Attention):
 
     ``random_blocks`` are drawn once, for sequences of ``max_positions``, and kept in checkpoints. A shorter row has
     those of them that it reaches: its random blocks depend on positions alone, but are fewer.
-
-    Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
-        block: b.
-        random_blocks: r.
-        max_positions: the longest sequence.
     """
 
     random_blocks: Tensor
 
-    def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float, block: int, random_blocks: int, max_positions: int
-    ):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.block = block
-        blocks = (max_positions + block - 1) // block
-        self.register_buffer("random_blocks", draw_random_blocks(blocks, num_heads, random_blocks))
-
-    @classmethod
-    def arguments(cls, config: AttentionConfig, options: BigBirdOptions, layer: int) -> dict[str, Any]:
-        return {**super().arguments(config, options, layer), "max_positions": config.max_positions}
+    def __init__(self, config: AttentionConfig, options: BigBirdOptions, layer: int):
+        super().__init__(config, options, layer)
+        self.block = options.bigbird_block
+        blocks = (config.max_positions + self.block - 1) // self.block
+        drawn = draw_random_blocks(blocks, self.num_heads, options.bigbird_random_blocks)
+        self.register_buffer("random_blocks", drawn)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)

@@ -1,11 +1,13 @@
 """Sequences cut into blocks: what windows, chunks and segments have in common.
 
-Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks.
+Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, m keys, d embedding, h heads, d_h = d / h.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .base import Attention
 
 
 def leading(x: Tensor, length: int, dim: int) -> Tensor:
@@ -58,9 +60,33 @@ def with_margins(x: Tensor, size: int) -> Tensor:
     return torch.cat(margins(x, size), dim=2)
 
 
-def convolution_per_head(heads: int, width: int) -> nn.Conv2d:
+def attend_in_blocks(
+    attention: Attention, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor, size: int
+) -> Tensor:
+    """``Attention.attend`` for queries in N blocks, each with keys of its own, which attend as rows of a larger batch.
+
+    Args:
+        attention: whose heads and dropout.
+        queries: (B, n, d).
+        keys, values: (B N, h, m, d_h).
+        attn_mask: boolean, (B, N, m), True for the keys that a block attends to.
+        size: b.
+
+    Returns:
+        (B, h, n, d_h).
+    """
+    blocks = into_blocks(queries, size).flatten(0, 1)  # (B N, b, d)
+    attn_mask = attn_mask.flatten(0, 1)[:, None, None, :]
+    heads = attention.attend(attention.split_heads(blocks), keys, values, attn_mask)
+    positions = heads.transpose(1, 2).flatten(0, 1).unflatten(0, (queries.size(0), -1))  # (B, N b, h, d_h)
+    return leading(positions, queries.size(1), dim=1).transpose(1, 2)
+
+
+def convolution_per_head(heads: int, width: int) -> nn.Conv2d | None:
     """A depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
 
-    Heads are the channels of an image of n by d_h.
+    Heads are the channels of an image of n by d_h. None for a width of 0.
     """
+    if width == 0:
+        return None
     return nn.Conv2d(heads, heads, (width, 1), padding=(width // 2, 0), groups=heads, bias=False)

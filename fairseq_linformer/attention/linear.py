@@ -16,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention, register_attention
+from .base import Attention
+from .options import AttentionConfig, Options
+from .registry import register_attention
 
 
 class KernelAttention(Attention):
@@ -66,14 +68,14 @@ class RandomKernelAttention(KernelAttention):
     too: outside training, and after loading, it stays.
 
     Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
+        config, options, layer: as in ``Attention``.
         redraw_interval: updates between draws; 0 for the first draw alone.
     """
 
     seed: Tensor
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, redraw_interval: int):
-        super().__init__(embed_dim, num_heads, dropout)
+    def __init__(self, config: AttentionConfig, options: Options, layer: int, redraw_interval: int):
+        super().__init__(config, options, layer)
         self.redraw_interval = redraw_interval
         seed = torch.randint(2**24, (), device="cpu")  # exact in float32, should a copy be cast to it
         self.register_buffer("seed", seed)

@@ -23,15 +23,16 @@ Cost per layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check
-from .base import Attention, AttentionConfig, Options, option, register_attention
-from .blocks import block_size, convolution_per_head, with_margins
-from .sdpa import attend
+from .base import Attention
+from .blocks import attend_in_blocks, block_size, convolution_per_head, with_margins
+from .options import AttentionConfig, Options, check_width, option
+from .registry import register_attention
 
 
 @dataclass
@@ -41,23 +42,25 @@ class LongShortOptions(Options):
     The authors' code, too, has neither class token nor convolution unless asked for.
     """
 
-    window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side")
-    rank: int = option(32, "r: summaries of the whole sequence, per head, that every position sees", largest=65_536)
-    class_token: bool = option(False, "the first position, <s>, sees every other and is seen by every other")
-    conv_width: int = option(0, "width (odd) of a depthwise convolution of the values that starts at zero; 0 for none")
-
-    SMALL = (
-        {"window": 4, "rank": 3},
-        {"window": 1, "rank": 1},
-        {"window": 7, "rank": 2},
-        {"window": 3, "rank": 2, "class_token": True, "conv_width": 3},
+    long_short_window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side", smallest=1)
+    long_short_rank: int = option(
+        32, "r: summaries of the whole sequence, per head, that every position sees", smallest=1, largest=65_536
+    )
+    long_short_class_token: bool = option(False, "the first position, <s>, sees every other and is seen by every other")
+    long_short_conv_width: int = option(
+        0, "width (odd) of a depthwise convolution of the values that starts at zero; 0 for none"
     )
 
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        check(prefix + "window", self.window, self.window >= 1, "at least 1")
-        check(prefix + "rank", self.rank, self.rank >= 1, "at least 1")
-        width = self.conv_width
-        check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+    SMALL: ClassVar = (
+        {"long_short_window": 4, "long_short_rank": 3},
+        {"long_short_window": 1, "long_short_rank": 1},
+        {"long_short_window": 7, "long_short_rank": 2},
+        {"long_short_window": 3, "long_short_rank": 2, "long_short_class_token": True, "long_short_conv_width": 3},
+    )
+
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        check_width("long_short_conv_width", self.long_short_conv_width)
 
 
 TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B, 1, d) each
@@ -65,34 +68,18 @@ TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B
 
 @register_attention("long-short", LongShortOptions)
 class LongShortAttention(Attention):
-    """Attention to the segments nearby and to r summaries of the sequence, which weigh its positions by content.
+    """Attention to the segments nearby and to r summaries of the sequence, which weigh its positions by content."""
 
-    Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
-        window: w.
-        rank: r.
-        class_token, conv_width: as in ``LongShortOptions``.
-    """
-
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float,
-        window: int,
-        rank: int,
-        class_token: bool,
-        conv_width: int,
-    ):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.window = window
-        self.rank = rank
-        self.class_token = class_token
+    def __init__(self, config: AttentionConfig, options: LongShortOptions, layer: int):
+        super().__init__(config, options, layer)
+        self.window = options.long_short_window
+        self.rank = options.long_short_rank
+        self.class_token = options.long_short_class_token
         # W^P, without the authors' bias, which the softmax over positions takes out again.
-        self.dynamic_projection = nn.Linear(embed_dim, num_heads * rank, bias=False)
-        self.local_norm = nn.LayerNorm(embed_dim)  # LN_L
-        self.global_norm = nn.LayerNorm(embed_dim)  # LN_G
-        self.conv = convolution_per_head(num_heads, conv_width) if conv_width else None
+        self.dynamic_projection = nn.Linear(self.embed_dim, self.num_heads * self.rank, bias=False)
+        self.local_norm = nn.LayerNorm(self.embed_dim)  # LN_L
+        self.global_norm = nn.LayerNorm(self.embed_dim)  # LN_G
+        self.conv = convolution_per_head(self.num_heads, options.long_short_conv_width)
         if self.conv is not None:
             nn.init.zeros_(self.conv.weight)
 
@@ -122,13 +109,14 @@ class LongShortAttention(Attention):
         values = self.far_and_near(values, projection, window, token_value)
         far = self.rank + int(self.class_token)
         attn_mask = F.pad(with_margins(real, window), (far, 0), value=True)  # (B, s, m)
-        return self.attend_in_blocks(self.q_proj(x), keys, values, attn_mask, window)
+        return attend_in_blocks(self, self.q_proj(x), keys, values, attn_mask, window)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
         """The class token over itself and the others' heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
         query, key, value = map(self.split_heads, token)
         attn_mask = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
-        return attend(query, torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2), attn_mask)
+        keys, values = torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2)
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask)
 
     def projection(self, x: Tensor, real: Tensor) -> Tensor:
         """P: (B, n, d) and (B, n), True where a position is real, to (B, h, r, n), which sum to 1 over positions."""

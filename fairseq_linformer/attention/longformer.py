@@ -19,30 +19,36 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import Attention, AttentionConfig, Options, option, register_attention
+from .base import Attention
 from .blocks import block_size, into_blocks, leading, out_of_blocks, with_neighbours
+from .options import AttentionConfig, Options, option
+from .registry import register_attention
 
 
 @dataclass
 class LongformerOptions(Options):
     """Options of ``longformer``."""
 
-    window: list[int] = option(  # noqa: RUF009 (it makes a field)
+    longformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
         512,
         "positions that a position sees: half of them on each side, and itself; an even number, one per layer "
         "(32,64,…), or FIRST..LAST layer",
         per_layer=True,
         multiple=2,
     )
-    global_tokens: int = option(1, "how many first positions see all others and are seen by them")
+    longformer_global_tokens: int = option(1, "how many first positions see all others and are seen by them")
 
-    SMALL: ClassVar = ({"window": 4}, {"window": 6, "global_tokens": 3}, {"window": 2, "global_tokens": 0})
+    SMALL: ClassVar = (
+        {"longformer_window": 4},
+        {"longformer_window": 6, "longformer_global_tokens": 3},
+        {"longformer_window": 2, "longformer_global_tokens": 0},
+    )
 
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        for window in self.window:
-            check(prefix + "window", window, window >= 2 and window % 2 == 0, "even and at least 2")
-        tokens, n = self.global_tokens, config.max_positions
-        check(prefix + "global_tokens", tokens, 0 <= tokens <= n, f"from 0 to max_positions={n}")
+    def validate(self, config: AttentionConfig) -> None:
+        for window in self.longformer_window:
+            check("longformer_window", window, window >= 2 and window % 2 == 0, "even and at least 2")
+        tokens, n = self.longformer_global_tokens, config.max_positions
+        check("longformer_global_tokens", tokens, 0 <= tokens <= n, f"from 0 to max_positions={n}")
 
 
 @register_attention("longformer", LongformerOptions)
@@ -57,14 +63,14 @@ class LongformerAttention(Attention):
         f"{part}_proj_global.{kind}": f"{part}_proj.{kind}" for part in "kvq" for kind in ("weight", "bias")
     }
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, window: int, global_tokens: int):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.reach = window // 2  # to each side
-        self.global_tokens = global_tokens
-        if global_tokens:
-            self.k_proj_global = nn.Linear(embed_dim, embed_dim)
-            self.v_proj_global = nn.Linear(embed_dim, embed_dim)
-            self.q_proj_global = nn.Linear(embed_dim, embed_dim)
+    def __init__(self, config: AttentionConfig, options: LongformerOptions, layer: int):
+        super().__init__(config, options, layer)
+        self.reach = options.longformer_window[layer] // 2  # to each side
+        self.global_tokens = options.longformer_global_tokens
+        if self.global_tokens:
+            self.k_proj_global = nn.Linear(self.embed_dim, self.embed_dim)
+            self.v_proj_global = nn.Linear(self.embed_dim, self.embed_dim)
+            self.q_proj_global = nn.Linear(self.embed_dim, self.embed_dim)
         self.finish_initialisation()
 
     @torch.no_grad()

@@ -10,7 +10,8 @@ Dimensions: B batch, n sequence length, d embedding. Cost per layer: 2 B n d^2 m
 
 from torch import Tensor
 
-from .base import Attention, register_attention
+from .base import Attention
+from .registry import register_attention
 
 
 @register_attention("none")

@@ -13,37 +13,38 @@ as in the authors' code nothing is inverted: softmax attention, plus the convolu
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import check
-from .base import Attention, AttentionConfig, Options, option, register_attention
+from .base import Attention
 from .blocks import convolution_per_head
-from .sdpa import attend
+from .options import AttentionConfig, Options, check_width, option
+from .registry import register_attention
 
 
 @dataclass
 class NystromOptions(Options):
     """The defaults are the authors' settings for n = 512; for 4,096 they widen the convolution to 65."""
 
-    landmarks: int = option(64, "m, segment means that stand for the sequence; rows up to m are attended exactly")
-    iterations: int = option(6, "steps of the iteration for the pseudo-inverse", largest=100)
-    conv_width: int = option(
+    nystrom_landmarks: int = option(
+        64, "m, segment means that stand for the sequence; rows up to m are attended exactly", smallest=1
+    )
+    nystrom_iterations: int = option(6, "steps of the iteration for the pseudo-inverse", smallest=1, largest=100)
+    nystrom_conv_width: int = option(
         33, "width of the depthwise convolution of the values, added to the output; 0 for none", largest=10_001
     )
 
-    SMALL: ClassVar[tuple[dict[str, Any], ...]] = (
-        {"landmarks": 4, "conv_width": 3},
-        {"landmarks": 6, "conv_width": 0, "iterations": 3},
+    SMALL: ClassVar = (
+        {"nystrom_landmarks": 4, "nystrom_conv_width": 3},
+        {"nystrom_landmarks": 6, "nystrom_conv_width": 0, "nystrom_iterations": 3},
     )
 
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        width = self.conv_width
-        check(prefix + "landmarks", self.landmarks, self.landmarks >= 1, "at least 1")
-        check(prefix + "iterations", self.iterations, self.iterations >= 1, "at least 1")
-        check(prefix + "conv_width", width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        check_width("nystrom_conv_width", self.nystrom_conv_width)
 
 
 @register_attention("nystrom", NystromOptions)
@@ -51,19 +52,13 @@ class NystromAttention(Attention):
     """Every position attends to m landmarks, and these to every position.
 
     Attention dropout acts on the weights of the first softmax, those that each position gives to the landmarks.
-
-    Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
-        landmarks, iterations, conv_width: as in ``NystromOptions``.
     """
 
-    def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float, landmarks: int, iterations: int, conv_width: int
-    ):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.landmarks = landmarks
-        self.iterations = iterations
-        self.conv = convolution_per_head(num_heads, conv_width) if conv_width else None
+    def __init__(self, config: AttentionConfig, options: NystromOptions, layer: int):
+        super().__init__(config, options, layer)
+        self.landmarks = options.nystrom_landmarks
+        self.iterations = options.nystrom_iterations
+        self.conv = convolution_per_head(self.num_heads, options.nystrom_conv_width)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         n = x.size(1)
@@ -76,7 +71,7 @@ class NystromAttention(Attention):
         query_landmarks, key_landmarks = means @ queries, means @ keys  # (B, h, m, d_h)
 
         real = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
-        seen = attend(query_landmarks, keys, values, real)  # (B, h, m, d_h)
+        seen = F.scaled_dot_product_attention(query_landmarks, keys, values, real)  # (B, h, m, d_h)
         summaries = self._solve(query_landmarks, key_landmarks, seen)
         # A row that is its own landmarks has their values as summaries, and the first softmax is all of attention.
         short = (positions <= self.landmarks)[:, None, None, None]  # (B,) -> (B, 1, 1, 1)

@@ -13,28 +13,28 @@ w_r . x' of the query, and for keys by the largest of the head and sequence, the
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import check
-from .base import AttentionConfig, Options, option, register_attention
 from .linear import RandomKernelAttention
+from .options import AttentionConfig, Options, option
+from .registry import register_attention
 
 STABILIZER = 1e-4
 
 
 @dataclass
 class PerformerOptions(Options):
-    features: int = option(256, "m: number of random features", largest=65_536)
-    redraw_interval: int = option(1000, "draw the random features anew after this many updates; 0 for never")
+    """Options of ``performer``."""
 
-    SMALL = ({"features": 10}, {"features": 3})
+    performer_features: int = option(256, "m: number of random features", smallest=1, largest=65_536)
+    performer_redraw_interval: int = option(
+        1000, "draw the random features anew after this many updates; 0 for never", smallest=0
+    )
 
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        check(prefix + "features", self.features, self.features >= 1, "at least 1")
-        check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
+    SMALL: ClassVar = ({"performer_features": 10}, {"performer_features": 3})
 
 
 def orthogonal_features(number: int, size: int, generator: torch.Generator) -> Tensor:
@@ -49,19 +49,14 @@ def orthogonal_features(number: int, size: int, generator: torch.Generator) -> T
 
 @register_attention("performer", PerformerOptions)
 class PerformerAttention(RandomKernelAttention):
-    """Softmax attention by random features, the same for all heads of a layer.
-
-    Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
-        features, redraw_interval: as in ``PerformerOptions``.
-    """
+    """Softmax attention by random features, the same for all heads of a layer."""
 
     smallest_denominator = 1e-12  # never reached: no feature is below STABILIZER
     projection: Tensor  # (m, d_h): the w_r
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, features: int, redraw_interval: int):
-        super().__init__(embed_dim, num_heads, dropout, redraw_interval)
-        self.register_buffer("projection", torch.empty(features, self.head_dim))
+    def __init__(self, config: AttentionConfig, options: PerformerOptions, layer: int):
+        super().__init__(config, options, layer, options.performer_redraw_interval)
+        self.register_buffer("projection", torch.empty(options.performer_features, self.head_dim))
         self.redraw(0)
 
     def draw(self, generator: torch.Generator) -> None:

@@ -7,15 +7,15 @@ Dimensions: B batch, n sequence length, k projected length, m rows, w window, d 
 """
 
 from abc import abstractmethod
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import AttentionConfig
+from .adaptive import adaptive_pooling, text_lengths
 from .blocks import into_blocks
-from .projection import NOISE, Projection, adaptive_pooling, text_lengths
+from .options import AttentionConfig
+from .projection import NOISE, Projection
 
 
 class WindowProjection(Projection):
@@ -23,26 +23,15 @@ class WindowProjection(Projection):
 
     Costs B n d per call. Windows without any real position are hidden from attention.
 
-    Args:
-        window: w.
-        rows: None; with ``adaptive_length`` k, the number of windows that a text of any length is divided into. Window
-            j of a text of l tokens reaches from j l / k to (j + 1) l / k, rounded down; with l <= k each token is one.
+    With ``adaptive_length`` a text of any length is divided into k windows. Window j of a text of l tokens reaches from
+    j l / k to (j + 1) l / k, rounded down; with l <= k each token is one.
     """
 
-    def __init__(self, window: int, rows: int | None = None):
-        super().__init__()
-        self.window = window
-        self.rows = rows
-
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int) -> Projection:
-        return cls(**cls.arguments(config, layer))
-
-    @classmethod
-    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
-        """The constructor's arguments."""
+    def __init__(self, config: AttentionConfig, layer: int):
+        super().__init__(config, layer)
         k = config.projected_length[layer]
-        return {"window": config.max_positions // k, "rows": k if config.adaptive_length else None}
+        self.window = config.max_positions // k
+        self.rows = k if config.adaptive_length else None
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         return self.pool(*self.windows(x, padding_mask))
@@ -93,18 +82,14 @@ class ConvProjection(WindowProjection):
 
     SHARINGS = ("headwise", "key-value", "layerwise")  # its channels are not those of heads
 
-    def __init__(self, window: int, embed_dim: int, rows: int | None = None):
-        super().__init__(window, rows)
-        self.weight = nn.Parameter(torch.empty(window, embed_dim))
+    def __init__(self, config: AttentionConfig, layer: int):
+        super().__init__(config, layer)
+        self.weight = nn.Parameter(torch.empty(self.window, config.encoder_embed_dim))
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         self.weight.normal_().mul_(NOISE).add_(1 / self.window)
-
-    @classmethod
-    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
-        return {**super().arguments(config, layer), "embed_dim": config.encoder_embed_dim}
 
     def pool(self, windows: Tensor, real: Tensor) -> Tensor:
         if self.rows is None:
@@ -169,18 +154,13 @@ class AttentionPooling(PoolingPerHead):
 
     SHARINGS = ("headwise", "key-value", "layerwise")
 
-    def __init__(self, window: int, num_heads: int, embed_dim: int, rows: int | None = None):
-        super().__init__(window, rows)
-        self.weight = nn.Parameter(torch.empty(num_heads, embed_dim))
+    def __init__(self, config: AttentionConfig, layer: int):
+        super().__init__(config, layer)
+        self.weight = nn.Parameter(torch.empty(config.encoder_attention_heads, config.encoder_embed_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
-
-    @classmethod
-    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
-        sizes = {"num_heads": config.encoder_attention_heads, "embed_dim": config.encoder_embed_dim}
-        return {**super().arguments(config, layer), **sizes}
 
     def weights(self, windows: Tensor, real: Tensor) -> Tensor:
         scores = F.linear(windows, self.weight)  # (B, m, w, h)
@@ -199,13 +179,9 @@ class SplitPooling(PoolingPerHead):
     SHARINGS = ("key-value", "layerwise")
     TRAINABLE = False
 
-    def __init__(self, window: int, num_heads: int, rows: int | None = None):
-        super().__init__(window, rows)
-        self.num_heads = num_heads
-
-    @classmethod
-    def arguments(cls, config: AttentionConfig, layer: int) -> dict[str, Any]:
-        return {**super().arguments(config, layer), "num_heads": config.encoder_attention_heads}
+    def __init__(self, config: AttentionConfig, layer: int):
+        super().__init__(config, layer)
+        self.num_heads = config.encoder_attention_heads
 
     def weights(self, windows: Tensor, real: Tensor) -> Tensor:
         return adaptive_pooling(real.sum(2), self.num_heads, real.size(2), windows.dtype)

@@ -2,11 +2,8 @@
 
 Dimensions: B batch, n sequence length, k projected length, m rows, d embedding, h heads, d_h = d / h.
 
-Here are the paper's E and F, (k, n), learned or random matrices; ``pooling.py`` has what needs none.
-
-A text of l tokens uses the first l columns of a matrix, and fills about k l / n windows. With ``adaptive_length`` it
-fills k, whatever l is: windows divide the text itself, and a matrix works on the text stretched to n positions. At
-l = n both are the same.
+Here are the paper's E and F, (k, n), learned or random matrices; ``pooling.py`` has what needs none, and
+``adaptive.py`` what ``adaptive_length`` changes.
 """
 
 from abc import ABC, abstractmethod
@@ -15,62 +12,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
-from .base import AttentionConfig
+from .adaptive import adaptive_pooling, stretch_columns, text_lengths
 from .blocks import leading
+from .options import AttentionConfig
 
 NOISE = 0.002  # standard deviation of the noise on the segment means: enough to tell the rows of E and F apart
-
-
-def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
-    """Weights of adaptive pooling: row j of k averages the positions from floor(j s / k) to ceil((j + 1) s / k) of s.
-
-    Args:
-        sizes: (...,), s; where it is 0 the weights are 0.
-        rows: k.
-        length: positions to have weights for, s or more.
-        dtype: of the weights.
-
-    Returns:
-        (..., k, length).
-    """
-    row, position = torch.arange(rows, device=sizes.device), torch.arange(length, device=sizes.device)
-    start, end = sizes.unsqueeze(-1) * row // rows, (sizes.unsqueeze(-1) * (row + 1) + rows - 1) // rows  # (..., k)
-    own = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
-    return own.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)
-
-
-def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
-    """(B,), or (1,) where nothing is padded: real positions of each row, at least 1."""
-    if padding_mask is None:
-        return torch.full((1,), length, device=device)
-    return (~padding_mask).sum(1).clamp(min=1)
-
-
-def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
-    """E S, so that (E S) X = E (S X), where S stretches the l first rows of X to n by linear interpolation.
-
-    Row p of S X lies at p (l - 1) / (n - 1) of X: both ends stay ends, and S is the identity at l = n. Costs
-    B k n, where the product with X costs B k l d.
-
-    Args:
-        matrix: E, (..., k, n).
-        lengths: (B,), l of each text.
-        length: columns of the result; the largest l, or more.
-
-    Returns:
-        (B, ..., k, length).
-    """
-    n = matrix.size(-1)
-    place = torch.arange(n, device=matrix.device) * (lengths.unsqueeze(1) - 1)  # (B, n), times n - 1
-    before = place // max(1, n - 1)
-    fraction = (place - before * max(1, n - 1)).to(matrix.dtype) / max(1, n - 1)
-    shape = (lengths.size(0), *(1,) * (matrix.dim() - 1), n)
-    sizes = (lengths.size(0), *matrix.shape)
-    stretched = matrix.new_zeros((*sizes[:-1], length))
-    for columns, share in ((before, 1 - fraction), ((before + 1).clamp(max=length - 1), fraction)):
-        stretched = stretched.scatter_add(-1, columns.view(shape).expand(sizes), share.view(shape) * matrix)
-    return stretched
 
 
 class Projection(nn.Module, ABC):
@@ -81,10 +27,10 @@ class Projection(nn.Module, ABC):
     TRAINABLE: ClassVar[bool] = True
     AVERAGES: ClassVar[bool] = False  # whether the weights of a row sum to 1: W E X + b is then E (W X + b)
 
-    @classmethod
     @abstractmethod
-    def build(cls, config: AttentionConfig, layer: int) -> "Projection":
-        """E or F of a layer, as the (validated) options say."""
+    def __init__(self, config: AttentionConfig, layer: int):
+        """E or F of a layer, numbered from 0, as the (validated) options say."""
+        super().__init__()
 
     def reset_parameters(self) -> None:
         """Sets the parameters to their start, at random where they have a random one."""
@@ -111,17 +57,12 @@ class LinearProjection(Projection):
     The multiplier c is a constant. Adam's steps have the size of the learning rate whatever the gradient, so W moves by
     it and the matrix by c times as much. A row of the matrix sums over n positions: without a small c its steps are too
     large where n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n, beside those of a
-    matrix of fan-in d). c is kept in checkpoints; those of before, and of fairseq's example, have c = 1.
+    matrix of fan-in d). c is kept in checkpoints; those of fairseq's example have c = 1.
 
-    Args:
-        max_positions: n, the longest sequence.
-        projected_length: k, from 1 to n.
-        num_heads: h for one matrix per head, None for one that all heads share.
-        initialisation: how c W starts. ``segment-mean``: ``adaptive_pooling`` plus noise. ``normal``: normal
-            with standard deviation 0.02, as the authors' code trains. ``johnson-lindenstrauss``: normal with variance
-            1 / k, as in the proof of the paper's theorem 2.
-        multiplier: c.
-        adaptive: whether a text of any length is stretched to n positions, by linear interpolation.
+    ``projection_init`` says how c W starts. ``segment-mean``: ``adaptive_pooling`` plus noise. ``normal``: normal with
+    standard deviation 0.02, as the authors' code trains. ``johnson-lindenstrauss``: normal with variance 1 / k, as in
+    the proof of the paper's theorem 2. With ``adaptive_length`` a text of any length is stretched to n positions, by
+    linear interpolation.
     """
 
     multiplier: Tensor
@@ -129,24 +70,15 @@ class LinearProjection(Projection):
     SHARINGS = ("headwise", "none", "key-value", "layerwise")
     INITIALISATIONS: ClassVar[tuple[str, ...]] = ("segment-mean", "normal", "johnson-lindenstrauss")
 
-    def __init__(
-        self,
-        max_positions: int,
-        projected_length: int,
-        num_heads: int | None,
-        initialisation: str | None,
-        multiplier: float = 1.0,
-        adaptive: bool = False,
-    ):
-        super().__init__()
-        self.adaptive = adaptive
-        if initialisation not in LinearProjection.INITIALISATIONS:
-            choices = ", ".join(LinearProjection.INITIALISATIONS)
-            raise UserError(f"initialisation={initialisation} is not known; choose from {choices}")
-        self.initialisation = initialisation
-        shape = (projected_length, max_positions) if num_heads is None else (num_heads, projected_length, max_positions)
+    def __init__(self, config: AttentionConfig, layer: int):
+        super().__init__(config, layer)
+        self.adaptive = config.adaptive_length
+        self.initialisation = config.projection_init
+        per_head = (config.encoder_attention_heads,) if config.sharing == "none" else ()
+        multiplier = config.projection_multiplier or self.default_multiplier(config)
         self.register_buffer("multiplier", torch.tensor(multiplier))
-        self.weight = nn.Parameter(torch.empty(shape), requires_grad=self.TRAINABLE)
+        matrix = torch.empty(*per_head, config.projected_length[layer], config.max_positions)
+        self.weight = nn.Parameter(matrix, requires_grad=self.TRAINABLE)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -160,15 +92,8 @@ class LinearProjection(Projection):
             self.weight.mul_(0.02 if self.initialisation == "normal" else k**-0.5)
         self.weight.div_(self.multiplier)
 
-    @classmethod
-    def build(cls, config: AttentionConfig, layer: int) -> Projection:
-        heads = config.encoder_attention_heads if config.sharing == "none" else None
-        multiplier = config.projection_multiplier or cls.default_multiplier(config)
-        sizes = (config.max_positions, config.projected_length[layer], heads)
-        return cls(*sizes, config.projection_init, multiplier, config.adaptive_length)
-
-    @classmethod
-    def default_multiplier(cls, config: AttentionConfig) -> float:
+    @staticmethod
+    def default_multiplier(config: AttentionConfig) -> float:
         """c = min(1, d / (4 n)): fan-in d beside fan-in n, and a quarter of it (measured in docs/quality.md)."""
         return min(1.0, config.encoder_embed_dim / (4 * config.max_positions))
 
@@ -204,6 +129,6 @@ class RandomProjection(LinearProjection):
     INITIALISATIONS = ("johnson-lindenstrauss", "normal")
     TRAINABLE = False
 
-    @classmethod
-    def default_multiplier(cls, config: AttentionConfig) -> float:
+    @staticmethod
+    def default_multiplier(config: AttentionConfig) -> float:
         return 1.0  # nothing moves it

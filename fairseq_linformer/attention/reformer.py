@@ -21,16 +21,17 @@ l, by the first columns of its rotations, so its chunks are the same however lon
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check
-from .base import Attention, AttentionConfig, Options, option, register_attention
+from .base import Attention
 from .blocks import into_blocks, leading
 from .dropout import dropout
+from .options import AttentionConfig, Options, option
+from .registry import register_attention
 
 ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
 
@@ -39,20 +40,21 @@ ITSELF = -1e5  # the score of a position with itself: next to nothing, unless th
 class ReformerOptions(Options):
     """Chunks and rounds, m and r."""
 
-    chunk_length: int = option(64, "m, positions in a chunk, twice the mean size of a bucket; three chunks are seen")
-    hashes: int = option(
-        4, "rounds of hashing: each costs as much as the first, and finds more of what is alike", largest=128
+    reformer_chunk_length: int = option(
+        64, "m, positions in a chunk, twice the mean size of a bucket; three chunks are seen", smallest=1
+    )
+    reformer_hashes: int = option(
+        4,
+        "rounds of hashing: each costs as much as the first, and finds more of what is alike",
+        smallest=1,
+        largest=128,
     )
 
-    SMALL: ClassVar[tuple[dict[str, Any], ...]] = (
-        {"chunk_length": 2, "hashes": 2},
-        {"chunk_length": 3, "hashes": 1},
-        {"chunk_length": 4, "hashes": 3},
+    SMALL: ClassVar = (
+        {"reformer_chunk_length": 2, "reformer_hashes": 2},
+        {"reformer_chunk_length": 3, "reformer_hashes": 1},
+        {"reformer_chunk_length": 4, "reformer_hashes": 3},
     )
-
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        check(prefix + "chunk_length", self.chunk_length, self.chunk_length >= 1, "at least 1")
-        check(prefix + "hashes", self.hashes, self.hashes >= 1, "at least 1")
 
 
 @register_attention("reformer", ReformerOptions)
@@ -61,30 +63,20 @@ class ReformerAttention(Attention):
 
     There is no projection of keys: ``k_proj`` is ``q_proj``, and no parameter of its own. The rotations are drawn once
     and kept in checkpoints: ``rotations`` (h, r, f, d_h, c).
-
-    Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
-        max_positions: the longest sequence, for the size of the rotations.
-        chunk_length, hashes: as in ``ReformerOptions``.
     """
 
     INPUT_MAPS = ("v_proj", "q_proj")
 
     rotations: Tensor
 
-    def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float, max_positions: int, chunk_length: int, hashes: int
-    ):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.chunk_length = chunk_length
-        self.hashes = hashes
-        self.functions = 1 if max_positions <= chunk_length**2 else 2
-        columns = int(self._columns(torch.tensor(max_positions, device="cpu")))
-        self.register_buffer("rotations", torch.randn(num_heads, hashes, self.functions, self.head_dim, columns))
-
-    @classmethod
-    def arguments(cls, config: AttentionConfig, options: ReformerOptions, layer: int) -> dict[str, Any]:
-        return {**super().arguments(config, options, layer), "max_positions": config.max_positions}
+    def __init__(self, config: AttentionConfig, options: ReformerOptions, layer: int):
+        super().__init__(config, options, layer)
+        self.chunk_length = options.reformer_chunk_length
+        self.hashes = options.reformer_hashes
+        self.functions = 1 if config.max_positions <= self.chunk_length**2 else 2
+        columns = int(self._columns(torch.tensor(config.max_positions, device="cpu")))
+        shape = (self.num_heads, self.hashes, self.functions, self.head_dim, columns)
+        self.register_buffer("rotations", torch.randn(shape))
 
     @property
     def k_proj(self) -> nn.Linear:  # type: ignore[override]

@@ -19,59 +19,54 @@ the last.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import AttentionConfig, Options, option, register_attention
 from .linear import RandomKernelAttention
+from .options import AttentionConfig, Options, option
+from .registry import register_attention
 
 
 @dataclass
 class RandomFeatureOptions(Options):
-    features: int = option(
-        64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual", largest=65_536
+    """Options of ``rfa``."""
+
+    rfa_features: int = option(
+        64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual", smallest=1, largest=65_536
     )
-    temperature: float = option(1.0, "t: queries and keys of length 1 have the scores q . k / t^2, before training")
-    redraw_interval: int = option(1, "draw the random vectors anew after this many updates; 0 for never")
+    rfa_temperature: float = option(1.0, "t: queries and keys of length 1 have the scores q . k / t^2, before training")
+    rfa_redraw_interval: int = option(
+        1, "draw the random vectors anew after this many updates; 0 for never", smallest=0
+    )
 
-    SMALL = ({"features": 16}, {"features": 5, "temperature": 0.7})
+    SMALL: ClassVar = ({"rfa_features": 16}, {"rfa_features": 5, "rfa_temperature": 0.7})
 
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        check(prefix + "features", self.features, self.features >= 1, "at least 1")
-        check(prefix + "temperature", self.temperature, 0 < self.temperature < float("inf"), "above 0, and finite")
-        check(prefix + "redraw_interval", self.redraw_interval, self.redraw_interval >= 0, "0 (never) or more")
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        temperature = self.rfa_temperature
+        check("rfa_temperature", temperature, 0 < temperature < float("inf"), "above 0, and finite")
 
 
 @register_attention("rfa", RandomFeatureOptions)
 class RandomFeatureAttention(RandomKernelAttention):
-    """Softmax attention of queries and keys of length 1 by random Fourier features, other ones for each head.
-
-    Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
-        features, temperature, redraw_interval: as in ``RandomFeatureOptions``.
-    """
+    """Softmax attention of queries and keys of length 1 by random Fourier features, other ones for each head."""
 
     draws: Tensor  # (h, m, d_h): the g_r
 
-    def __init__(
-        self, embed_dim: int, num_heads: int, dropout: float, features: int, temperature: float, redraw_interval: int
-    ):
-        super().__init__(embed_dim, num_heads, dropout, redraw_interval)
-        self.temperature = temperature
-        self.smallest_denominator = 10 / features
-        self.scale = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))  # s
-        self.register_buffer("draws", torch.empty(num_heads, features, self.head_dim))
+    def __init__(self, config: AttentionConfig, options: RandomFeatureOptions, layer: int):
+        super().__init__(config, options, layer, options.rfa_redraw_interval)
+        self.temperature = options.rfa_temperature
+        self.smallest_denominator = 10 / options.rfa_features
+        self.scale = nn.Parameter(torch.ones(self.num_heads, 1, self.head_dim))  # s
+        self.register_buffer("draws", torch.empty(self.num_heads, options.rfa_features, self.head_dim))
         self.redraw(0)
 
     def draw(self, generator: torch.Generator) -> None:
         self.draws.copy_(torch.randn(self.draws.shape, generator=generator, device="cpu", dtype=torch.float32))
-
-    def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        if f"{name}.draws" in state:  # of a version that drew once, without a seed to draw again
-            state.setdefault(f"{name}.seed", self.seed.clone())
 
     def query_features(self, queries: Tensor) -> Tensor:
         return self._features(queries)

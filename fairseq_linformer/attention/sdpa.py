@@ -1,4 +1,4 @@
-"""Scaled-dot-product attention (sdpa), with dropout on its weights that costs little memory on the CPU too.
+"""Scaled-dot-product attention (sdpa) with dropout on its weights that costs little memory on the CPU.
 
 There PyTorch's fused attention knows no dropout: instead of it several tensors of n x m weights are kept for the
 backward pass. Here attention takes some queries at a time and computes their weights again in the backward pass, as
@@ -12,37 +12,24 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .dropout import draw_mask, is_slow, scale
+from .dropout import draw_mask, scale
 
 WEIGHTS = 2**21  # at a time: fewer or more were slower, at n = 512 and at 4,096
 LEAST_QUERIES = 16  # at a time, however many weights they have
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None, p: float = 0.0) -> Tensor:
-    """softmax(Q K^T / sqrt(d_h)) V, with dropout of probability p on the weights.
-
-    Args:
-        queries: (B, h, n, d_h).
-        keys, values: (B, h, m, d_h).
-        attn_mask: boolean, broadcast to (B, h, n, m), True where a query attends to a key; None for everywhere. The
-            result of a query without any key is finite and otherwise free.
-
-    Returns:
-        (B, h, n, d_h).
-    """
+def attend_with_dropout(queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float) -> Tensor:
+    """``Attention.attend`` on the CPU, with dropout of probability p, above 0, on the weights."""
     if attn_mask is not None:
         attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
-    if p == 0 or not is_slow(queries):
-        return F.scaled_dot_product_attention(queries, keys, values, attn_mask, p)
     return _DropoutAttention.apply(queries, keys, values, attn_mask, p)
 
 
 class _DropoutAttention(torch.autograd.Function):
-    """``attend`` on the CPU. Both passes draw the same masks, from one seed.
+    """Both passes draw the same masks, from one seed.
 
     Scores, weights and sums are at least in float32, under autocast too: bfloat16 rounds a score near 20 by up to 0.06,
     and its weight changes by 6 %. Queries, keys and values may differ in precision; the result has that of the queries.

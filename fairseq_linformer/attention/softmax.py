@@ -6,7 +6,8 @@ Cost per layer: O(B n d^2 + B n^2 d) time; memory O(B n d) where PyTorch has a f
 
 from torch import Tensor
 
-from .base import Attention, register_attention
+from .base import Attention
+from .registry import register_attention
 
 
 @register_attention("softmax")

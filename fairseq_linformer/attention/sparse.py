@@ -19,15 +19,17 @@ Cost per layer: O(B n d^2 + B n m d) time, O(B n (m h + d)) memory, where a posi
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import check
-from .base import Attention, AttentionConfig, Options, option, register_attention
+from .base import Attention
 from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
 from .dropout import dropout
+from .options import AttentionConfig, Options, option
+from .registry import register_attention
 
 PATTERNS = ("fixed", "strided")
 EXPRESSIVITY = 8
@@ -46,26 +48,34 @@ class Part(NamedTuple):
 class SparseOptions(Options):
     """Options of ``sparse``."""
 
-    pattern: str = option("fixed", f"{' or '.join(PATTERNS)}")
-    stride: int = option(0, "l; 0: the root of max_positions, rounded up, but with pattern=fixed at least expressivity")
-    expressivity: int = option(EXPRESSIVITY, "c: with pattern=fixed, how many positions of a block all others see")
+    sparse_pattern: str = option("fixed", f"{' or '.join(PATTERNS)}")
+    sparse_stride: int = option(
+        0, "l; 0: the root of max_positions, rounded up, but with pattern=fixed at least expressivity"
+    )
+    sparse_expressivity: int = option(
+        EXPRESSIVITY, "c: with pattern=fixed, how many positions of a block all others see"
+    )
 
-    SMALL: ClassVar = ({"expressivity": 2}, {"stride": 6, "expressivity": 1}, {"pattern": "strided"})
+    SMALL: ClassVar = (
+        {"sparse_expressivity": 2},
+        {"sparse_stride": 6, "sparse_expressivity": 1},
+        {"sparse_pattern": "strided"},
+    )
 
-    def validate(self, config: AttentionConfig, prefix: str) -> None:
-        check(prefix + "pattern", self.pattern, self.pattern in PATTERNS, f"one of {', '.join(PATTERNS)}")
-        check(prefix + "stride", self.stride, self.stride >= 0, "at least 1, or 0 for about the root of max_positions")
-        name, c = prefix + "expressivity", self.expressivity
-        if self.pattern == "strided":
-            check(name, c, c == EXPRESSIVITY, f"left out with {prefix}pattern=strided")
-        elif self.stride:
-            check(name, c, 1 <= c <= self.stride, f"from 1 to {prefix}stride={self.stride}")
-        check(name, c, c >= 1, "at least 1")
+    def validate(self, config: AttentionConfig) -> None:
+        pattern, stride, c = self.sparse_pattern, self.sparse_stride, self.sparse_expressivity
+        check("sparse_pattern", pattern, pattern in PATTERNS, f"one of {', '.join(PATTERNS)}")
+        check("sparse_stride", stride, stride >= 0, "at least 1, or 0 for about the root of max_positions")
+        if pattern == "strided":
+            check("sparse_expressivity", c, c == EXPRESSIVITY, "left out with sparse_pattern=strided")
+        elif stride:
+            check("sparse_expressivity", c, 1 <= c <= stride, f"from 1 to sparse_stride={stride}")
+        check("sparse_expressivity", c, c >= 1, "at least 1")
 
     def stride_for(self, max_positions: int) -> int:
         """l: the one given, or one near the root of n."""
         root = isqrt(max_positions - 1) + 1
-        return self.stride or (root if self.pattern == "strided" else max(root, self.expressivity))
+        return self.sparse_stride or (root if self.sparse_pattern == "strided" else max(root, self.sparse_expressivity))
 
 
 @register_attention("sparse", SparseOptions)
@@ -74,33 +84,22 @@ class SparseAttention(Attention):
 
     With the sequence written in rows of l positions, A2 of the strided pattern is a position's column, and of the
     fixed pattern c columns, which ones depends on the head. The buffer ``sub_blocks`` (h,) has u of each head.
-
-    Args:
-        embed_dim, num_heads, dropout: as in ``Attention``.
-        pattern: ``fixed`` or ``strided``.
-        stride: l.
-        expressivity: c, of the fixed pattern.
     """
 
     sub_blocks: Tensor
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, pattern: str, stride: int, expressivity: int):
-        super().__init__(embed_dim, num_heads, dropout)
-        self.strided = pattern == "strided"
-        self.stride = stride
-        self.expressivity = expressivity
+    def __init__(self, config: AttentionConfig, options: SparseOptions, layer: int):
+        super().__init__(config, options, layer)
+        self.strided = options.sparse_pattern == "strided"
+        self.stride = options.stride_for(config.max_positions)
+        self.expressivity = options.sparse_expressivity
         if not self.strided:
-            self.register_buffer("sub_blocks", torch.arange(num_heads) % (stride // expressivity))
+            self.register_buffer("sub_blocks", torch.arange(self.num_heads) % (self.stride // self.expressivity))
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        # A version before attended to the last sub-block with every head.
+        # The checkpoint of another attention has none: all heads see the last one.
         if not self.strided and f"{name}.q_proj.weight" in state:
             state.setdefault(f"{name}.sub_blocks", torch.zeros_like(self.sub_blocks))
-
-    @classmethod
-    def arguments(cls, config: AttentionConfig, options: SparseOptions, layer: int) -> dict[str, Any]:
-        stride = options.stride_for(config.max_positions)
-        return {**super().arguments(config, options, layer), "stride": stride}
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)

@@ -19,9 +19,10 @@ from ..attention import get_attention
 from ..checkpoints.origins import Origin, carried_origins
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
 from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, fingerprint
-from ..config import OPTIONS, ResolvedConfig, architecture_options
+from ..config import OPTIONS, ResolvedConfig
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
+from ..hub import architecture_options
 from ..model import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
 from ..system.files import staged_folder

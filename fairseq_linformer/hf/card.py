@@ -10,9 +10,10 @@ from huggingface_hub import ModelCardData
 
 from ..checkpoints.origins import carried_origins
 from ..checkpoints.resuming import updates_of_training
-from ..config import ResolvedConfig, architecture_options
+from ..config import ResolvedConfig
 from ..finetune.results import RESULTS_FILE
 from ..finetune.scored_runs import SCORES_FILE
+from ..hub import architecture_options
 from ..system.markdown import cell, fenced
 from ..training.commands import command_line
 

@@ -1,7 +1,7 @@
 """A checkpoint as a folder that transformers loads, without fairseq."""
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -226,7 +226,7 @@ def _configuration(exported: Exported) -> PretrainedConfig:
             eos_token_id=2,
         )
     mechanism = get_attention(options.attention)
-    known = {*inspect.signature(LinformerRobertaConfig).parameters, *(name for name, _ in mechanism.option_fields())}
+    known = {*inspect.signature(LinformerRobertaConfig).parameters, *(own.name for own in fields(mechanism.Options))}
     known -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
     values = {name: value for name in sorted(known) if (value := getattr(options, name, None)) is not None}
     if record is not None:

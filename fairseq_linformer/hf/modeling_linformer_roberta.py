@@ -20,16 +20,17 @@ from transformers.modeling_outputs import (
 
 from ..architecture import Architecture, per_layer_lists, projection_defaults, validate
 from ..attention import Attention
-from ..attention.dropout import Dropout
 from ..attention.projection import Projection
-from ..layer import (
+from ..encoder import Encoder, EncoderLayer
+from ..parts import (
     ACTIVATIONS,
-    EncoderLayer,
+    ClassificationHead,
     LocalConvolution,
     Positions,
-    build_attentions,
+    check_length,
     may_be_padded,
     misplaced_padding,
+    pick,
 )
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
@@ -72,7 +73,7 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
     base_model_prefix = "linformer_roberta"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["EncoderLayer"]  # noqa: RUF012 (the form that transformers reads)
+    _no_split_modules = ["EncoderLayer", "FirstLayer"]  # noqa: RUF012 (the form that transformers reads)
 
     def init_weights(self) -> None:
         """Draws all weights of a new model."""
@@ -106,21 +107,18 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
             module.begins.fill_(True)
 
 
-class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
+class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
     """Token ids to features: (B, n) to (B, n, d)."""
+
+    post_init: Any  # of transformers, as is the next
+    _gradient_checkpointing_func: Any
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        architecture = resolve(config)
-        size, pad = config.encoder_embed_dim, config.pad_token_id
-        self.embed_tokens = nn.Embedding(config.vocab_size, size, padding_idx=pad)
-        self.embed_positions = nn.Embedding(config.max_positions + pad + 1, size, padding_idx=pad)
-        self.layernorm_embedding = nn.LayerNorm(size) if config.layernorm_embedding else None
-        self.dropout = Dropout(config.dropout)
-        attentions = build_attentions(architecture)
-        self.layers = nn.ModuleList(EncoderLayer(architecture, attention) for attention in attentions)
+        pad = config.pad_token_id
+        sizes = (config.vocab_size, config.max_positions + pad + 1)
+        self.build(resolve(config), *(nn.Embedding(size, config.encoder_embed_dim, padding_idx=pad) for size in sizes))
         register_once(self.layers)
-        self.layer_norm = nn.LayerNorm(size) if config.encoder_normalize_before else None
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -151,45 +149,37 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
             ValueError: the input is none of these, or too long, and on the CPU also where padding stands before a
                 token: looking at values on a GPU would stop the host.
         """
-        everything = self._asked("output_hidden_states", output_hidden_states)
-        hidden, states = self.encode(input_ids, attention_mask, inputs_embeds, everything=everything)
+        everything = self.asked("output_hidden_states", output_hidden_states)
+        hidden, states = self.features(input_ids, attention_mask, inputs_embeds, everything)
         output = BaseModelOutput(last_hidden_state=hidden, hidden_states=states)
-        return output if self._asked("return_dict", return_dict) else output.to_tuple()
+        return output if self.asked("return_dict", return_dict) else output.to_tuple()
 
-    def _asked(self, name: str, given: bool | None) -> bool:
+    def asked(self, name: str, given: bool | None) -> bool:
+        """What an argument says, or the configuration where it is left out."""
         return bool(getattr(self.config, name) if given is None else given)
 
-    def encode(
+    def features(
         self,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         inputs_embeds: Tensor | None,
-        everything: bool = False,
+        everything: bool,
         wanted: Positions | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Features (B, n, d), and with `everything` also the hidden states; without it, of `wanted` positions alone.
-
-        The others are then spared the last feed-forward network.
-        """
-        padding_mask = self._padding_mask(input_ids, attention_mask, inputs_embeds)
-        x = self._embed(input_ids, inputs_embeds, padding_mask)
-        if padding_mask is not None and not may_be_padded(padding_mask):
-            padding_mask = None
-        states = [x]
-        first_values = cast(EncoderLayer, self.layers[0]).own_values(x) if self.config.value_residual else None
-        for layer in self.layers:
-            only = wanted if layer is self.layers[-1] and not everything else None
-            if self.gradient_checkpointing and self.training:
-                x = self._gradient_checkpointing_func(layer.__call__, x, padding_mask, only, first_values)
-            else:
-                x = layer(x, padding_mask, only, first_values)
-            if everything:
-                states.append(x)
-        if self.layer_norm is not None:
-            x = states[-1] = self.layer_norm(x)
+        """Features (B, n, d), or of `wanted` positions (N, d), and with `everything` also the hidden states."""
+        mask = self._padding_mask(input_ids, attention_mask, inputs_embeds)
+        x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
+        if mask is not None and not may_be_padded(mask):
+            mask = None
         if not everything:
-            return x, None
-        return x if wanted is None else x[wanted], tuple(states)
+            return self.encode(x, mask, wanted)[0], None
+        x, states = self.encode(x, mask, keep_states=True)
+        return pick(x, wanted), (*states[:-1], x)
+
+    def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(layer.__call__, *arguments, *first_values.values())
+        return layer(*arguments, **first_values)
 
     def _padding_mask(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
@@ -198,34 +188,21 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel):
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
-        shape, longest = given.shape[:2], self.config.max_positions
-        if shape[1] > longest:
-            raise ValueError(f"a sequence of {shape[1]} tokens is longer than max_positions={longest}")
+        shape = given.shape[:2]
+        check_length(shape[1], self.longest)
         if attention_mask is None:
-            return None if input_ids is None else input_ids.eq(self.config.pad_token_id)
+            return None if input_ids is None else input_ids.eq(self.padding_idx)
         if attention_mask.shape != shape:
             allowed = f"{tuple(shape)}, a number per token"
             raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}, it must be {allowed}")
         padding_mask = attention_mask.eq(0)
-        if padding_mask.device.type == "cpu" and not torch.compiler.is_compiling():
-            row = misplaced_padding(padding_mask)
-            if row is not None:
-                raise ValueError(
-                    f"attention_mask of row {row} has padding before a token, or no token: padding must stand on the "
-                    "right (tokenizer.padding_side='right')"
-                )
+        row = misplaced_padding(padding_mask)
+        if row is not None:
+            raise ValueError(
+                f"attention_mask of row {row} has padding before a token, or no token: padding must stand on the right "
+                "(tokenizer.padding_side='right')"
+            )
         return padding_mask
-
-    def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, padding_mask: Tensor | None) -> Tensor:
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        pad = self.config.pad_token_id
-        positions = torch.arange(pad + 1, pad + 1 + x.size(1), device=x.device).expand(x.shape[:2])
-        if padding_mask is not None:
-            positions = positions.masked_fill(padding_mask, pad)
-        x = x + self.embed_positions(positions)
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        return self.dropout(x)
 
 
 class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
@@ -252,14 +229,14 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         The other arguments and errors are those of ``LinformerRobertaModel``.
         """
         base = self.linformer_roberta
-        everything = base._asked("output_hidden_states", output_hidden_states)
-        features, states = base.encode(input_ids, attention_mask, inputs_embeds, everything, self.wanted)
+        everything = base.asked("output_hidden_states", output_hidden_states)
+        features, states = base.features(input_ids, attention_mask, inputs_embeds, everything, self.wanted)
         logits = self.logits(features)
         loss = None if labels is None else self.loss(logits, labels)
         if input_ids is not None:
             logits = self.returned(logits, input_ids)
         output = self.output_class(loss=loss, logits=logits, hidden_states=states)
-        return output if base._asked("return_dict", return_dict) else output.to_tuple()
+        return output if base.asked("return_dict", return_dict) else output.to_tuple()
 
     def logits(self, features: Tensor) -> Tensor:
         """What the head makes of the features."""
@@ -309,19 +286,11 @@ class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
         self.lm_head.decoder = new_embeddings
 
 
-class ClassificationHead(nn.Module):
-    """Features to the logits of classes: (..., d) to (..., classes)."""
-
-    def __init__(self, config: LinformerRobertaConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim)
-        self.activation_fn = ACTIVATIONS[config.pooler_activation_fn]
-        self.dropout = nn.Dropout(config.pooler_dropout)
-        self.out_proj = nn.Linear(config.encoder_embed_dim, config.num_labels)
-
-    def forward(self, features: Tensor) -> Tensor:
-        hidden = self.activation_fn(self.dense(self.dropout(features)))
-        return self.out_proj(self.dropout(hidden))
+def classification_head(config: LinformerRobertaConfig) -> ClassificationHead:
+    """A new head, of ``config.num_labels`` classes."""
+    size, activation = config.encoder_embed_dim, ACTIVATIONS[config.pooler_activation_fn]
+    dense, dropout = nn.Linear(size, size), nn.Dropout(config.pooler_dropout)
+    return ClassificationHead(dense, activation, dropout, nn.Linear(size, config.num_labels))
 
 
 class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
@@ -337,7 +306,7 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        self.classifier = ClassificationHead(config)
+        self.classifier = classification_head(config)
         self.post_init()
 
     def logits(self, features: Tensor) -> Tensor:
@@ -401,7 +370,7 @@ class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
-        self.classifier = ClassificationHead(config)
+        self.classifier = classification_head(config)
         self.words = WordLabels(config)
         self.post_init()
 

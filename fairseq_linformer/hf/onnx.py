@@ -8,6 +8,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def _described(config: PretrainedConfig) -> str:
     if not isinstance(config, LinformerRobertaConfig):
         return f"model_type={config.model_type}"
     mechanism = get_attention(config.attention)
-    names = ["attention", *(name for name, _ in mechanism.option_fields() if hasattr(config, name))]
+    names = ["attention", *(own.name for own in fields(mechanism.Options) if hasattr(config, own.name))]
     if mechanism.USES_PROJECTION:
         names += ["projection", "sharing", "adaptive_length"]
     return ", ".join(f"{name}={value}" for name in names if (value := getattr(config, name)) not in (None, False))

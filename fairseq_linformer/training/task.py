@@ -23,9 +23,10 @@ from ..checkpoints.files import LAST
 from ..checkpoints.origins import ORIGINS
 from ..checkpoints.reading import read_checkpoint
 from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
-from ..config import LinformerRobertaConfig, architecture_options
+from ..config import LinformerRobertaConfig
 from ..data.epochs import ElasticBatchIterator
 from ..errors import UserError
+from ..hub import architecture_options
 from ..model import LinformerRobertaModel
 from .active_run import ActiveRun
 from .launch_checks import adapt_to_ranks, check_launch

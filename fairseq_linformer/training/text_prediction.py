@@ -26,7 +26,7 @@ from ..data.task_record import KINDS, Task, check_label, label_names, own_task
 from ..data.tokenizer import DICTIONARY_FILE
 from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check
-from ..model import TokenClassificationHead
+from ..parts import ClassificationHead
 from ..system.files import check_data_path
 from .run_length import plan
 from .task import TrainingTask, check_file, length_of_model, save_interval, whole_config
@@ -100,8 +100,9 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         model = super().build_model(cfg, from_checkpoint)
         freeze_lm_head(model)
         if self.record.kind == "token-label":
-            name = self.cfg.classification_head_name
-            model.classification_heads[name] = TokenClassificationHead(model.classification_heads[name])
+            heads, name = model.classification_heads, self.cfg.classification_head_name
+            parts = (heads[name].dense, heads[name].activation_fn, heads[name].dropout, heads[name].out_proj)
+            heads[name] = ClassificationHead(*parts)  # of every token
         return model
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:

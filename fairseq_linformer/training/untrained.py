@@ -14,7 +14,7 @@ from ..checkpoints.origins import ORIGINS, Origin
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.vocabulary import MASK, fingerprint
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
-from ..model import LinformerRobertaEncoder, LinformerRobertaModel
+from ..model import LinformerRobertaModel
 from ..resolve import resolve_config
 from .masked_lm import DynamicMaskedLMConfig
 
@@ -42,7 +42,7 @@ def untrained_model(options: Mapping[str, Any], dictionary: Dictionary) -> Linfo
         UserError: an option cannot work.
     """
     config = resolve_config(OmegaConf.create(dict(options)), None)
-    return LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
+    return LinformerRobertaModel.of_config(config, dictionary)
 
 
 def save_untrained(

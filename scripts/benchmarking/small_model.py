@@ -13,8 +13,8 @@ from yaml import YAMLError
 from fairseq_linformer.attention import Attention
 from fairseq_linformer.config import ARCHITECTURES, ResolvedConfig
 from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.layer import LocalConvolution
 from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
+from fairseq_linformer.parts import LocalConvolution
 from fairseq_linformer.resolve import resolve_config
 
 TEST_SEED = 2**32 - 1  # above all seeds of trainings; PyTorch takes a seed modulo 2^32

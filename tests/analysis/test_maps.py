@@ -17,13 +17,19 @@ VARIANTS = [
         for projection in ("mean-pool", "attention-pool", "split-pool")
     ),
     {"name": "linformer", "projection": "attention-pool", "sharing": "headwise"},
-    {"name": "linformer", "window": 4},
-    {"name": "linformer", "window": 1, "projection": "split-pool", "sharing": "key-value"},
-    {"name": "linformer", "window": 100, "sharing": "none"},
-    {"name": "linformer", "class_token": True},
-    {"name": "linformer", "window": 4, "class_token": True},
+    {"name": "linformer", "linformer_window": 4},
+    {"name": "linformer", "linformer_window": 1, "projection": "split-pool", "sharing": "key-value"},
+    {"name": "linformer", "linformer_window": 100, "sharing": "none"},
+    {"name": "linformer", "linformer_class_token": True},
+    {"name": "linformer", "linformer_window": 4, "linformer_class_token": True},
     {"name": "linformer", "adaptive": True},
-    {"name": "linformer", "adaptive": True, "projection": "attention-pool", "sharing": "key-value", "window": 3},
+    {
+        "name": "linformer",
+        "adaptive": True,
+        "projection": "attention-pool",
+        "sharing": "key-value",
+        "linformer_window": 3,
+    },
     {"name": "revisited-linformer", "sharing": "none"},
     {"name": "revisited-linformer", "projection": "mean-pool", "sharing": "key-value"},
 ]
@@ -59,7 +65,7 @@ def test_the_matrix_of_a_projection_is_what_it_does(projection):
 
 
 def test_near_and_far_weights_are_one_softmax():
-    attention = build("linformer", window=4)[0].double().eval()
+    attention = build("linformer", linformer_window=4)[0].double().eval()
     weights = projected_weights(attention, torch.randn(1, N, D, dtype=torch.double))
     near, positions = weights.near
     torch.testing.assert_close(weights.rows.sum(-1) + near.sum(-1), torch.ones(3, N, dtype=torch.double))
@@ -86,5 +92,5 @@ def test_softmax_maps_are_those_of_full_attention_with_the_same_weights():
 )
 def test_what_has_no_map_is_refused_by_name(name, options, message):
     with pytest.raises(UserError, match=message):
-        check_has_map(name, configured(name, **options))
-    check_has_map("softmax", configured("softmax", projection="max-pool"))  # an option that it does not read
+        check_has_map(name, configured(**options))
+    check_has_map("softmax", configured(projection="max-pool"))  # an option that it does not read

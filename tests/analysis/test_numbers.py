@@ -54,8 +54,8 @@ def layer():
 
 OWN_PARTS = [
     {"sharing": "none"},
-    {"window": 4, "class_token": True},
-    {"projection": "split-pool", "sharing": "key-value", "window": 4},
+    {"linformer_window": 4, "linformer_class_token": True},
+    {"projection": "split-pool", "sharing": "key-value", "linformer_window": 4},
 ]
 
 
@@ -223,8 +223,8 @@ def test_the_cumulative_values_are_those_of_the_naive_map():
     model = small(attention="softmax", max_positions=64).eval()
     encoder, row = model.encoder.sentence_encoder, tokens(1)
     with torch.no_grad():
-        states = encoder(row, return_all_hiddens=True)["encoder_states"]
-        attention, x = encoder.layers[1].self_attn, states[1].transpose(0, 1)
+        _, states = encoder(row, keep_states=True)
+        attention, x = encoder.layers[1].self_attn, states[1]
         query, key = (attention.split_heads(linear(x))[0, 2] for linear in (attention.q_proj, attention.k_proj))
         values = torch.linalg.svdvals((query @ key.T / attention.head_dim**0.5).softmax(-1))
     found = measure(encoder, row, None)

@@ -155,7 +155,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in ATTENTIONS), ("linformer", {"window": 64})], ids=str
+    ("name", "options"), [*((name, {}) for name in ATTENTIONS), ("linformer", {"linformer_window": 64})], ids=str
 )
 def test_memory_grows_with_n_and_not_with_its_square(name, options):
     """Forward and backward, from n = 1k to 8k, with each mechanism's default options: at most as n sqrt n."""
@@ -338,7 +338,7 @@ def test_gradcheck(projection, sharing):
 
 def test_the_window_may_differ_per_layer():
     """And has no parameters: a checkpoint without one loads."""
-    without, with_windows = (build("linformer", sharing="none", window=window) for window in (0, [0, 4]))
+    without, with_windows = (build("linformer", sharing="none", linformer_window=window) for window in (0, [0, 4]))
     assert [layer.window for layer in with_windows] == [0, 4]
     x = torch.randn(2, N, D)
     for one, other, alike in zip(without, with_windows, (True, False), strict=True):

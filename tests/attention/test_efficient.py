@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from fairseq_linformer.attention.efficient import EfficientAttention
+from tests.helpers.layers import new
 
 
 def test_a_single_position_reads_its_own_value():
     """Both softmaxes sum to 1: with one position, whatever queries and keys are, the value itself comes out."""
-    attention = EfficientAttention(12, 3, 0.0)
+    attention = new("efficient")
     x = torch.randn(2, 1, 12)
     torch.testing.assert_close(attention(x), attention.out_proj(attention.v_proj(x)))
 
 
 def test_equal_values_come_out_unchanged():
-    attention = EfficientAttention(12, 3, 0.0)
+    attention = new("efficient")
     torch.nn.init.zeros_(attention.v_proj.weight)
     x = torch.randn(2, 9, 12)
     torch.testing.assert_close(attention(x), attention.out_proj(attention.v_proj(x)))
@@ -23,7 +23,7 @@ def test_equal_values_come_out_unchanged():
 def test_dropout_keeps_the_mean():
     """Dropped weights over positions are made up for by the others, so the mean over draws is the undropped output."""
     torch.manual_seed(0)
-    attention = EfficientAttention(12, 3, 0.5)
+    attention = new("efficient", dropout=0.5)
     rows = torch.randn(1, 5, 12).expand(20000, 5, 12)
     mean = attention(rows).mean(0)
     torch.testing.assert_close(mean, attention.eval()(rows[:1])[0], atol=0.01, rtol=0)
@@ -32,7 +32,7 @@ def test_dropout_keeps_the_mean():
 def test_equals_performer_pytorch():
     """Its FastAttention without projection is this mechanism; there the weights are divided by their sum, 1, again."""
     peer = pytest.importorskip("performer_pytorch").FastAttention(dim_heads=4, nb_features=4, no_projection=True)
-    attention = EfficientAttention(12, 3, 0.0)
+    attention = new("efficient")
     x = 3 * torch.randn(2, 9, 12)
     linears = (attention.q_proj, attention.k_proj, attention.v_proj)
     expected = peer(*(attention.split_heads(linear(x)) for linear in linears))

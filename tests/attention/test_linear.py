@@ -4,20 +4,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_linformer.attention.linear import LinearAttention
-from fairseq_linformer.attention.performer import PerformerAttention
-from fairseq_linformer.attention.rfa import RandomFeatureAttention
+from tests.helpers.layers import new
 
 
-def built(kind, **options):
+def built(name, **options):
     torch.manual_seed(0)
-    return kind(12, 3, 0.0, **options)
+    return new(name, **options)
 
 
 KERNELS = [
-    pytest.param(lambda: built(LinearAttention), id="linear"),
-    pytest.param(lambda: built(PerformerAttention, features=32, redraw_interval=0), id="performer"),
-    pytest.param(lambda: built(RandomFeatureAttention, features=256, temperature=1.0, redraw_interval=0), id="rfa"),
+    pytest.param(lambda: built("linear"), id="linear"),
+    pytest.param(lambda: built("performer", performer_features=32, performer_redraw_interval=0), id="performer"),
+    pytest.param(lambda: built("rfa", rfa_features=256, rfa_redraw_interval=0), id="rfa"),
 ]
 
 
@@ -58,7 +56,7 @@ def test_a_row_of_padding_alone_is_finite(make):
 
 def test_keys_that_all_features_ignore_leave_finite_output_and_gradients():
     """elu(-100) + 1 is 0 in float32, and so is every weight."""
-    attention = built(LinearAttention)
+    attention = built("linear")
     torch.nn.init.constant_(attention.k_proj.bias, -100.0)
     x = torch.randn(1, 5, 12, requires_grad=True)
     attention(x).sum().backward()
@@ -68,7 +66,7 @@ def test_keys_that_all_features_ignore_leave_finite_output_and_gradients():
 def test_equals_performer_pytorch():
     """Its linear_attention takes the features; the map is the paper's."""
     peer = pytest.importorskip("performer_pytorch.performer_pytorch")
-    attention = built(LinearAttention)
+    attention = built("linear")
     x = 3 * torch.randn(2, 9, 12)
     linears = (attention.q_proj, attention.k_proj, attention.v_proj)
     queries, keys, values = (attention.split_heads(linear(x)) for linear in linears)

@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from omegaconf import OmegaConf
 
-from fairseq_linformer.attention.long_short import LongShortAttention
 from fairseq_linformer.resolve import resolve_config
+from tests.helpers.layers import new
 from tests.helpers.models import small
 from tests.reference.long_short import reference
 
@@ -17,7 +16,8 @@ N, D, HEADS = 15, 12, 3
 
 def build(window, rank=2, class_token=False, conv_width=0):
     torch.manual_seed(0)
-    return LongShortAttention(D, HEADS, 0.0, window, rank, class_token, conv_width)
+    options = {"long_short_class_token": class_token, "long_short_conv_width": conv_width}
+    return new("long-short", d=D, heads=HEADS, long_short_window=window, long_short_rank=rank, **options)
 
 
 def hide_summaries(attention):
@@ -122,14 +122,3 @@ def test_its_options_are_flags():
     args = options.parse_args_and_arch(options.get_training_parser(), words)
     config = resolve_config(convert_namespace_to_omegaconf(args).model, 64)
     assert (config.long_short_class_token, config.long_short_conv_width) == (True, 9)
-
-
-def test_a_convolution_of_even_width_is_refused():
-    with pytest.raises(ValueError, match=r"long_short_conv_width=4 is not allowed: it must be 0 \(none\) or an odd"):
-        resolve_config(OmegaConf.create({"attention": "long-short", "long_short_conv_width": 4}), 64)
-
-
-@pytest.mark.parametrize("name", ["window", "rank"])
-def test_options_that_cannot_work_are_refused(name):
-    with pytest.raises(ValueError, match=f"long_short_{name}=0 is not allowed: it must be at least 1"):
-        resolve_config(OmegaConf.create({"attention": "long-short", f"long_short_{name}": 0}), 64)

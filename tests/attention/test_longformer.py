@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from fairseq_linformer.attention.longformer import LongformerAttention
 from fairseq_linformer.model import LinformerRobertaModel
 from fairseq_linformer.resolve import resolve_config
-from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, configured
+from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, new
 from tests.helpers.models import SIZES, Task, small, tokens
 
 
@@ -23,7 +23,7 @@ def with_weights_of(attention, other):
 @pytest.mark.parametrize("length", [1, 4, N])
 @pytest.mark.parametrize("window", [2 * (N - 1), 512])
 def test_a_window_over_everything_is_softmax_attention(length, window):
-    longformer = build("longformer", window=window, global_tokens=0)[0]
+    longformer = build("longformer", longformer_window=window, longformer_global_tokens=0)[0]
     softmax = with_weights_of(build("softmax")[0], longformer)
     x = torch.randn(3, length, D, dtype=torch.float64)
     torch.testing.assert_close(longformer.double()(x), softmax.double()(x), atol=1e-12, rtol=0)
@@ -31,7 +31,7 @@ def test_a_window_over_everything_is_softmax_attention(length, window):
 
 @pytest.mark.parametrize("global_tokens", [1, 6, N])
 def test_global_tokens_are_softmax_attention_with_their_own_projections(global_tokens):
-    longformer = build("longformer", window=2, global_tokens=global_tokens)[0]
+    longformer = build("longformer", longformer_window=2, longformer_global_tokens=global_tokens)[0]
     softmax = with_weights_of(build("softmax")[0], longformer)
     x = torch.randn(3, N, D)
     assert not torch.allclose(longformer(x)[:, :global_tokens], softmax(x)[:, :global_tokens], atol=1e-2)
@@ -49,7 +49,7 @@ def influences(attention, position):
 
 
 def test_a_position_sees_half_a_window_on_each_side_and_the_global_tokens():
-    attention = build("longformer", window=4, global_tokens=2)[0]
+    attention = build("longformer", longformer_window=4, longformer_global_tokens=2)[0]
     assert influences(attention, 9) == [0, 1, 7, 8, 9, 10, 11]
     assert influences(attention, 3) == [0, 1, 2, 3, 4, 5]
     assert influences(attention, N - 1) == [0, 1, N - 3, N - 2, N - 1]
@@ -57,7 +57,7 @@ def test_a_position_sees_half_a_window_on_each_side_and_the_global_tokens():
 
 
 def test_without_global_tokens_there_are_no_global_projections():
-    without = build("longformer", global_tokens=0)[0]
+    without = build("longformer", longformer_global_tokens=0)[0]
     assert not [name for name, _ in without.named_parameters() if "global" in name], "parameters without a gradient"
 
 
@@ -70,7 +70,7 @@ def assert_global_projections_are_the_local_ones(attention):
 
 def test_global_projections_start_as_copies_of_the_local_ones():
     """Alone and in a model, where RoBERTa draws all linear maps anew once they are built."""
-    assert_global_projections_are_the_local_ones(LongformerAttention(D, 3, 0.0, 4, 1))
+    assert_global_projections_are_the_local_ones(new("longformer", longformer_window=4))
     for layer in small(attention="longformer").encoder.sentence_encoder.layers:
         assert_global_projections_are_the_local_ones(layer.self_attn)
 
@@ -148,36 +148,7 @@ def test_pruning_keeps_each_layers_window():
 
 
 def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
-    assert_finite_with_nothing_real_in_reach(build("longformer", window=2, global_tokens=0)[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window": 0}, "longformer_window=0 is not allowed: it must be even and at least 2"),
-        ({"window": 5}, "longformer_window=5 is not allowed: it must be even and at least 2"),
-        ({"window": "4,7"}, "longformer_window=7 is not allowed: it must be even and at least 2"),
-        ({"window": "4..0"}, "longformer_window=0 is not allowed: it must be even and at least 2"),
-        (
-            {"window": "4..7"},
-            "longformer_window=4..7 is not allowed: it must be FIRST..LAST where both are multiples of 2",
-        ),
-        (
-            {"window": [4, 6, 8]},
-            r"longformer_window=\[4, 6, 8\] is not allowed: it must be one number or 2, one per layer",
-        ),
-        (
-            {"window": "wide"},
-            r"longformer_window=wide is not allowed: it must be a number, one per layer .* or FIRST..LAST",
-        ),
-        ({"global_tokens": -1}, "longformer_global_tokens=-1 is not allowed: it must be from 0 to max_positions=15"),
-        ({"global_tokens": 16}, "longformer_global_tokens=16 is not allowed: it must be from 0 to max_positions=15"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options, message):
-    config = configured("longformer", **options)
-    with pytest.raises(ValueError, match=message):
-        LongformerAttention.read_options(config).validate(config, "longformer_")
+    assert_finite_with_nothing_real_in_reach(build("longformer", longformer_window=2, longformer_global_tokens=0)[0])
 
 
 @pytest.mark.parametrize("global_tokens", [0, 1, 3])
@@ -186,7 +157,9 @@ def test_agrees_with_hugging_face(monkeypatch, global_tokens):
     monkeypatch.setitem(sys.modules, "torchaudio", None)  # they import it, if they find it, for other models
     theirs = pytest.importorskip("transformers.models.longformer.modeling_longformer")
     window, length, real = 6, 24, 17
-    attention = build("longformer", window=window, global_tokens=global_tokens, n=length)[0].eval()
+    attention = build("longformer", longformer_window=window, longformer_global_tokens=global_tokens, n=length)[
+        0
+    ].eval()
     config = theirs.LongformerConfig(
         hidden_size=D, num_attention_heads=3, attention_window=[window], attention_probs_dropout_prob=0.0
     )

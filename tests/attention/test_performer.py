@@ -7,19 +7,20 @@ import pytest
 import torch
 from fairseq.models import BaseFairseqModel
 
-from fairseq_linformer.attention.performer import PerformerAttention, PerformerOptions, orthogonal_features
-from fairseq_linformer.attention.softmax import SoftmaxAttention
+from fairseq_linformer.attention.performer import orthogonal_features
+from tests.helpers.layers import new
 
 
 def built(features=32, redraw_interval=10, dim=12, heads=3, seed=0):
     torch.manual_seed(seed)
-    return PerformerAttention(dim, heads, 0.0, features, redraw_interval)
+    options = {"performer_features": features, "performer_redraw_interval": redraw_interval}
+    return new("performer", d=dim, heads=heads, **options)
 
 
 @pytest.mark.slow
 def test_converges_to_softmax_attention():
     """The error falls as one over the root of the number of features: to about half with four times as many."""
-    softmax = SoftmaxAttention(64, 4, 0.0)
+    softmax = new("softmax", d=64, heads=4)
     torch.manual_seed(0)
     for linear in (softmax.q_proj, softmax.k_proj, softmax.v_proj):
         torch.nn.init.normal_(linear.weight, std=0.05)
@@ -89,7 +90,7 @@ def test_fine_tuning_starts_with_the_features_of_the_checkpoint():
 
 def test_layers_and_seeds_differ():
     torch.manual_seed(0)
-    first, second = (PerformerAttention(12, 3, 0.0, 8, 10) for _ in range(2))
+    first, second = (new("performer", performer_features=8, performer_redraw_interval=10) for _ in range(2))
     assert not torch.equal(first.projection, second.projection)
     assert not torch.equal(first.projection, built(8, seed=1).projection)
     assert torch.equal(first.projection, built(8, seed=0).projection)
@@ -137,15 +138,3 @@ def test_equals_performer_pytorch():
     linears = (attention.q_proj, attention.k_proj, attention.v_proj)
     expected = peer(*(attention.split_heads(linear(x)) for linear in linears))
     torch.testing.assert_close(attention(x), attention.out_proj(expected.transpose(1, 2).flatten(2)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": 0}, "performer_features=0 is not allowed: it must be at least 1"),
-        ({"redraw_interval": -1}, r"performer_redraw_interval=-1 is not allowed: it must be 0 \(never\) or more"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        PerformerOptions(**options).validate(None, "performer_")

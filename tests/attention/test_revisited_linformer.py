@@ -6,25 +6,21 @@ from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_linformer.attention.efficient import EfficientAttention
-from fairseq_linformer.attention.linformer import LinformerAttention
-from fairseq_linformer.attention.projection import LinearProjection
-from fairseq_linformer.attention.revisited_linformer import RevisitedLinformerAttention
 from fairseq_linformer.resolve import resolve_config
+from tests.helpers.layers import new
 
 D, HEADS = 12, 3
 
 
-def build(kind, n, k, initialisation="normal", d=D, dropout=0.0):
+def build(name, n, k, d=D, dropout=0.0):
     """One matrix for keys and values."""
     torch.manual_seed(0)
-    projection = LinearProjection(n, k, None, initialisation)
-    return kind(d, HEADS, dropout, projection, projection)
+    return new(name, n=n, k=k, d=d, dropout=dropout, heads=HEADS, sharing="key-value", initialisation="normal")
 
 
 def test_with_identity_projection_it_is_efficient_attention_of_scaled_queries_and_keys():
     """k = n and E = F = I: both softmaxes of arXiv 1812.01243, which has no 1 / sqrt(d_h)."""
-    revisited, efficient = build(RevisitedLinformerAttention, n=9, k=9), EfficientAttention(D, HEADS, 0.0)
+    revisited, efficient = build("revisited-linformer", n=9, k=9), new("efficient", d=D, heads=HEADS)
     weights = {name: value for name, value in revisited.state_dict().items() if "projection" not in name}
     scale = (D // HEADS) ** -0.5
     efficient.load_state_dict({n: scale * v if n[0] in "qk" else v for n, v in weights.items()})
@@ -35,9 +31,7 @@ def test_with_identity_projection_it_is_efficient_attention_of_scaled_queries_an
 
 
 def test_its_parameters_are_linformers():
-    ours, theirs = (
-        build(kind, n=9, k=4).named_parameters() for kind in (RevisitedLinformerAttention, LinformerAttention)
-    )
+    ours, theirs = (build(name, n=9, k=4).named_parameters() for name in ("revisited-linformer", "linformer"))
     assert [(name, value.shape) for name, value in ours] == [(name, value.shape) for name, value in theirs]
 
 
@@ -47,9 +41,9 @@ def test_costs_what_the_document_says(n, k):
     """Beside the linear maps and E X, n is multiplied by d d_h, and by Linformer's 2 k d no more."""
     d = 48
     shared = n * k * d + 2 * n * d**2 + 2 * k * d**2  # E X, queries and output, keys and values
-    own = {RevisitedLinformerAttention: (n + k) * d * d // HEADS, LinformerAttention: 2 * n * k * d}
-    for kind, multiplications in own.items():
-        attention = build(kind, n, k, d=d)
+    own = {"revisited-linformer": (n + k) * d * d // HEADS, "linformer": 2 * n * k * d}
+    for name, multiplications in own.items():
+        attention = build(name, n, k, d=d)
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it knows no fused CPU kernel
             attention(torch.randn(1, n, d))
         assert counter.get_total_flops() == 2 * (shared + multiplications)
@@ -57,7 +51,7 @@ def test_costs_what_the_document_says(n, k):
 
 def test_dropout_zeroes_whole_weights_of_projected_rows():
     """With values all alike the weights' sum comes out: 1 without dropout, and with it a sum of rows kept or not."""
-    attention = build(RevisitedLinformerAttention, n=9, k=1, dropout=0.5)
+    attention = build("revisited-linformer", n=9, k=1, dropout=0.5)
     torch.nn.init.zeros_(attention.v_proj.weight)
     torch.nn.init.ones_(attention.v_proj.bias)
     torch.nn.init.zeros_(attention.q_proj.weight)  # of a head's features each has the same share

@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_linformer.attention.rfa import RandomFeatureAttention, RandomFeatureOptions
-from tests.helpers.models import small, tokens
+from tests.helpers.layers import new
 
 
 def built(features=32, temperature=1.0, dim=12, heads=3, seed=0, redraw_interval=1):
     torch.manual_seed(seed)
-    return RandomFeatureAttention(dim, heads, 0.0, features, temperature, redraw_interval)
+    options = {"rfa_features": features, "rfa_temperature": temperature, "rfa_redraw_interval": redraw_interval}
+    return new("rfa", d=dim, heads=heads, **options)
 
 
 def softmax_of_unit_vectors(attention, x):
@@ -123,29 +123,3 @@ def test_draws_do_not_depend_on_what_happened_between():
         attention.set_num_updates(5)
         assert torch.equal(attention.draws, straight.draws)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_checkpoint_from_before_draws_were_numbered_gives_what_it_gave():
-    """It has no seed; evaluated, it has its own features, and training goes on with draws of the new model's seed."""
-    options = {"attention": "rfa", "attention_dropout": 0.0}
-    older, newer = small(**options).eval(), small(**options).eval()
-    for layer in older.encoder.sentence_encoder.layers:
-        layer.self_attn.redraw(9)
-    newer.load_state_dict({name: value for name, value in older.state_dict().items() if not name.endswith(".seed")})
-    torch.testing.assert_close(newer(tokens())[0], older(tokens())[0], atol=0, rtol=0)
-    newer.set_num_updates(1)
-    assert not torch.allclose(newer(tokens())[0], older(tokens())[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": 0}, "rfa_features=0 is not allowed: it must be at least 1"),
-        ({"temperature": 0.0}, "rfa_temperature=0.0 is not allowed: it must be above 0, and finite"),
-        ({"temperature": float("inf")}, "rfa_temperature=inf is not allowed: it must be above 0, and finite"),
-        ({"redraw_interval": -1}, r"rfa_redraw_interval=-1 is not allowed: it must be 0 \(never\) or more"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        RandomFeatureOptions(**options).validate(None, "rfa_")

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from fairseq_linformer.attention.sparse import SparseOptions
-from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, configured
+from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build
 from tests.helpers.models import small, tokens
 
 
@@ -12,12 +11,12 @@ from tests.helpers.models import small, tokens
 @pytest.mark.parametrize(
     "options",
     [
-        {"pattern": "strided", "stride": N},
-        {"pattern": "strided", "stride": 100},
-        {"pattern": "strided", "stride": 1},
-        {"pattern": "fixed", "stride": N, "expressivity": 1},
-        {"pattern": "fixed", "stride": 4, "expressivity": 4},
-        {"pattern": "fixed", "stride": 1, "expressivity": 1},
+        {"sparse_pattern": "strided", "sparse_stride": N},
+        {"sparse_pattern": "strided", "sparse_stride": 100},
+        {"sparse_pattern": "strided", "sparse_stride": 1},
+        {"sparse_pattern": "fixed", "sparse_stride": N, "sparse_expressivity": 1},
+        {"sparse_pattern": "fixed", "sparse_stride": 4, "sparse_expressivity": 4},
+        {"sparse_pattern": "fixed", "sparse_stride": 1, "sparse_expressivity": 1},
     ],
     ids=str,
 )
@@ -31,10 +30,16 @@ def test_where_everything_is_seen_it_is_softmax_attention(length, options):
 @pytest.mark.parametrize(
     ("options", "seen"),
     [
-        ({"pattern": "strided", "stride": 4}, [2, 3, 4, 5, 6, 7, 8, 9, 10, 14]),
-        ({"pattern": "fixed", "stride": 4, "expressivity": 1, "heads": 1}, [3, 4, 5, 6, 7, 11]),
-        ({"pattern": "fixed", "stride": 5, "expressivity": 2, "heads": 1}, [3, 4, 5, 6, 7, 8, 9, 13, 14]),
-        ({"pattern": "fixed", "stride": 4, "expressivity": 1, "heads": 3}, [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13, 14]),
+        ({"sparse_pattern": "strided", "sparse_stride": 4}, [2, 3, 4, 5, 6, 7, 8, 9, 10, 14]),
+        ({"sparse_pattern": "fixed", "sparse_stride": 4, "sparse_expressivity": 1, "heads": 1}, [3, 4, 5, 6, 7, 11]),
+        (
+            {"sparse_pattern": "fixed", "sparse_stride": 5, "sparse_expressivity": 2, "heads": 1},
+            [3, 4, 5, 6, 7, 8, 9, 13, 14],
+        ),
+        (
+            {"sparse_pattern": "fixed", "sparse_stride": 4, "sparse_expressivity": 1, "heads": 3},
+            [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13, 14],
+        ),
     ],
     ids=str,
 )
@@ -64,12 +69,11 @@ def test_heads_see_distinct_sub_blocks_of_other_blocks(head, elsewhere):
 
     The sequence of 14 cuts the last sub-block. A position's own block is seen by all heads.
     """
-    attention = only_head(build("sparse", stride=5, expressivity=2, heads=4)[0], head)
+    attention = only_head(build("sparse", sparse_stride=5, sparse_expressivity=2, heads=4)[0], head)
     assert seen_by(attention, 7, length=14) == sorted([5, 6, 7, 8, 9, *elsewhere])
 
 
-def test_a_checkpoint_without_sub_blocks_gives_what_it_gave():
-    """It is of a version in which all heads saw the last sub-block."""
+def test_with_a_checkpoint_of_another_attention_all_heads_see_the_last_sub_block():
     options = {"attention": "sparse", "sparse_stride": 8, "sparse_expressivity": 2}
     older = small(**options).eval()
     for layer in older.encoder.sentence_encoder.layers:
@@ -91,13 +95,13 @@ def test_a_checkpoint_of_fewer_layers_is_still_told_apart():
 @pytest.mark.parametrize(
     ("options", "n", "stride"),
     [
-        ({"pattern": "strided"}, 512, 23),
-        ({"pattern": "strided"}, 4096, 64),
-        ({"pattern": "strided"}, 1, 1),
-        ({"pattern": "fixed"}, 4096, 64),
-        ({"pattern": "fixed"}, 15, 8),
-        ({"pattern": "fixed", "expressivity": 2}, 15, 4),
-        ({"stride": 128, "expressivity": 32}, 12288, 128),
+        ({"sparse_pattern": "strided"}, 512, 23),
+        ({"sparse_pattern": "strided"}, 4096, 64),
+        ({"sparse_pattern": "strided"}, 1, 1),
+        ({"sparse_pattern": "fixed"}, 4096, 64),
+        ({"sparse_pattern": "fixed"}, 15, 8),
+        ({"sparse_pattern": "fixed", "sparse_expressivity": 2}, 15, 4),
+        ({"sparse_stride": 128, "sparse_expressivity": 32}, 12288, 128),
     ],
     ids=str,
 )
@@ -106,23 +110,4 @@ def test_the_stride_is_near_the_root_of_the_longest_sequence(options, n, stride)
 
 
 def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions():
-    assert_finite_with_nothing_real_in_reach(build("sparse", pattern="strided", stride=4)[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pattern": "local"}, "sparse_pattern=local is not allowed: it must be one of fixed, strided"),
-        ({"stride": -1}, "sparse_stride=-1 is not allowed: it must be at least 1, or 0 for about the root"),
-        ({"stride": 4}, "sparse_expressivity=8 is not allowed: it must be from 1 to sparse_stride=4"),
-        ({"expressivity": 0}, "sparse_expressivity=0 is not allowed: it must be at least 1"),
-        (
-            {"pattern": "strided", "expressivity": 4},
-            "sparse_expressivity=4 is not allowed: it must be left out with sparse_pattern=strided",
-        ),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options, message):
-    config = configured("sparse")
-    with pytest.raises(ValueError, match=message):
-        SparseOptions(**options).validate(config, "sparse_")
+    assert_finite_with_nothing_real_in_reach(build("sparse", sparse_pattern="strided", sparse_stride=4)[0])

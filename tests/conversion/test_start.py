@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_linformer.attention.projection import adaptive_pooling
+from fairseq_linformer.attention.adaptive import adaptive_pooling
 from fairseq_linformer.conversion.start import interpolated, start_from, stretched, tiled
 from tests.helpers.models import VOCABULARY, small, tokens
 

@@ -35,7 +35,7 @@ MECHANISMS = [
         "attention": name,
         **({} if kind.HAS_WEIGHTS else {"attention_dropout": 0.0}),
         **({"projected_length": 5} if kind.USES_PROJECTION else {}),
-        **{kind.prefix() + option: value for option, value in options.items()},
+        **options,
     }
     for name, kind in ATTENTIONS.items()
     for options in kind.Options.SMALL

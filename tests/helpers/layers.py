@@ -12,7 +12,6 @@ N, D = 15, 12
 
 
 def configured(
-    name,
     heads=3,
     projection="linear",
     sharing="none",
@@ -41,14 +40,19 @@ def configured(
         projected_length=[k] * layers,
         sharing=sharing,
         freeze_projection=frozen,
-        **{get_attention(name).prefix() + option: value for option, value in own.items()},
+        **own,
     )
+
+
+def new(name, **options):
+    """One layer of a mechanism as it starts, with the random numbers of the moment."""
+    return get_attention(name).build_layers(configured(layers=1, **options))[0]
 
 
 def build(name, seed=0, **options):
     """Layers of a mechanism with weights large enough that attention is far from uniform."""
     torch.manual_seed(seed)
-    attentions = get_attention(name).build_layers(configured(name, **options))
+    attentions = get_attention(name).build_layers(configured(**options))
     for attention in attentions:
         for linear in (getattr(attention, part) for part in (*attention.INPUT_MAPS, "out_proj")):
             torch.nn.init.normal_(linear.weight, std=0.5)

@@ -37,7 +37,7 @@ OTHERWISE = {
 
 def options_of(name):
     mechanism = ATTENTIONS[name]
-    own = {mechanism.prefix() + option: value for option, value in mechanism.Options.SMALL[0].items()}
+    own = mechanism.Options.SMALL[0]
     return {"attention": name, "attention_dropout": 0.1 * mechanism.HAS_WEIGHTS, **own, **OTHERWISE.get(name, {})}
 
 

@@ -12,7 +12,8 @@ from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import get_attention
-from fairseq_linformer.config import LinformerRobertaConfig, architecture_options
+from fairseq_linformer.config import LinformerRobertaConfig
+from fairseq_linformer.hub import architecture_options
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.active_run import ActiveRun
 from fairseq_linformer.training.task import TrainingTask, adopt

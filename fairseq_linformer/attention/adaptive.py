@@ -1,0 +1,62 @@
+"""Rows that follow the length of a text: what adaptive projections and poolings compute with.
+
+A text of l tokens uses the first l columns of a matrix, and fills about k l / n windows. With ``adaptive_length`` it
+fills k, whatever l is: windows divide the text itself, and a matrix works on the text stretched to n positions. At
+l = n both are the same.
+
+Dimensions: B batch, n longest sequence, l length of a text, k projected length.
+"""
+
+import torch
+from torch import Tensor
+
+
+def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
+    """Weights of adaptive pooling: row j of k averages the positions from floor(j s / k) to ceil((j + 1) s / k) of s.
+
+    Args:
+        sizes: (...,), s; where it is 0 the weights are 0.
+        rows: k.
+        length: positions to have weights for, s or more.
+        dtype: of the weights.
+
+    Returns:
+        (..., k, length).
+    """
+    row, position = torch.arange(rows, device=sizes.device), torch.arange(length, device=sizes.device)
+    start, end = sizes.unsqueeze(-1) * row // rows, (sizes.unsqueeze(-1) * (row + 1) + rows - 1) // rows  # (..., k)
+    own = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
+    return own.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)
+
+
+def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
+    """(B,), or (1,) where nothing is padded: real positions of each row, at least 1."""
+    if padding_mask is None:
+        return torch.full((1,), length, device=device)
+    return (~padding_mask).sum(1).clamp(min=1)
+
+
+def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
+    """E S, so that (E S) X = E (S X), where S stretches the l first rows of X to n by linear interpolation.
+
+    Row p of S X lies at p (l - 1) / (n - 1) of X: both ends stay ends, and S is the identity at l = n. Costs
+    B k n, where the product with X costs B k l d.
+
+    Args:
+        matrix: E, (..., k, n).
+        lengths: (B,), l of each text.
+        length: columns of the result; the largest l, or more.
+
+    Returns:
+        (B, ..., k, length).
+    """
+    n = matrix.size(-1)
+    place = torch.arange(n, device=matrix.device) * (lengths.unsqueeze(1) - 1)  # (B, n), times n - 1
+    before = place // max(1, n - 1)
+    fraction = (place - before * max(1, n - 1)).to(matrix.dtype) / max(1, n - 1)
+    shape = (lengths.size(0), *(1,) * (matrix.dim() - 1), n)
+    sizes = (lengths.size(0), *matrix.shape)
+    stretched = matrix.new_zeros((*sizes[:-1], length))
+    for columns, share in ((before, 1 - fraction), ((before + 1).clamp(max=length - 1), fraction)):
+        stretched = stretched.scatter_add(-1, columns.view(shape).expand(sizes), share.view(shape) * matrix)
+    return stretched

@@ -1,0 +1,178 @@
+"""Models from checkpoints: ours, those of fairseq's ``examples/linformer`` and of its RoBERTa."""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_dict
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import overwrite_args_by_name
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.roberta import RobertaHubInterface, RobertaModel
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
+
+from .architecture import PER_LAYER
+from .attention import get_attention
+from .checkpoints.fit import check_fits
+from .checkpoints.reading import data_folder, read_checkpoint
+from .checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
+from .compat import add_multipliers, rename_parameters
+from .config import OPTIONS, ResolvedConfig
+from .errors import UserError
+from .resolve import resolve_config
+
+if TYPE_CHECKING:
+    from .model import LinformerRobertaModel
+
+LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
+
+
+class FromCheckpoints(RobertaModel):
+    """RoBERTa's model, with parameters and options from the checkpoints of others."""
+
+    @classmethod
+    def hub_models(cls) -> dict[str, str]:
+        return {}
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        rename_parameters(state_dict)
+        add_multipliers(state_dict, self)
+        super().upgrade_state_dict_named(state_dict, name)
+
+    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None) -> Any:
+        """Loads the parameters of a checkpoint: ours, of fairseq's ``examples/linformer``, or of its RoBERTa.
+
+        Raises:
+            ValueError: they do not fit this model; the message says what to pass.
+        """
+        self.upgrade_state_dict(state_dict)
+        pruned = bool(getattr(model_cfg, "encoder_layers_to_keep", None))
+        state_dict = prune_state_dict(state_dict, model_cfg)
+        if pruned:  # fairseq has noted in model_cfg, which it saves, that this is done; the sizes are ours to note
+            with open_dict(model_cfg):
+                for name in ("encoder_layers", *PER_LAYER):
+                    model_cfg[name] = getattr(self.args, name)
+            self.upgrade_state_dict(state_dict)  # again, as layers have other numbers now
+        if strict:
+            check_fits(self, state_dict)
+        return super().load_state_dict(state_dict, strict)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "checkpoint_best.pt",
+        data_name_or_path: str | None = None,
+        bpe: str | None = None,
+        **overrides: Any,
+    ) -> RobertaHubInterface:
+        """A checkpoint with fairseq's hub interface: encode, decode, extract_features, fill_mask, predict.
+
+        It may be ours, of fairseq's ``examples/linformer``, or of fairseq's RoBERTa: that is ``attention=softmax``.
+
+        Args:
+            model_name_or_path: folder of the checkpoint.
+            checkpoint_file: its name in that folder.
+            data_name_or_path: folder of dict.txt and of the subword model; by default the checkpoint's own folder
+                where it holds a dict.txt, else the folder that the checkpoint was trained on.
+            bpe: fairseq's name of the subword model; by default what lies in the data's folder.
+            overrides: any option of the model, and of the rest of the checkpoint's configuration.
+
+        Raises:
+            FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
+            ValueError: the checkpoint cannot be read, or an override is unknown or does not fit it.
+        """
+        checkpoint = Path(model_name_or_path, checkpoint_file)
+        state = read_checkpoint(checkpoint)
+        cfg = state["cfg"]
+        cls._adopt(cfg)
+        data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
+        try:
+            _override(cfg, _subword_model(data, bpe), {**LOADED, "data": str(data), **overrides})
+            models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
+        except OmegaConfBaseException as error:
+            said = str(error).partition("\n")[0]
+            raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
+        return RobertaHubInterface(cfg, task, models[0])
+
+    @classmethod
+    def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "LinformerRobertaModel":
+        """The model of a checkpoint, without its classification heads.
+
+        Args:
+            state: as ``read_checkpoint`` gives it.
+            dictionary: of the checkpoint's task, with <mask>.
+
+        Raises:
+            ValueError: it is of another model, or another dictionary.
+        """
+        config = cls.resolve(state["cfg"])
+        model = cls.of_config(config, dictionary)
+        model.load_state_dict(state["model"])
+        return model
+
+    @classmethod
+    def resolve(cls, cfg: Any) -> ResolvedConfig:
+        """The model's complete configuration from that of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
+
+        Raises:
+            ValueError: it is of another model, or of a task that is not known.
+        """
+        cls._adopt(cfg)
+        return resolve_config(cfg.model, cfg.task.get("tokens_per_sample") or cfg.task.get("max_positions"))
+
+    @classmethod
+    def _adopt(cls, cfg: Any) -> None:
+        """Makes the configuration of a RoBERTa's checkpoint one of ours, in place."""
+        registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
+        if not issubclass(registered, RobertaModel):
+            raise UserError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
+        if cfg.task._name not in TASK_REGISTRY:
+            raise UserError(f"the checkpoint is of the task {cfg.task._name}, which fairseq does not know here")
+        if registered is not cls:
+            cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
+
+
+def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[str, Any]) -> None:
+    """Changes a checkpoint's configuration in place.
+
+    Raises:
+        UserError: an override's name is nowhere in it.
+    """
+    with open_dict(cfg):
+        cfg.bpe = None  # fairseq would keep the checkpoint's own and change its options alone
+    overwrite_args_by_name(cfg, subword_model)
+    groups = [vars(group) if isinstance(group, Namespace) else group for group in cfg.values()]
+    known = set(OPTIONS).union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
+    unknown = sorted(overrides.keys() - known)
+    if unknown:
+        raise UserError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
+    overwrite_args_by_name(cfg, overrides)
+    with open_dict(cfg):  # an older checkpoint may lack options that the model has
+        for name in OPTIONS.keys() & overrides.keys():
+            setattr(cfg.model, name, overrides[name])
+
+
+def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:
+    """fairseq's options for the subword model that lies in a data folder, or for the one that is named."""
+    if found := subword_model_options(data, bpe):
+        return found
+    if bpe is None:
+        raise FileNotFoundError(f"{data} holds {NO_SUBWORD_MODEL}: name a bpe")
+    return {"bpe": bpe}
+
+
+def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
+    """The options that say what a model is, not how it is trained (``recipe``): with them it is built again.
+
+    Where the mechanism has no attention weights to drop, ``attention_dropout=0`` is one of them.
+    """
+    values = {name: getattr(config, name) for name, own in OPTIONS.items() if not own.metadata["recipe"]}
+    options = {name: value for name, value in values.items() if value is not None}
+    for name in options.keys() & set(PER_LAYER):
+        numbers = options[name]
+        options[name] = numbers[0] if len(set(numbers)) == 1 else ",".join(map(str, numbers))
+    return options if get_attention(config.attention).HAS_WEIGHTS else {**options, "attention_dropout": 0.0}
