@@ -30,8 +30,8 @@ from benchmarking.report import write_report
 from benchmarking.runner import Benchmark
 from benchmarking.suites import COMPARED, SUITES, Plan
 
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import make_parser, number
 
 LENGTHS = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 QUICK = {"layers": 1, "embed_dim": 256, "heads": 4, "vocab_size": 2000, "tokens": 1024, "rounds": 3, "limit": 5.0}

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from benchmarking.corpus_speed import compare_preparations
 
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.system.processes import available_cores
+from linformer_cli.arguments import make_parser, number
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:

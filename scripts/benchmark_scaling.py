@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from benchmarking.scaling import as_table, measure_scaling
 
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import make_parser, number
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -20,8 +20,8 @@ from benchmarking.mechanisms import compare_mechanisms
 from benchmarking.options import comparison_parser, parse_once_each
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import number
 
 REFERENCE_FIRST = ["softmax", *sorted(set(ATTENTIONS) - {"softmax"})]
 

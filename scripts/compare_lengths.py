@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from benchmarking.lengths import LENGTHS, VARIANTS, LengthComparison, compare_lengths
 from benchmarking.options import add_variants, comparison_parser, own_variants, parse_once_each
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import number
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:

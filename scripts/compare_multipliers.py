@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from benchmarking.multipliers import LENGTHS, MULTIPLIERS, compare_multipliers
 from benchmarking.options import comparison_parser, parse_once_each
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import number
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:

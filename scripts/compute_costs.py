@@ -12,8 +12,8 @@ import argparse
 from benchmarking.costs import LENGTHS, SIZES, as_table, costs
 from tqdm import tqdm
 
-from fairseq_linformer.cli.arguments import make_parser
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import make_parser
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -33,8 +33,8 @@ from benchmarking.options import add_device, add_variants, own_variants, parse_o
 from benchmarking.rows_of_text import Request
 from benchmarking.small_model import TEST_SEED
 
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import make_parser, number
 
 NAMES = list(default_variants(512))
 DEFAULT = [name for name in NAMES if name not in ("none", "nystrom")]

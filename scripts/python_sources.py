@@ -17,9 +17,9 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairseq_linformer.cli.arguments import make_parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.system.files import write_whole
+from linformer_cli.arguments import make_parser
 
 LARGEST = 200_000  # bytes
 VALID_SHARE = 0.05

@@ -25,8 +25,8 @@ from benchmarking.recall import Task, configure
 from benchmarking.recall_comparison import VARIANTS, RecallComparison, compare_recall
 from benchmarking.small_model import TEST_SEED
 
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
+from linformer_cli.arguments import make_parser, number
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,28 +1,18 @@
-"""A model in transformers' format as an ONNX file, with results that were compared with PyTorch's.
+"""What `linformer export --format onnx` does: a file whose results were compared with PyTorch's."""
 
-    python scripts/export_onnx.py hf/books books.onnx
-
-The folder is one of scripts/export_hf.py, or that of a RoBERTa. No code from it runs. The file takes any number of rows
-of any length, padded on the right, and has the names that optimum gives: the inputs input_ids and attention_mask, and
-the output logits, or last_hidden_state of a model without a head. Weights above 1.5 GB stand beside it, in FILE.data.
-
-What is printed at the end is the size of the file, and how long onnxruntime and PyTorch take for one row of the longest
-length, in turns, on as many threads as OMP_NUM_THREADS says (default: as many as the machine has cores).
-"""
-
-import argparse
 import functools
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..conversion.convert import is_of_transformers
 from ..errors import UserError, check
-from .arguments import make_parser
-from .program import program
+from ..hf.exporting import export
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,10 +20,33 @@ if TYPE_CHECKING:
 ROUNDS = 20
 
 
-def export(folder: Path, out: Path) -> None:
-    """Writes the file, and prints its size and the latencies."""
+def export_model(model: Path, out: Path, data: Path | None = None) -> None:
+    """Writes a checkpoint, or a model in a folder of transformers, as a file, and prints its size and the latencies.
+
+    Args:
+        model: the checkpoint, the folder of its run, or one of transformers.
+        out: the file.
+        data: the prepared folder of the checkpoint; by default the one that it was trained on.
+    """
+    if is_of_transformers(model):
+        export_folder(model, out)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        export(model, Path(temporary, "exported"), data)
+        export_folder(Path(temporary, "exported"), out)
+
+
+def export_folder(folder: Path, out: Path) -> None:
+    """The same of a folder of transformers."""
     try:
-        from ..hf.onnx import export_onnx, longest_input, open_session, random_batch, run_model, run_session
+        from ..hf.onnx import (
+            export_onnx,
+            longest_input,
+            open_session,
+            random_batch,
+            run_model,
+            run_session,
+        )
     except ModuleNotFoundError as error:
         packages = "transformers onnx onnxscript onnxruntime"
         raise UserError(f"{error.name} is missing: export to ONNX needs it: pip install {packages}") from error
@@ -83,16 +96,3 @@ def medians(*functions: Callable[[], object]) -> list[float]:
             function()
             own.append(1e3 * (time.perf_counter() - start))
     return [statistics.median(own[2:]) for own in times]  # the first calls prepare what the others use
-
-
-def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="with config.json and model.safetensors")
-    parser.add_argument("out", metavar="FILE", type=Path, help="to write, usually with .onnx at its end")
-    return parser.parse_args(words)
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    options = vars(parse_arguments(words))
-    with program():
-        export(**options)

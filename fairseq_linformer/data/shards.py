@@ -58,5 +58,5 @@ def data_paths(data: str) -> str:
         return data
     if missing := shards.missing():
         named = ", ".join(f"{shard}/{shards.number}" for shard in missing)
-        raise UserError(f"{data} lacks shards, which prepare_corpus.py has not completed: --shard {named}")
+        raise UserError(f"{data} lacks shards, which linformer prepare corpus has not completed: --shard {named}")
     return os.pathsep.join(str(shards.path(shard)) for shard in range(1, shards.number + 1))

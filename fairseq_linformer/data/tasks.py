@@ -1,7 +1,7 @@
 """The tasks of fine-tuning, one record each, which reading, scoring, configuration, results and submission all read.
 
-GLUE's nine, its diagnostic set AX, and IMDB are instances here; an own task is the record that ``prepare_table.py``
-writes into the folder that it prepares, as every preparation does (``Summary``).
+GLUE's nine, its diagnostic set AX, and IMDB are instances here; an own task is the record that ``linformer prepare
+table`` writes into the folder that it prepares, as every preparation does (``Summary``).
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ class Task:
         scale: scores of a regression are written divided by it, and predictions multiplied back: the highest score.
         dev_sets: splits that are scored and choose, and what tables call each beside the task's name.
         test_sets: splits that are scored and choose nothing, in the same way.
-        source: the official files, for ``prepare_glue.py``.
+        source: the official files, for ``linformer prepare glue``.
         leaderboard: the file of GLUE's submission for each test split.
         trained_as: the task whose model predicts this one, where it has no training set.
     """

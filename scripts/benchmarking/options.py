@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.training.launch import job_device
+from linformer_cli.arguments import make_parser, number
 
 from .variants import LEARNING_RATE
 

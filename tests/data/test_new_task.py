@@ -15,7 +15,7 @@ PROGRAM = """
 import sys
 from argparse import Namespace
 from pathlib import Path
-from fairseq_linformer.cli import prepare_glue
+from linformer_cli.command import main
 from fairseq_linformer.finetune.results import Result, Run, Setting, as_table, summarise
 from fairseq_linformer.finetune.runner import find_folder, read_recipe, read_task
 from fairseq_linformer.resolve import resolve_config
@@ -23,7 +23,7 @@ from fairseq_linformer.training.launch import recipe_name
 from tests.helpers.inputs import write_official
 
 write_official(Path("source"), "SICK")
-prepare_glue.main(["--source", "source", "--tasks", "SICK", "--tokenizer", sys.argv[1], "--out", "data"])
+main(["prepare", "glue", "--source", "source", "--tasks", "SICK", "--tokenizer", sys.argv[1], "--out", "data"])
 task = read_task(find_folder(Path("data"), "sick"))
 recipe = read_recipe(recipe_name(task.name))
 print("RECIPE", recipe["optimization"]["max_update"], recipe["dataset"]["batch_size"], recipe["optimizer"]["adam_eps"])

@@ -173,7 +173,7 @@ def _imdb_in(archive: Path) -> list[tuple[str, str]]:
 
 
 class Rows:
-    """What predict.py reads: .txt, .tsv, .jsonl."""
+    """What `linformer predict` reads: .txt, .tsv, .jsonl."""
 
     FILES = (
         ("txt", TEXT.encode()),

@@ -1,4 +1,4 @@
-"""Tables of texts and labels, mutated, and read as prepare_table.py reads them."""
+"""Tables of texts and labels, mutated, and read as `linformer prepare table` reads them."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ CLASSES, TAG_NAMES = ["bad", "good"], ["B-X", "I-X", "O"]
 
 
 class _Preparation:
-    """What prepare_table.py does with a table."""
+    """What `linformer prepare table` does with a table."""
 
     def __init__(self, folder: Path) -> None:
         self.out = folder / "out"

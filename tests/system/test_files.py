@@ -13,8 +13,7 @@ from benchmarking.mechanisms import compare_mechanisms
 from benchmarking.multipliers import compare_multipliers
 from benchmarking.variants import Comparison
 
-from fairseq_linformer.cli.prepare_glue import prepare_glue
-from fairseq_linformer.cli.prepare_imdb import prepare_imdb
+from fairseq_linformer.cli import prepare_glue, prepare_imdb
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.labelled import write_labelled
 from fairseq_linformer.data.tasks import own_task
@@ -99,8 +98,8 @@ COMPARED = {"learning_rates": [0.1], "seeds": [1], "updates": 1, "jobs": 1}
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        (prepare_glue, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
-        (prepare_imdb, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
+        (prepare_glue.run, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
+        (prepare_imdb.run, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
         (Comparison, {"data": SPLIT, "out": NONE, "variants": {}, **COMPARED}),
         (compare_mechanisms, {"data": SPLIT, "out": NONE, "attentions": [], "rounds": 1, **COMPARED}),
         (LengthComparison, {"data": SPLIT, "out": NONE, "lengths": [512], "variants": {}, "rounds": 1, **COMPARED}),

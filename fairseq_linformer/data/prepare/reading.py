@@ -69,7 +69,7 @@ def _files_of(name: Path) -> list[Path]:
     if name.exists():
         raise UserError(
             f"{name}: is a pipe or device and can be read only once: write the text to a file, or pass it to "
-            "prepare_corpus.py as - (standard input)"
+            "linformer prepare corpus as - (standard input)"
         )
     raise FileNotFoundError(f"{name}: no such text file or folder")
 

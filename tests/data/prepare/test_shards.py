@@ -1,4 +1,4 @@
-"""prepare_corpus.py --shards: what each folder holds, what a training reads, what is made again and what is refused."""
+"""prepare corpus --shards: what each folder holds, what a training reads, what is made again and what is refused."""
 
 import json
 import re
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.cli.prepare_corpus import parse_arguments
 from fairseq_linformer.data.prepare import shards as module
 from fairseq_linformer.data.prepare.shards import divide, prepare_shards
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.data.tokenizer import Unknown, load_tokenizer
 from fairseq_linformer.errors import UserError
+from linformer_cli.command import parser_of
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.inputs import sentences
 
@@ -68,7 +68,7 @@ def test_shards_made_one_by_one_are_those_made_at_once(texts, prepared, tmp_path
         prepare(texts, out, shard=3)
     for shard in (1, 3, 3):
         prepare(texts, out, shard=shard)
-    with pytest.raises(UserError, match=r"lacks shards, which prepare_corpus\.py has not completed: --shard 2/3"):
+    with pytest.raises(UserError, match=r"lacks shards, which linformer prepare corpus has not completed: --shard 2/3"):
         data_paths(str(out))
     assert "all 3 shards" not in capsys.readouterr().out
     before = (out / "shard3" / "train.bin").stat().st_mtime_ns
@@ -122,5 +122,5 @@ def test_what_is_in_the_folder_must_be_the_same_shards(texts, tmp_path, monkeypa
 @pytest.mark.parametrize("words", [["--shard", "1"], ["--shards", "2", "--shard", "3"], ["--shards", "1"]])
 def test_shards_that_cannot_be(words, capsys):
     with pytest.raises(SystemExit):
-        parse_arguments(["--train", "t", "--valid", "v", "--out", "o", *words])
+        parser_of("prepare corpus").parse_args(["--train", "t", "--valid", "v", "--out", "o", *words])
     assert "is not allowed: it must be" in capsys.readouterr().err
