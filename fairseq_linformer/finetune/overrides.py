@@ -9,8 +9,8 @@ from ..errors import UserError, one_line
 # What a run sets itself, config groups among it, and what says it.
 _SET_BY = {
     "task.data": "--data",
-    "checkpoint.finetune_from_model": "--checkpoint",
-    "checkpoint.restore_file": "--checkpoint",
+    "checkpoint.finetune_from_model": "MODEL",
+    "checkpoint.restore_file": "MODEL",
     "checkpoint.save_dir": "--out",
     "common.seed": "--seeds",
     "task.seed": "--seeds",
@@ -24,7 +24,7 @@ _SET_BY = {
     "recipe": "--tasks",
     "task": "--tasks",
     "criterion": "--tasks",
-    "model": "--checkpoint",
+    "model": "MODEL",
     "hydra": "the command; --launcher names a launcher, and its options are given as hydra.launcher.NAME=VALUE",
 }
 _OPEN = ("task", "criterion", "model")  # groups whose other options are the user's

@@ -171,7 +171,7 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
         UserError: they are damaged.
     """
     if not (out / RESULTS_FILE).is_file():
-        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: scripts/finetune.py writes it there")
+        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: linformer finetune writes it there")
     best: dict[str, tuple[float, Path]] = {}
     for run in read_state(out / RESULTS_FILE, _Runs)["runs"]:
         if leaves_folder(run["folder"]):
