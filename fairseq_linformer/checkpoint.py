@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .errors import UserError
 from .training.checkpoint_files import BEST, RUNS_CODE, check_whole
 
-UNTRAINED = "checkpoint.pt"  # in a folder that import_hf.py or convert_roberta.py made
+UNTRAINED = "checkpoint.pt"  # in a folder that `linformer import` or `linformer convert` made
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
 
 
@@ -185,7 +185,7 @@ def _what_to_pass(there: dict[str, Any], differing: list[str]) -> str:
     flags = " ".join(f"--{name.replace('_', '-')}" for name in options)
     advice = [f"pass {keys} (as flags: {flags})"] if options else []
     if "vocabulary" in differing:
-        own = "prepare_corpus.py --spm MODEL, prepare_glue.py --tokenizer CHECKPOINT"
+        own = "linformer prepare … --tokenizer MODEL"
         advice.append(f"use the data that it was trained on, or other data prepared with its dictionary ({own})")
     return ", and ".join(advice)
 

@@ -80,7 +80,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         word_starts: with ``mask_whole_words``, whether each token of the dictionary begins a word, (V,).
     """
 
-    NEXT = "python scripts/prepare_glue.py --source glue.zip --tokenizer {run} --out data-bin/tasks"
+    NEXT = "linformer prepare glue --source glue.zip --tokenizer {run} --out data-bin/tasks"
 
     @classmethod
     def setup_task(cls, cfg: DynamicMaskedLMConfig, **kwargs: Any) -> "DynamicMaskedLMTask":
@@ -204,7 +204,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         record: what the data's folder says of itself: its kind, classes and metrics.
     """
 
-    NEXT = "python scripts/predict.py --checkpoint {run} --input TEXTS"
+    NEXT = "linformer predict {run} --input TEXTS"
     record: Task
 
     @classmethod

@@ -1,8 +1,8 @@
 """What a training is made of, by content: the composed configuration, the data, and the checkpoint that it starts from.
 
-The checkpoints of a training carry it, a run of finetune.py keeps it in its folder (``launch.RUN_FILE``), and so does
-every file that describes a result. Names and times decide nothing: a folder that moved is the same one, and a file that
-was replaced under its old name is another.
+The checkpoints of a training carry it, a run of `linformer finetune` keeps it in its folder (``launch.RUN_FILE``), and
+so does every file that describes a result. Names and times decide nothing: a folder that moved is the same one, and a
+file that was replaced under its old name is another.
 """
 
 import hashlib
