@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..errors import UserError
 from .program import quieten_transformers
 
 
@@ -9,9 +10,11 @@ def run(model: Path, out: Path, format: str, data: Path | None, push: str | None
     """Writes the folder, or the file, and uploads the folder where that is asked for."""
     quieten_transformers()
     if format == "onnx":
-        from .export_onnx import export_model
-
-        export_model(model, out, data)
+        try:
+            from .export_onnx import write_onnx
+        except ModuleNotFoundError as error:
+            raise UserError(f"{error.name} is missing: pip install onnx onnxscript onnxruntime") from error
+        write_onnx(model, out, data)
         return
     from ..hf.exporting import export
     from ..hf.pushing import check_is_export, check_target

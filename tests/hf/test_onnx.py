@@ -8,6 +8,7 @@ import torch
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
+from tests.helpers.exports import write_pretrained, write_vocabulary
 
 transformers = pytest.importorskip("transformers")
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -143,7 +144,6 @@ def test_batches_fit_the_model():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (None, "no folder with a model of transformers: it has no config.json"),
         (
             {"model_type": "bert", "architectures": ["BertModel"]},
             "model_type=bert is not .* linformer_roberta, rob",
@@ -153,8 +153,7 @@ def test_batches_fit_the_model():
     ],
 )
 def test_other_folders_are_refused(tmp_path, config, message):
-    if config is not None:
-        (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=message):
         to_onnx.load(tmp_path)
 
@@ -201,3 +200,17 @@ def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
     assert_agrees(model, path)
     with pytest.raises(Exception, match="out of data bounds"):  # of onnxruntime: texts that are too long
         onnx.run_session(session, onnx.random_batch(model.config, 1, N + 1))
+
+
+@pytest.mark.slow
+def test_the_command_takes_a_checkpoint_as_well(tmp_path):
+    """By way of a folder of transformers, of which nothing stays."""
+    checkpoint, path = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path)), tmp_path / "model.onnx"
+    before = set(tmp_path.rglob("*"))
+    for model in (checkpoint, checkpoint.parent):
+        main(["export", str(model), "--format", "onnx", "--out", str(path)])
+    assert set(tmp_path.rglob("*")) == {*before, path}
+    main(["export", str(checkpoint), "--out", str(tmp_path / "exported")])
+    assert_agrees(to_onnx.load(tmp_path / "exported"), path)
+    with pytest.raises(SystemExit, match=rf"^error: there is no checkpoint {tmp_path}/none"):
+        main(["export", str(tmp_path / "none"), "--format", "onnx", "--out", str(path)])
