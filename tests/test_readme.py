@@ -34,7 +34,7 @@ TRAINED = ("rte", "mnli", "imdb")  # a pair, two sets to validate on, a long tex
 
 
 def lines_of(block):
-    return block.replace("\\\n", " ").splitlines()
+    return block.replace("\\\n", " ").replace("$(linformer configs)", "configs").splitlines()
 
 
 def on_a_tiny_scale(words):
@@ -91,7 +91,7 @@ def type_commands(blocks, workplace):
             run(workplace / "example.py", cwd=workplace)
             continue
         for line in lines_of(block):
-            words = shlex.split(line.replace("$(linformer configs)", "configs"))
+            words = shlex.split(line)
             if words[0] in ("source", "fairseq-train"):  # the tests run in .venv; the flags have a test of their own
                 continue
             words = words[1:] if words[0] == "python" else words
