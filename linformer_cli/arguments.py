@@ -132,7 +132,7 @@ class Parser(argparse.ArgumentParser):
         self._overrides = {"metavar": metavar, "nargs": "*", "help": help}
 
     def rule(self, holds: Callable[[Mapping[str, Any]], object], message: str) -> None:
-        """Ends the program with the message where the values together do not hold."""
+        """Refuses values that do not go together: where `holds` is false of them, with a message of them, {name}."""
         self._rules.append((holds, message))
 
     def parse_args(  # type: ignore[override]
@@ -152,7 +152,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"missing: {', '.join(missing)}{'' if missing[0][0] == '-' else '; it stands before the flags'}")
         for holds, message in self._rules:
             if not holds(vars(found)):
-                self.error(message)
+                self.error(message.format(**vars(found)))
         if self._overrides:
             found.overrides = overrides
         return found

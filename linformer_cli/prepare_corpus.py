@@ -34,4 +34,5 @@ def add_arguments(parser: Parser) -> None:
     add("--workers", metavar="N", type=number(int), help="processes that encode (default: one per core)")
     add("--shards", metavar="N", type=number(int, least=2), help="make this many folders in DIR, each of some files")
     add("--shard", metavar="N", type=number(int, least=1), help="make this one of them alone")
-    parser.rule(lambda given: (given["shard"] or 0) <= (given["shards"] or 0), "--shard must be at most --shards")
+    most = "--shard {shard} is not allowed: it must be at most --shards"
+    parser.rule(lambda given: (given["shard"] or 0) <= (given["shards"] or 0), most)
