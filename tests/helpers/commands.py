@@ -15,6 +15,8 @@ SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 
 SIZES |= {"projected_length": 8, "local_conv": 3, "max_positions": 32}
 HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
 
+CHECKOUTS = {"linformer": "scripts/clone.py"}  # whether it is installed or not
+
 PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 PROCESSES.set_forkserver_preload(["torch._dynamo", "fairseq.trainer", "fairseq.options", "sklearn.metrics"])
 
@@ -22,13 +24,11 @@ PROCESSES.set_forkserver_preload(["torch._dynamo", "fairseq.trainer", "fairseq.o
 def run(*command, cwd: Path, status: int = 0, root: Path = ROOT) -> str:
     """What a command line of this environment prints, standard error included; it must end with that status.
 
-    `linformer` is that of this checkout, whether it is installed or not.
-
     The program, a Python script, runs in a process of its own. That process is forked from one that has imported torch
     and fairseq, which takes most of the time of a short command, and nothing of this project.
     """
     program, *arguments = map(str, command)
-    program = "scripts/clone.py" if program == "linformer" else program
+    program = CHECKOUTS.get(program, program)
     script = ROOT / program if program.startswith("scripts/") else Path(sys.executable).parent / program
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     with tempfile.NamedTemporaryFile() as output:
