@@ -36,7 +36,8 @@ def add_arguments(parser: Parser) -> None:
     several["help"] = "of several, the first seed chooses the best (default: the task's recipe)"
     add("--learning-rates", metavar="X", type=item_of(number(float, above=0)), **several)
     add("--batch-sizes", metavar="N", type=item_of(number(int, least=1)), **several)
-    add("--epochs", metavar="N", type=number(float, above=0), help="(default: the length of the task's recipe)")
+    length = "times that the rows of train are seen (default: as the task's recipe)"
+    add("--epochs", metavar="N", type=number(float, above=0), help=length)
     metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
     add("--metric", metavar="METRIC", help=metric)
     grid = f"{' '.join(map(str, RATES))} and {' '.join(map(str, BATCH_SIZES))}"

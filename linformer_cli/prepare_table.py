@@ -39,6 +39,8 @@ def add_arguments(parser: Parser) -> None:
     add("--test", **files, default=[], help="tables of the test set")
     shares = "shares of train, valid and test; with --test of train and valid (default: 0.8 0.1 0.1, or 0.9 0.1)"
     add("--split", metavar="SHARE", nargs="+", type=item_of(number(float, above=0)), help=shares)
+    wrong = "--split {split} is not allowed: the shares must add up to 1"
+    parser.rule(lambda given: abs(sum(given["split"] or [1]) - 1) < 1e-6, wrong)
     parser.share("--from", choices=(*FORMATS, "parquet"), help="format of the files (default: by their names)")
     add("--seed", metavar="N", type=number(int, least=0), default=1, help="of the division")
     parser.share("--tokenizer")

@@ -315,10 +315,10 @@ def test_sentences_in_columns_become_token_labels(tmp_path: Path, vocabulary: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--split", "0.5,0.4"), "the shares must add up to 1"),
+        (("--split", "0.5", "0.4"), "the shares must add up to 1"),
         (("--split", "1.0"), "--split=1.0 is not allowed: it must be the shares of train, valid, test"),
-        (("--test", "TABLE", "--split", "0.8,0.1,0.1"), "it must be the shares of train, valid"),
-        (("--valid", "TABLE", "--split", "0.9,0.1"), "it must be left out, as valid has rows of its own"),
+        (("--test", "TABLE", "--split", "0.8", "0.1", "0.1"), "it must be the shares of train, valid"),
+        (("--valid", "TABLE", "--split", "0.9", "0.1"), "it must be left out, as valid has rows of its own"),
         (("--label", "verdict"), "no column 'verdict' among text, label"),
         (("--kind", "ordinal"), "invalid choice: 'ordinal'"),
         (("--valid", "none.csv"), "none.csv: no such table"),
