@@ -1,4 +1,4 @@
-"""Installs the plugin beside fairseq, its command lines and its configurations (README, "Install")."""
+"""Installs the plugin beside fairseq, its command line and its configurations (README, "Install")."""
 
 import re
 import shutil
@@ -34,10 +34,6 @@ def description() -> str:
     return re.sub(r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!https:|#)[^)]*\)", r"\1", text)
 
 
-def command(name: str) -> str:
-    return f"linformer-{name.replace('_', '-')} = fairseq_linformer.cli.{name}:main"
-
-
 # transformers cannot be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
 HF = ["transformers>=4.57", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
@@ -64,29 +60,11 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10,<3.13",
-    packages=find_namespace_packages(include=["fairseq_linformer*", "hydra_plugins*"]),
+    packages=find_namespace_packages(include=["fairseq_linformer*", "linformer_cli", "hydra_plugins*"]),
     package_data={"fairseq_linformer.analysis": ["looks.html"]},
     package_dir={"": "."},  # so that an editable install puts this folder on the path: there Hydra finds plugins
     cmdclass={"build_py": BuildWithConfigs, "sdist": ArchiveWithConfigs},
-    entry_points={
-        "console_scripts": [
-            command(name)
-            for name in (
-                "configs",
-                "prepare_corpus",
-                "prepare_glue",
-                "prepare_imdb",
-                "prepare_table",
-                "finetune",
-                "predict",
-                "export_hf",
-                "import_hf",
-                "convert_roberta",
-                "export_onnx",
-                "analyze",
-            )
-        ]
-    },
+    entry_points={"console_scripts": ["linformer = linformer_cli.command:main"]},
     install_requires=[
         "torch>=2.6",  # before it, torch.load can run code even with weights_only (CVE-2025-32434)
         "fairseq-fixed==0.12.3.1",
@@ -105,10 +83,10 @@ setup(
         "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
     ],
     extras_require={
-        "tables": ["pyarrow"],  # prepare_table.py: Parquet, and folders of the package datasets
-        "hf": HF,  # export_hf.py, import_hf.py
-        "onnx": ONNX,  # export_onnx.py
-        "analysis": ["matplotlib"],  # analyze.py
+        "tables": ["pyarrow"],  # linformer prepare table: Parquet, and folders of the package datasets
+        "hf": HF,  # linformer export, import
+        "onnx": ONNX,  # linformer export --format onnx
+        "analysis": ["matplotlib"],  # linformer analyze
         # scripts/ and `make check`; through accelerate works Trainer of transformers
         "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *ONNX],
         "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with

@@ -1,6 +1,6 @@
-"""What a trained model's attention does on real text, in pictures and numbers: --help says how."""
+"""`linformer analyze` of this clone."""
 
-from fairseq_linformer.cli.analyze import main  # no such module: run `make install`, then .venv/bin/python
+from clone import linformer
 
 if __name__ == "__main__":
-    main()
+    linformer("analyze")

@@ -20,11 +20,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.cli.arguments import make_parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.finetune.tuning import read_recipe
 from fairseq_linformer.training.commands import recipe_name
 from fairseq_linformer.training.configuration import compose_configuration
+from linformer_cli.arguments import make_parser
 
 LENGTHS = (512, 1024, 2048, 4096)
 SIZES = {"base": "base_{}", "large": "large_4096"}  # the configurations in configs/pretrain

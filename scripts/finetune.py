@@ -1,6 +1,6 @@
-"""Fine-tunes a checkpoint over seeds: --help says how."""
+"""`linformer finetune` of this clone."""
 
-from fairseq_linformer.cli.finetune import main  # no such module: run `make install`, then .venv/bin/python
+from clone import linformer
 
 if __name__ == "__main__":
-    main()
+    linformer("finetune")

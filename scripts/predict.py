@@ -1,6 +1,6 @@
-"""Labels and probabilities from a fine-tuned checkpoint: --help says how."""
+"""`linformer predict` of this clone."""
 
-from fairseq_linformer.cli.predict import main  # no such module: run `make install`, then .venv/bin/python
+from clone import linformer
 
 if __name__ == "__main__":
-    main()
+    linformer("predict")

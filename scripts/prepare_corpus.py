@@ -1,6 +1,6 @@
-"""Text files into a folder to pretrain on: --help says how."""
+"""`linformer prepare corpus` of this clone."""
 
-from fairseq_linformer.cli.prepare_corpus import main  # no such module: run `make install`, then .venv/bin/python
+from clone import linformer
 
 if __name__ == "__main__":
-    main()
+    linformer("prepare corpus")

@@ -1,6 +1,6 @@
-"""GLUE's official files into folders to fine-tune on: --help says how."""
+"""`linformer prepare glue` of this clone."""
 
-from fairseq_linformer.cli.prepare_glue import main  # no such module: run `make install`, then .venv/bin/python
+from clone import linformer
 
 if __name__ == "__main__":
-    main()
+    linformer("prepare glue")

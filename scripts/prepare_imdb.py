@@ -1,6 +1,6 @@
-"""The IMDB reviews into a folder to fine-tune on: --help says how."""
+"""`linformer prepare imdb` of this clone."""
 
-from fairseq_linformer.cli.prepare_imdb import main  # no such module: run `make install`, then .venv/bin/python
+from clone import linformer
 
 if __name__ == "__main__":
-    main()
+    linformer("prepare imdb")

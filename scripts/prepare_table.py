@@ -1,6 +1,6 @@
-"""Own labelled data into a folder to fine-tune on: --help says how."""
+"""`linformer prepare table` of this clone."""
 
-from fairseq_linformer.cli.prepare_table import main  # no such module: run `make install`, then .venv/bin/python
+from clone import linformer
 
 if __name__ == "__main__":
-    main()
+    linformer("prepare table")

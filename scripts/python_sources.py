@@ -3,7 +3,7 @@
 
 example:
   python scripts/python_sources.py --out data/python
-  python scripts/prepare_corpus.py --train data/python/train.txt --valid data/python/valid.txt --out data-bin/python
+  linformer prepare corpus --train data/python/train.txt --valid data/python/valid.txt --out data-bin/python
 
 In a source file names return again and again, far apart: what one position needs is often many lines away. So
 attention is worth more here than in novels, and mechanisms can be compared (docs/quality.md). Every Python brings the
@@ -17,9 +17,9 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairseq_linformer.cli.arguments import make_parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.system.files import write_whole
+from linformer_cli.arguments import make_parser
 
 LARGEST = 200_000  # bytes
 VALID_SHARE = 0.05

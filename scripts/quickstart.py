@@ -27,7 +27,6 @@ import torch
 from fairseq.models.roberta import RobertaHubInterface
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.cli.arguments import make_parser, number
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.docstrings import (
@@ -49,6 +48,7 @@ from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.commands import FINE_TUNING, command_line, override
 from fairseq_linformer.training.launch import train
 from fairseq_linformer.training.perplexity import masked_lm_perplexity, perplexity_of_frequencies
+from linformer_cli.arguments import make_parser, number
 
 # Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
@@ -233,12 +233,11 @@ if __name__ == "__main__":
     parser = make_parser(__doc__)
     add, count = parser.add_argument, number(int, least=1)
     add("--corpus", metavar="FILE", nargs="+", type=Path, default=[], help="your own text files")
-    add("--out", metavar="DIR", type=Path, default=Path("quickstart"), help="default: quickstart")
-    add("--vocab-size", metavar="N", type=count, default=2000, help="pieces (default 2000)")
-    add("--updates", metavar="N", type=count, default=2500, help="of pretraining (default 2500)")
-    add("--fine-tuning-updates", metavar="N", type=count, default=250, help="default 250")
-    seeds = number(int, least=0)
-    add("--seeds", metavar="N", nargs="+", type=seeds, default=[1, 2, 3], help="of fine-tuning (default 1 2 3)")
+    parser.share("--out", required=False, default=Path("quickstart"), help="folder of everything that is made")
+    add("--vocab-size", metavar="N", type=count, default=2000, help="pieces")
+    add("--updates", metavar="N", type=count, default=2500, help="of pretraining")
+    add("--fine-tuning-updates", metavar="N", type=count, default=250, help="of fine-tuning")
+    parser.share("--seeds", help="of fine-tuning")
     arguments = parser.parse_args()
     with program():
         quickstart(**vars(arguments))

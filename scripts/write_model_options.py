@@ -11,10 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from fairseq_linformer.cli.arguments import make_parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.config import OPTIONS
 from fairseq_linformer.system.files import write_whole
+from linformer_cli.arguments import make_parser
 
 FILE = Path(__file__).resolve().parents[1] / "configs" / "model" / "options.yaml"
 HEADER = """\

@@ -37,20 +37,20 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
-    """A small corpus, prepared by the script that users type."""
+    """A small corpus, prepared by the command that users type."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "train.txt").write_text(sentences(600, seed=1))
     (folder / "valid.txt").write_text(sentences(60, seed=2))
     files = ("--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1)
-    run("scripts/prepare_corpus.py", *files, cwd=folder)
+    run("linformer", "prepare", "corpus", *files, cwd=folder)
     return folder / "data"
 
 
 @pytest.fixture(scope="session")
 def classification(corpus, tmp_path_factory) -> Path:
-    """The SST-2 of ``write_sst_2``, prepared by the script that users type, with the corpus's vocabulary."""
+    """The SST-2 of ``write_sst_2``, prepared by the command that users type, with the corpus's vocabulary."""
     folder = tmp_path_factory.mktemp("task")
     write_sst_2(folder / "glue")
     words = ("--source", "glue", "--tasks", "SST-2", "--tokenizer", corpus, "--out", "o")
-    run("scripts/prepare_glue.py", *words, cwd=folder)
+    run("linformer", "prepare", "glue", *words, cwd=folder)
     return folder / "o" / "SST-2"

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from linformer_cli.command import VERBS
 from tests.helpers import ROOT
 from tests.helpers.inputs import sentences
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("fairseq_linformer", "hydra_plugins", "configs", "setup.py", "pyproject.toml", "README.md")
+SOURCES = ("fairseq_linformer", "linformer_cli", "hydra_plugins", "configs", "setup.py", "pyproject.toml", "README.md")
 SIZES = ["encoder_layers=1", "encoder_embed_dim=32", "encoder_ffn_embed_dim=64", "encoder_attention_heads=2"]
 BUILD_ARCHIVE = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
 FAIRSEQ = "from fairseq_cli.hydra_train import cli_main\ncli_main()\n"
@@ -76,7 +77,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_configurations_are_installed_whole(programs, tmp_path):
-    folder = Path(done(programs / "linformer-configs", cwd=tmp_path).strip())
+    folder = Path(done(programs / "linformer", "configs", cwd=tmp_path).strip())
     assert folder.is_dir() and not folder.is_relative_to(ROOT)
     assert files_below(folder) == files_below(ROOT / "configs")
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
@@ -87,9 +88,9 @@ def test_from_text_to_a_model_in_another_folder(programs, tmp_path):
     for split, lines in (("train", 200), ("valid", 40)):
         (tmp_path / f"{split}.txt").write_text(sentences(lines, seed=lines))
     words = ["--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1]
-    printed = done(programs / "linformer-prepare-corpus", *words, cwd=tmp_path).splitlines()[-1]
+    printed = done(programs / "linformer", "prepare", "corpus", *words, cwd=tmp_path).splitlines()[-1]
     said, _, command = printed.partition(" ")
-    assert said == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer-configs)"/pretrain ')
+    assert said == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer configs)"/pretrain ')
     words = [*(f"model.{size}" for size in SIZES), "dataset.num_workers=0", "common.cpu=true"]
     words += ["optimization.max_update=2", "lr_scheduler.warmup_updates=1"]
     done("sh", "-c", f'PATH="{programs}:$PATH"; {command} "$@"', "sh", *words, cwd=tmp_path)
@@ -98,15 +99,13 @@ def test_from_text_to_a_model_in_another_folder(programs, tmp_path):
     assert str(ROOT / "fairseq_linformer") not in log
 
 
-def test_every_command_line_is_a_program(programs, tmp_path):
-    modules = [
-        path.stem for path in (ROOT / "fairseq_linformer" / "cli").glob("*.py") if "def main(" in path.read_text()
-    ]
-    assert {"prepare_corpus", "finetune", "predict"} <= set(modules)
-    for module in modules:
-        program = programs / f"linformer-{module.replace('_', '-')}"
-        assert f"from fairseq_linformer.cli.{module} import main" in program.read_text()
-    assert "usage: linformer-predict " in done(programs / "linformer-predict", "--help", cwd=tmp_path)
+def test_the_command_is_a_program_and_the_only_one(programs, tmp_path):
+    assert [path.name for path in programs.glob("linformer*")] == ["linformer"]
+    printed = done(programs / "linformer", "--help", cwd=tmp_path)
+    assert all(f"\n  {verb} " in printed for verb in VERBS)
+    for verb in VERBS:
+        if verb != "study":
+            assert f"usage: linformer {verb}" in done(programs / "linformer", *verb.split(), "--help", cwd=tmp_path)
 
 
 def test_the_supported_pythons_are_the_same_everywhere():

@@ -1,4 +1,4 @@
-"""A folder of pictures, numbers and a page about a checkpoint: what ``analyze.py`` writes."""
+"""A folder of pictures, numbers and a page about a checkpoint: what ``linformer analyze`` writes."""
 
 import itertools
 import json

@@ -72,5 +72,5 @@ def check_same_vocabulary(here: Mapping[str, str], there: Mapping[str, str], dat
         if here[part] != there[part]:
             raise UserError(
                 f"{data} has another {part} than {checkpoint} was trained with: prepare it again with that checkpoint "
-                "(prepare_corpus.py: --spm, the other commands: --tokenizer), or name the data that belongs to it"
+                "(--tokenizer of linformer prepare), or name the data that belongs to it"
             )

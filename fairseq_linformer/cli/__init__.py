@@ -1,1 +1,1 @@
-"""One command line per module: `main` parses what is typed and calls the package. scripts/ and setup.py name them."""
+"""What the verbs of `linformer` do, a module each: `run` is called with what linformer_cli has parsed."""

@@ -1,68 +1,65 @@
-"""A model in transformers' format as an ONNX file, with results that were compared with PyTorch's.
+"""What `linformer export --format onnx` does: a file whose results were compared with PyTorch's."""
 
-    python scripts/export_onnx.py hf/books books.onnx
-
-The folder is one of scripts/export_hf.py, or that of a RoBERTa. No code from it runs. The file takes any number of rows
-of any length, padded on the right, and has the names that optimum gives: the inputs input_ids and attention_mask, and
-the output logits, or last_hidden_state of a model without a head. Weights above 1.5 GB stand beside it, in FILE.data.
-
-What is printed at the end is the size of the file, and how long onnxruntime and PyTorch take for one row of the longest
-length, in turns, on as many threads as OMP_NUM_THREADS says (default: as many as the machine has cores).
-"""
-
-import argparse
+import contextlib
 import functools
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+import transformers
 
-from ..errors import UserError, check
-from .arguments import make_parser
-from .program import program
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from .. import hf  # registers our classes, so that no remote code is needed
+from ..conversion.convert import is_of_transformers
+from ..errors import check, naming
+from ..hf.exporting import export
+from ..hf.onnx import export_onnx, longest_input, open_session, random_batch, run_model, run_session
 
 ROUNDS = 20
 
 
-def export(folder: Path, out: Path) -> None:
-    """Writes the file, and prints its size and the latencies."""
-    try:
-        from ..hf.onnx import export_onnx, longest_input, open_session, random_batch, run_model, run_session
-    except ModuleNotFoundError as error:
-        packages = "transformers onnx onnxscript onnxruntime"
-        raise UserError(f"{error.name} is missing: export to ONNX needs it: pip install {packages}") from error
-    model = load(folder)
-    export_onnx(model, out)
-    data = out.with_name(f"{out.name}.data")
+def write_onnx(model: Path, out: Path, data: Path | None = None) -> None:
+    """Writes the file, and prints its size and the latencies.
+
+    Args:
+        model: a checkpoint, the folder of its run, or one of transformers.
+        out: the file.
+        data: the prepared folder of the checkpoint; by default the one that it was trained on.
+    """
+    with _in_transformers(model, data) as folder:
+        loaded = load(folder)
+        export_onnx(loaded, out)
+    weights = out.with_name(f"{out.name}.data")
     session = open_session(out)
-    size = sum(file.stat().st_size for file in (out, data) if file.exists())
-    n = longest_input(model.config)
-    batch = random_batch(model.config, 1, n)
-    ours, theirs = medians(functools.partial(run_session, session, batch), functools.partial(run_model, model, batch))
+    size = sum(file.stat().st_size for file in (out, weights) if file.exists())
+    n = longest_input(loaded.config)
+    batch = random_batch(loaded.config, 1, n)
+    ours, theirs = medians(functools.partial(run_session, session, batch), functools.partial(run_model, loaded, batch))
     print(f"{out}: {size / 1e6:.1f} MB")
     threads = torch.get_num_threads()
     print(f"one row of {n} tokens, {threads} thread(s), median of {ROUNDS}: onnxruntime {ours:.1f} ms, ", end="")
     print(f"PyTorch {theirs:.1f} ms")
 
 
-def load(folder: Path) -> "PreTrainedModel":
+@contextlib.contextmanager
+def _in_transformers(model: Path, data: Path | None) -> Iterator[Path]:
+    """The model's folder of transformers; a checkpoint has one for as long as the body runs."""
+    if is_of_transformers(model):
+        yield model
+        return
+    with tempfile.TemporaryDirectory() as temporary, naming(temporary, str(model)):
+        export(model, Path(temporary, "exported"), data)
+        yield Path(temporary, "exported")
+
+
+def load(folder: Path) -> transformers.PreTrainedModel:
     """The model of a folder, of the class that its configuration names.
 
     Raises:
         UserError: the folder has no such model.
     """
-    import transformers
-
-    from .. import hf  # registers our classes, so that no remote code is needed
-
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is no folder with a model of transformers: it has no config.json")
     values, _ = transformers.PretrainedConfig.get_config_dict(folder)
     kind, (name, *_) = values.get("model_type"), values.get("architectures") or [None]
     kinds = {hf.LinformerRobertaConfig.model_type: hf, "roberta": transformers}
@@ -83,16 +80,3 @@ def medians(*functions: Callable[[], object]) -> list[float]:
             function()
             own.append(1e3 * (time.perf_counter() - start))
     return [statistics.median(own[2:]) for own in times]  # the first calls prepare what the others use
-
-
-def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="with config.json and model.safetensors")
-    parser.add_argument("out", metavar="FILE", type=Path, help="to write, usually with .onnx at its end")
-    return parser.parse_args(words)
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    options = vars(parse_arguments(words))
-    with program():
-        export(**options)

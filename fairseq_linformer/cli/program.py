@@ -1,9 +1,9 @@
-"""What all command lines have in common: how they end on an error, and how they are typed."""
+"""What all command lines have in common: how they end on an error, and what libraries may say."""
 
 import contextlib
 import logging
-import sys
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import UserError
@@ -23,13 +23,6 @@ def program() -> Iterator[None]:
         root.setLevel(level)
 
 
-def typed(name: str) -> str:
-    """How to type a command line: as a script, or as the command that setup.py installs, whichever this program is."""
-    if Path(sys.argv[0]).suffix == ".py":
-        return f"python scripts/{name}.py"
-    return f"linformer-{name.replace('_', '-')}"
-
-
 def quieten_transformers() -> None:
     """Leaves transformers errors alone to say; it has loggers and progress bars of its own.
 
@@ -42,3 +35,9 @@ def quieten_transformers() -> None:
         raise UserError(f"transformers is needed ({error}): pip install 'fairseq-linformer[hf]'") from error
     its_logging.set_verbosity_error()
     its_logging.disable_progress_bar()
+
+
+def print_next(data: Path, tasks: Sequence[str]) -> None:
+    """Prints the command that fine-tunes on prepared tasks, if there are any."""
+    if tasks:
+        print(f"next: linformer finetune MODEL --data {shlex.quote(str(data))} --tasks {' '.join(tasks)}")

@@ -22,7 +22,7 @@ PIPELINES: dict[str | None, str] = {
     "token-label": "token-classification",
 }  # text-classification of all other kinds
 EXAMPLES: dict[str | None, str] = {None: "The answer is <mask>.", "token-label": "Words between spaces ."}
-SUMMARY = "corpus.json"  # what prepare_corpus.py writes into its folder
+SUMMARY = "corpus.json"  # what `linformer prepare corpus` writes into its folder
 
 
 def model_card(
@@ -84,7 +84,7 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
     if origins := carried_origins(state.get("task_state")):
         named = ", then ".join(f"{one['source']} (SHA-256 {one['sha256']})" for one in origins)
-        yield "converted by convert_roberta.py from", named
+        yield "converted by linformer convert from", named
     yield "updates", f"{updates_of_training(state):,}"
     for name in ("lr", "update_freq"):
         yield name, ", ".join(map(str, cfg.optimization[name]))

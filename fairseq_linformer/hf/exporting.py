@@ -47,11 +47,12 @@ TOLERANCE = 1e-5  # of logits, in float32
 WORD_STARTS = "words.begins"  # of models for labels of words
 OF_WORDS = (
     "a piece that continues a word has the word's label, I- where that is B-; so aggregation_strategy none, simple and "
-    "first give predict.py's labels for words between single spaces, and average and max where no label begins with B-"
+    "first give linformer predict's labels for words between single spaces, and average and max where no label begins "
+    "with B-"
 )
 OF_PIECES = (
-    "its tokenizer does not show where words begin: only the first piece of a word has its label, as predict.py says, "
-    "and no aggregation_strategy of transformers gives those"
+    "its tokenizer does not show where words begin: only the first piece of a word has its label, as linformer predict "
+    "says, and no aggregation_strategy of transformers gives those"
 )
 
 

@@ -94,7 +94,7 @@ class MaskedLmDistillation(MaskedLmLoss):
         if longest < wanted:
             raise UserError(
                 f"criterion.teacher={file} reads {longest} tokens, the task's rows have {wanted}: give one for longer "
-                f"texts, which convert_roberta.py {file} OUT model.max_positions={wanted} makes of it"
+                f"texts, which linformer convert {file} --out OUT model.max_positions={wanted} makes of it"
             )
         logger.info(f"teacher: {file}, SHA-256 {digest_file(file)}")
         return teacher.requires_grad_(False).eval()

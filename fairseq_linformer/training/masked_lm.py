@@ -54,7 +54,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         word_starts: with ``mask_whole_words``, whether each token of the dictionary begins a word, (V,).
     """
 
-    NEXT = "python scripts/prepare_glue.py --source glue.zip --tokenizer {run} --out data-bin/tasks"
+    NEXT = "linformer prepare glue --source glue.zip --tokenizer {run} --out data-bin/tasks"
 
     @classmethod
     def setup_task(cls, cfg: DynamicMaskedLMConfig, **kwargs: Any) -> "DynamicMaskedLMTask":

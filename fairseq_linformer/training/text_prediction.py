@@ -72,7 +72,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         record: what the data's folder says of itself: its kind, classes and metrics.
     """
 
-    NEXT = "python scripts/predict.py --checkpoint {run} --input TEXTS"
+    NEXT = "linformer predict {run} --input TEXTS"
     record: Task
 
     @classmethod

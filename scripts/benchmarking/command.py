@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from fairseq_linformer.cli.arguments import make_parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.training.jobs import job_device
+from linformer_cli.arguments import make_parser
 
 from .engine import Comparison
 from .flags import SHARED, add_variants, check_different, check_variants

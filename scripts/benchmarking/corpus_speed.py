@@ -11,13 +11,13 @@ from pathlib import Path
 
 import sentencepiece
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.data.prepare.line_sample import LineSample
 from fairseq_linformer.data.prepare.text_files import read_chunks
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, SENTENCEPIECE_FILE, SentencePieceTokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.processes import available_cores
+from linformer_cli.arguments import number
 
 from .flags import Flag, count
 

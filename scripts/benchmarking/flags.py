@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fairseq_linformer.cli.arguments import number
+from linformer_cli.arguments import number
 
 LARGEST_SEED = 2**32 - 2  # PyTorch takes a seed modulo 2^32, and the next one draws the rows of tests
 VARIANT = re.compile(r"[^.=/|][^=/|]*")  # a name: of a folder, in a table's cell, and no override

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.errors import LAST_LINES
 from fairseq_linformer.training.commands import override
 from fairseq_linformer.training.configuration import CONFIGS
 from fairseq_linformer.training.launch import logged_rows
+from linformer_cli.arguments import number
 
 from .flags import Flag, count
 from .tables import table

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import write_whole
+from linformer_cli.arguments import number
 
 from .baselines import MODELS, Sizes
 from .flags import Flag, count

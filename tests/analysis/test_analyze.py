@@ -160,7 +160,7 @@ def test_the_command(vocabulary, text, tmp_path):
     write_pretrained(tmp_path / "run", vocabulary, projected_length=5)
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "analysis.json").touch()  # of an interrupted run
-    command = ["scripts/analyze.py", "run", "--text", text, "--out", "out", "--rows", 1, "--tokens", 5]
+    command = ["linformer", "analyze", "run", "--input", text, "--out", "out", "--rows", 1, "--tokens", 5]
     *_, files, rank, loss, looks = run(*command, cwd=tmp_path).splitlines()
     assert files.startswith("out: analysis.json, looks.html, ")
     assert rank.startswith("Rank: ") and loss.startswith("Loss: ") and looks.startswith("Looks: ")

@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.checkpoints.resuming import read_progress
-from fairseq_linformer.cli import analyze, convert_roberta, export_hf, finetune, import_hf, predict, prepare_corpus
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
 from fairseq_linformer.training.task import adopt_model_options
+from linformer_cli.command import main
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
 
@@ -81,20 +81,17 @@ def test_nor_one_in_the_arguments_of_an_earlier_fairseq(vocabulary, tmp_path):
 
 
 COMMANDS = {
-    "export": (export_hf, ["RUN", "OUT"]),
-    "convert": (convert_roberta, ["RUN", "OUT", "model.max_positions=30"]),
-    "analyze": (analyze, ["RUN", "--text", "text.txt", "--out", "OUT"]),
-    "prepare": (
-        prepare_corpus,
-        ["--train", "text.txt", "--valid", "text.txt", "--spm", "RUN", "--out", "OUT", "--workers", "1"],
-    ),
-    "finetune": (finetune, ["--checkpoint", "RUN", "--data", "tasks", "--tasks", "own", "--out", "OUT"]),
-    "predict": (predict, ["--checkpoint", "RUN", "--input", "text.txt"]),
+    "export": "export run --out out",
+    "convert": "convert run --out out model.max_positions=30",
+    "analyze": "analyze run --input text.txt --out out",
+    "prepare": "prepare corpus --train text.txt --valid text.txt --tokenizer run --out out --workers 1",
+    "finetune": "finetune run --data tasks --tasks own --out out",
+    "predict": "predict run --input text.txt",
 }
 
 
-@pytest.mark.parametrize("program, words", COMMANDS.values(), ids=COMMANDS)
-def test_no_command_shows_or_writes_what_a_reference_names(program, words, vocabulary, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_no_command_shows_or_writes_what_a_reference_names(words, vocabulary, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
     (tmp_path / "tasks").mkdir()
@@ -103,7 +100,7 @@ def test_no_command_shows_or_writes_what_a_reference_names(program, words, vocab
     attacked(checkpoint, "task.data", str(tmp_path / "tasks" / "own"))
     attacked(checkpoint)
     with pytest.raises(SystemExit, match=REFUSED):
-        program.main([{"RUN": "run", "OUT": "out"}.get(word, word) for word in words])
+        main(words.split())
     assert SECRET not in "".join(capfd.readouterr())
     assert not (tmp_path / "out").exists()
 
@@ -137,12 +134,12 @@ def test_no_training_starts_from_one(name, corpus, vocabulary, tmp_path):
 @pytest.mark.parametrize("name", ["sharing", "activation_fn", "more"])
 def test_a_folder_of_transformers_has_none_either(name, vocabulary, tmp_path, capfd):
     pytest.importorskip("transformers", reason="transformers is not installed")
-    export_hf.main([str(write_pretrained(tmp_path / "run", vocabulary)), str(tmp_path / "exported")])
+    main(["export", str(write_pretrained(tmp_path / "run", vocabulary)), "--out", str(tmp_path / "exported")])
     file = tmp_path / "exported" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), name: [REFERENCE]}))
-    for program in (import_hf, convert_roberta):
+    for verb in ("import", "convert"):
         with pytest.raises(SystemExit, match=REFUSED):
-            program.main([str(tmp_path / "exported"), str(tmp_path / "out")])
+            main([verb, str(tmp_path / "exported"), "--out", str(tmp_path / "out")])
         assert not (tmp_path / "out").exists()
     assert SECRET not in "".join(capfd.readouterr())
 
@@ -160,7 +157,7 @@ def test_the_code_in_a_folder_of_transformers_is_never_run(stock, vocabulary, tm
     if stock:
         write_stock(source)
     else:
-        export_hf.main([str(write_pretrained(tmp_path / "run", vocabulary)), str(source)])
+        main(["export", str(write_pretrained(tmp_path / "run", vocabulary)), "--out", str(source)])
         (source / "fairseq").rename(tmp_path / "fairseq")
     names = ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoTokenizer")
     code = "".join(EVIL.format(mark=str(mark), name=f"Evil{name}") for name in names)
@@ -173,11 +170,11 @@ def test_the_code_in_a_folder_of_transformers_is_never_run(stock, vocabulary, tm
         (source / name).write_text(json.dumps({**content, "auto_map": mapped}))
     monkeypatch.setattr("builtins.input", lambda *said: "y")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    for program in (import_hf, convert_roberta):
+    for verb in ("import", "convert"):
         with contextlib.suppress(SystemExit):  # with an error, or not: transformers may have a class of that name
-            program.main([str(source), str(tmp_path / program.__name__)])
+            main([verb, str(source), "--out", str(tmp_path / verb)])
         assert not mark.exists()
     if not stock:  # what export wrote still comes back
         (tmp_path / "fairseq").rename(source / "fairseq")
-        import_hf.main([str(source), str(tmp_path / "back")])
+        main(["import", str(source), "--out", str(tmp_path / "back")])
         assert not mark.exists()

@@ -1,12 +1,16 @@
-"""Numbers and lists as they are typed."""
+"""Numbers and lists as they are typed, and what the parsers repeat of the package."""
 
 import argparse
-import sys
 
 import pytest
 
-from fairseq_linformer.cli import prepare_imdb
-from fairseq_linformer.cli.arguments import comma_list, number
+from fairseq_linformer.conversion.start import EXTENSIONS
+from fairseq_linformer.data.prepare import corpus, imdb
+from fairseq_linformer.data.prepare.table_formats import FORMATS
+from fairseq_linformer.data.task_record import KINDS
+from fairseq_linformer.finetune import tuning
+from linformer_cli import arguments
+from linformer_cli.arguments import item_of, number
 
 
 @pytest.mark.parametrize(
@@ -17,9 +21,8 @@ from fairseq_linformer.cli.arguments import comma_list, number
         (number(int, least=0), "1" + 400 * "0", 10**400),
         (number(float, above=0), "1e-9", 1e-9),
         (number(float), "-2.5", -2.5),
-        (comma_list(number(int, least=0)), "3,1,2", [3, 1, 2]),
-        (comma_list(number(float, above=0)), "1e-4", [1e-4]),
-        (comma_list(str), "rte,mrpc", ["rte", "mrpc"]),
+        (item_of(number(float, above=0)), "1e-4", 1e-4),
+        (item_of(str), "rte", "rte"),
     ],
 )
 def test_what_is_within_its_bounds(parse, text, value):
@@ -37,10 +40,9 @@ def test_what_is_within_its_bounds(parse, text, value):
         (number(float), "-inf", "-inf is not allowed: it must be a number"),
         (number(float), "nan", "nan is not allowed: it must be a number"),
         (number(float), "", " is not allowed: it must be a number"),
-        (comma_list(number(int, least=0)), "1,,2", " is not allowed: it must be a whole number at least 0"),
-        (comma_list(number(int, least=0)), "1,-2", "-2 is not allowed: it must be a whole number at least 0"),
-        (comma_list(number(int)), "1,2,01", "1,2,01 is not allowed: it must name each once"),
-        (comma_list(str), "rte,rte", "rte,rte is not allowed: it must name each once"),
+        (item_of(number(int, least=0)), "-2", "-2 is not allowed: it must be a whole number at least 0"),
+        (item_of(number(int)), "1,2", "1,2 is not allowed: a list is separated by spaces: 1 2"),
+        (item_of(str), "rte,,mrpc,", "rte,,mrpc, is not allowed: a list is separated by spaces: rte mrpc"),
     ],
 )
 def test_what_is_not_is_said_in_its_bounds(parse, text, message):
@@ -49,13 +51,10 @@ def test_what_is_not_is_said_in_its_bounds(parse, text, message):
     assert str(refusal.value) == message
 
 
-@pytest.mark.parametrize(
-    ("program", "typed"),
-    [("scripts/predict.py", "python scripts/prepare_imdb.py"), ("bin/linformer-predict", "linformer-prepare-imdb")],
-)
-def test_help_has_the_docstring_with_its_commands_as_they_are_typed(program, typed, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [program])
-    with pytest.raises(SystemExit, match="0"):
-        prepare_imdb.main(["--help"])
-    written = prepare_imdb.__doc__.strip()
-    assert written.replace("python scripts/prepare_imdb.py", typed) in capsys.readouterr().out
+def test_what_the_parsers_repeat_is_what_the_package_has():
+    """--help must not import it."""
+    assert tuple(FORMATS) == arguments.FORMATS and tuple(KINDS) == arguments.KINDS
+    assert (tuning.RATES, tuning.BATCH_SIZES) == (arguments.RATES, arguments.BATCH_SIZES)
+    assert tuple(EXTENSIONS) == arguments.EXTENSIONS and imdb.ADDRESS == arguments.IMDB_ADDRESS
+    assert corpus.DEFAULT_VOCAB_SIZE == arguments.VOCAB_SIZE
+    assert corpus.DEFAULT_SAMPLE_CHARACTERS == arguments.SAMPLE_CHARACTERS

@@ -8,8 +8,8 @@ import pytest
 
 from fairseq_linformer.checkpoints.origins import carried_origins
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_checkpoint
-from fairseq_linformer.cli import convert_roberta, import_hf
 from fairseq_linformer.cli.hub import FILES
+from linformer_cli.command import main
 from tests.helpers import ROOT
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -33,16 +33,16 @@ def asked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["roberta-base", "FacebookAI/roberta-base"])
-@pytest.mark.parametrize("command", [import_hf, convert_roberta])
-def test_a_name_on_the_hub_is_fetched(asked, tmp_path, command, name):
+@pytest.mark.parametrize("verb", ["import", "convert"])
+def test_a_name_on_the_hub_is_fetched(asked, tmp_path, verb, name):
     """The pages' own commands said: there is no checkpoint roberta-base."""
-    command.main([name, "out"])
+    main([verb, name, "--out", "out"])
     assert (tmp_path / "out" / UNTRAINED).is_file()
     assert asked == [(name, {"allow_patterns": list(FILES)})]
 
 
 def test_the_card_names_the_model_not_the_folder_that_it_was_fetched_to(asked, tmp_path):
-    convert_roberta.main(["FacebookAI/roberta-base", "out"])
+    main(["convert", "FacebookAI/roberta-base", "--out", "out"])
     (origin,) = carried_origins(read_checkpoint(tmp_path / "out" / UNTRAINED)["task_state"])
     assert origin["source"] == "FacebookAI/roberta-base"
 
@@ -57,17 +57,17 @@ def test_only_what_is_no_code_is_fetched():
 @pytest.mark.parametrize(
     "name", ["/no/such", "../there", "run/checkpoint_best.pt", "checkpoint.pt", "runs/missing", "a/b/c"]
 )
-@pytest.mark.parametrize("command", [import_hf, convert_roberta])
-def test_a_path_that_is_no_name_is_not_asked_for(asked, tmp_path, command, name):
+@pytest.mark.parametrize("verb", ["import", "convert"])
+def test_a_path_that_is_no_name_is_not_asked_for(asked, tmp_path, verb, name):
     (tmp_path / "runs").mkdir()
     with pytest.raises(SystemExit, match=r"^error: .*(there is no checkpoint|is no folder of a model)"):
-        command.main([name, "out"])
+        main([verb, name, "--out", "out"])
     assert not asked
 
 
 def test_a_folder_of_that_name_is_taken(asked, tmp_path):
     write_stock(tmp_path / "roberta-base")
-    import_hf.main(["roberta-base", "out"])
+    main(["import", "roberta-base", "--out", "out"])
     assert not asked
 
 
@@ -77,16 +77,16 @@ def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch
     with pytest.raises(
         SystemExit, match=r"^error: there is no file or folder roberta-base, .* pip install huggingface_hub$"
     ):
-        convert_roberta.main(["roberta-base", "out"])
+        main(["convert", "roberta-base", "--out", "out"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["convert_roberta.py", "import_hf.py"])
+@pytest.mark.parametrize("script", ["convert.py", "import.py"])
 def test_without_a_network_one_line_says_how_to_get_it(tmp_path, script):
     """The real package, and an address at which nothing listens."""
     environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / script, "roberta-base", "out"],
+        [sys.executable, ROOT / "scripts" / script, "roberta-base", "--out", "out"],
         cwd=tmp_path,
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED
-from fairseq_linformer.cli import convert_roberta
 from fairseq_linformer.conversion.convert import convert, converted_options
 from fairseq_linformer.errors import UserError
+from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import last_line, run
 from tests.helpers.exports import N, hub_of, rows, write_fine_tuned, write_pretrained, write_vocabulary
@@ -196,26 +196,25 @@ def test_a_corpus_that_does_not_fit_is_refused(of_corpus, corpus, tmp_path):
 
 def test_what_the_command_says(of_corpus, corpus, tmp_path, capsys):
     out = tmp_path / "out"
-    convert_roberta.main(
-        [str(of_corpus), str(out), "model.attention=linformer", "--fit-on", str(corpus), "model.local_conv=0"]
-    )
+    words = [str(of_corpus), "--out", str(out), "--fit-on", str(corpus)]
+    main(["convert", *words, "model.attention=linformer", "model.local_conv=0"])
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "error of each layer's attention, before and after fitting:" and len(printed) == 8
     assert "starts anew: layers.*.self_attn.key_projection.weight" in printed
     assert "left out: layers.*.local_conv.conv.bias" in printed
     assert printed[-1] == f"{out / UNTRAINED}: written: attention=linformer, 15 positions"
     with pytest.raises(SystemExit, match=r"^error: .* exists and is not an empty folder"):
-        convert_roberta.main([str(of_corpus), str(out)])
+        main(["convert", str(of_corpus), "--out", str(out)])
     with pytest.raises(SystemExit, match=r"^error: there is no checkpoint .*none\.pt$"):
-        convert_roberta.main([str(tmp_path / "none.pt"), str(tmp_path / "new")])
+        main(["convert", str(tmp_path / "none.pt"), "--out", str(tmp_path / "new")])
 
 
 @pytest.mark.slow
 def test_a_converted_model_trains_on_beside_its_teacher(of_corpus, corpus, tmp_path):
     """The commands of docs/conversion.md: for longer rows, whose teacher is one for longer rows, too."""
-    longer, convert_it = f"model.max_positions={2 * N}", ("scripts/convert_roberta.py", of_corpus)
-    run(*convert_it, "teacher", longer, cwd=tmp_path)
-    run(*convert_it, "student", *LINFORMER, longer, "model.projected_length=5", cwd=tmp_path)
+    longer, convert_it = f"model.max_positions={2 * N}", ("linformer", "convert", of_corpus)
+    run(*convert_it, "--out", "teacher", longer, cwd=tmp_path)
+    run(*convert_it, "--out", "student", *LINFORMER, longer, "model.projected_length=5", cwd=tmp_path)
     words = [
         "fairseq-hydra-train",
         "--config-dir",

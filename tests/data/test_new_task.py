@@ -19,12 +19,15 @@ from fairseq_linformer.cli import prepare_glue
 from fairseq_linformer.finetune.results import as_table, summarise
 from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun
 from fairseq_linformer.finetune.tuning import find_folder, read_recipe, read_task
+from linformer_cli.command import main
+from fairseq_linformer.finetune.results import Result, Run, Setting, as_table, summarise
+from fairseq_linformer.finetune.runner import find_folder, read_recipe, read_task
 from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.launch import recipe_name
 from tests.helpers.inputs import write_official
 
 write_official(Path("source"), "SICK")
-prepare_glue.main(["--source", "source", "--tasks", "SICK", "--tokenizer", sys.argv[1], "--out", "data"])
+main(["prepare", "glue", "--source", "source", "--tasks", "SICK", "--tokenizer", sys.argv[1], "--out", "data"])
 task = read_task(find_folder(Path("data"), "sick"))
 recipe = read_recipe(recipe_name(task.name))
 print("RECIPE", recipe["optimization"]["max_update"], recipe["dataset"]["batch_size"], recipe["optimizer"]["adam_eps"])

@@ -1,4 +1,4 @@
-"""Predictor beside fairseq's hub, and scripts/predict.py as users type it, on runs of two updates."""
+"""Predictor beside fairseq's hub, and linformer predict as users type it, on runs of two updates."""
 
 import io
 import itertools
@@ -30,6 +30,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import prediction
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.finetune.results import best_checkpoints
+from linformer_cli.command import parser_of
 from tests.helpers import ROOT
 from tests.helpers.commands import SIZES, run
 from tests.helpers.inputs import sentences
@@ -86,7 +87,7 @@ def reviews(classification, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def scores(classification, tmp_path_factory) -> Path:
-    """The run of a regression of pairs from 0 to 5, prepared as prepare_glue.py prepares STS-B."""
+    """The run of a regression of pairs from 0 to 5, prepared as `linformer prepare glue` prepares STS-B."""
     folder = tmp_path_factory.mktemp("scores")
     rows = examples(33, labels=[str(number / 10) for number in range(0, 51, 5)], seconds=["dog", "the cat"], most=3)
     write_task(folder / "STS-B", classification, {"train": rows, "valid": rows[:11]}, labels=(), scale=5.0)
@@ -343,7 +344,7 @@ def test_every_format_prints_the_same(reviews, tmp_path, capsys, monkeypatch):
     for kind in ("txt", "tsv", "jsonl"):
         path = as_file(tmp_path, kind, TEXTS)
         assert printed(capsys, reviews, path) == table
-        assert printed(capsys, reviews / "checkpoint_best.pt", path.rename(tmp_path / "other"), kind=kind) == table
+        assert printed(capsys, reviews / "checkpoint_best.pt", path.rename(tmp_path / "other"), format=kind) == table
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("\n".join(TEXTS).encode())))
     assert printed(capsys, reviews, "-") == table
     for line, row in zip(printed(capsys, reviews, as_file(tmp_path, "txt", TEXTS), to="jsonl"), expected, strict=True):
@@ -417,7 +418,7 @@ def test_top_needs_probabilities(tagged, scores, tmp_path):
         ("texts.txt", b"dog\n\ncat\n \n", {}, r"texts\.txt: 2 of the texts are empty \(line 2, line 4\): .* fill or"),
         ("texts.txt", b"\n" * 12 + b"dog", {}, r"12 of the texts are empty \(line 1, .*, line 10 and 2 more\)"),
         ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv: 1 of the texts are empty \(line 3\)"),
-        ("texts.csv", b'text\n"a\ndog"\n\n""\n', {"kind": "csv"}, r"line 4: 0 fields, but the header has 1"),
+        ("texts.csv", b'text\n"a\ndog"\n\n""\n', {"format": "csv"}, r"line 4: 0 fields, but the header has 1"),
         ("texts.csv", b'a,text\n1,"a\ndog"\n2,""\n', {}, r"texts\.csv: 1 of the texts are empty \(line 4\)"),
         ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl: 1 of the texts are empty \(line 2\)"),
         ("texts.csv", 'a,text\n1,"a\ndog"\n2,\u200b\n'.encode(), {}, r"texts\.csv, line 4: no piece is left of"),
@@ -475,13 +476,13 @@ def test_texts_from_a_pipe(reviews, tmp_path, capsys, monkeypatch):
 
 def test_the_command_line(reviews, tmp_path):
     path = as_file(tmp_path, "tsv", TEXTS)
-    command = ["scripts/predict.py", "--checkpoint", reviews, "--input", path]
+    command = ["linformer", "predict", reviews, "--input", path]
     assert len(run(*command, cwd=tmp_path).splitlines()) == 1 + len(TEXTS)
     message = f"error: {path}, line 1: no column 'words' among number, text\n"
     assert run(*command, "--text", "words", cwd=tmp_path, status=1) == message
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, "text": True}
-    with subprocess.Popen([sys.executable, str(ROOT / command[0]), *map(str, command[1:])], **pipes) as process:
+    with subprocess.Popen([sys.executable, ROOT / "scripts/predict.py", *map(str, command[2:])], **pipes) as process:
         process.stdout.close()  # as head does
         assert process.stderr.read() == ""
     assert process.returncode == -signal.SIGPIPE
@@ -491,36 +492,37 @@ def test_the_command_line(reviews, tmp_path):
     "words",
     [
         "",
-        "--checkpoint a",
+        "a",
         "--input a.txt",
-        "--checkpoint a --input a.txt --submission b",
-        "--checkpoint a --input a.txt --runs b",
+        "a --input a.txt --out b",
+        "a --input a.txt --runs b",
         "--runs a --data b",
-        "--runs a --submission b",
-        "--runs a --data b --submission c --to jsonl",
+        "--runs a --out b",
+        "--runs a --data b --out c --to jsonl",
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        predict.parse_arguments(words.split())
-    assert "give --checkpoint and --input, with what goes with them, or --runs, --data and" in capsys.readouterr().err
+        parser_of("predict").parse_args(words.split())
+    assert "give MODEL and --input, with what goes with them, or --runs, --data and --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "--checkpoint a --input -",
-        "--checkpoint a --input - --data b --from tsv --text c --second d --to tsv",
-        "--runs a --data b --submission c",
+        "a --input -",
+        "a --input - --data b --from tsv --text c --second d --to tsv",
+        "--runs a --data b --out c",
     ],
 )
 def test_options_that_go_together(words):
-    arguments = vars(predict.parse_arguments(words.split())).values()
-    assert sorted(str(value) for value in arguments if value is not None) == sorted(words.split()[1::2])
+    values = vars(parser_of("predict").parse_args(words.split())).values()
+    given = [word for word in words.split() if not word.startswith("--")]
+    assert sorted(str(value) for value in values if value is not None) == sorted(given)
 
 
 def write_results(folder, *runs) -> Path:
-    """The part of scripts/finetune.py's results that a submission reads, with links to the runs."""
+    """The part of linformer finetune's results that a submission reads, with links to the runs."""
     folder.mkdir()
     rows = []
     for number, (task, score, place) in enumerate(runs):
@@ -624,8 +626,8 @@ def test_a_submission_that_turns_out_wrong_leaves_nothing(glue, tmp_path, monkey
 
 def test_a_submission_by_the_command_line(glue, tmp_path):
     runs = write_results(tmp_path / "one", ("WNLI", 60.0, tmp_path / "wnli"))
-    words = ["--runs", runs, "--data", glue.data, "--submission", "made"]
-    said = run("scripts/predict.py", *words, cwd=tmp_path)
+    words = ["--runs", runs, "--data", glue.data, "--out", "made"]
+    said = run("linformer", "predict", *words, cwd=tmp_path)
     assert "made/submission.zip: WNLI.tsv\n" in said
     made = sorted(path.name for path in (tmp_path / "made").iterdir())
     assert made == ["WNLI.tsv", "submission.json", "submission.zip"]

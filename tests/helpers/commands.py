@@ -15,6 +15,8 @@ SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 
 SIZES |= {"projected_length": 8, "local_conv": 3, "max_positions": 32}
 HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
 
+CHECKOUTS = {"linformer": "scripts/clone.py"}  # whether it is installed or not
+
 PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 PROCESSES.set_forkserver_preload(["torch._dynamo", "fairseq.trainer", "fairseq.options", "sklearn.metrics"])
 
@@ -26,6 +28,7 @@ def run(*command, cwd: Path, status: int = 0, root: Path = ROOT) -> str:
     and fairseq, which takes most of the time of a short command, and nothing of this project.
     """
     program, *arguments = map(str, command)
+    program = CHECKOUTS.get(program, program)
     script = ROOT / program if program.startswith("scripts/") else Path(sys.executable).parent / program
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     with tempfile.NamedTemporaryFile() as output:

@@ -35,7 +35,7 @@ def trained(corpus, tmp_path_factory) -> tuple[list[dict[str, str]], str]:
     convert(source, folder / "converted", ["model.attention=linformer", "model.projected_length=5"])
     write_sst_2(folder / "glue")
     words = ["--source", "glue", "--tasks", "SST-2", "--tokenizer", corpus, "--out", "tasks"]
-    run("scripts/prepare_glue.py", *words, cwd=folder)
+    run("linformer", "prepare", "glue", *words, cwd=folder)
 
     def train(config, data, start, out, updates, *more) -> dict[str, str]:
         words = ["--config-dir", ROOT / "configs" / config[0], "--config-name", config[1], f"task.data={data}"]
@@ -67,7 +67,7 @@ def test_what_a_model_was_converted_from_is_known_after_any_training(trained):
     """By name and content; from the checkpoint itself, as the folders between may be gone."""
     cards, digest = trained
     for card in cards:
-        assert card["converted by convert_roberta.py from"] == f"roberta/checkpoint_best.pt (SHA-256 {digest})"
+        assert card["converted by linformer convert from"] == f"roberta/checkpoint_best.pt (SHA-256 {digest})"
 
 
 def test_a_model_that_was_converted_twice_names_both(tmp_path):
@@ -79,7 +79,7 @@ def test_a_model_that_was_converted_twice_names_both(tmp_path):
     export(tmp_path / "twice", tmp_path / "out")
     first, second = digest_folder(tmp_path / "hf"), digest_file(tmp_path / "once" / UNTRAINED)
     expected = f"hf (SHA-256 {first}), then once/checkpoint.pt (SHA-256 {second})"
-    assert rows_of((tmp_path / "out/README.md").read_text())["converted by convert_roberta.py from"] == expected
+    assert rows_of((tmp_path / "out/README.md").read_text())["converted by linformer convert from"] == expected
     export(checkpoint, tmp_path / "other")
     assert "converted" not in (tmp_path / "other/README.md").read_text()
 

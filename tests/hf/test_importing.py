@@ -21,10 +21,10 @@ from transformers import (
 )
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED
-from fairseq_linformer.cli import import_hf
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
+from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.exports import hub_of, write_pretrained, write_vocabulary
@@ -160,7 +160,7 @@ def test_missing_files_are_named(tmp_path):
     with pytest.raises(
         SystemExit, match=r"^error: .* is no folder of a model of transformers: it holds no config\.json$"
     ):
-        import_hf.main([str(tmp_path / "none"), str(tmp_path / "out")])
+        main(["import", str(tmp_path / "none"), "--out", str(tmp_path / "out")])
     write_stock(tmp_path / "roberta")
     (tmp_path / "roberta" / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"holds no model\.safetensors"):
@@ -183,11 +183,11 @@ def test_an_imported_checkpoint_trains_on(tmp_path):
     """Export, import, and fairseq-hydra-train from it, as README has them."""
     (tmp_path / "vocabulary").mkdir()
     checkpoint = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path / "vocabulary"), projected_length=5)
-    run("scripts/export_hf.py", checkpoint, "exported", cwd=tmp_path)
-    assert "checkpoint.pt: written" in run("scripts/import_hf.py", "exported", "imported", cwd=tmp_path)
+    run("linformer", "export", checkpoint, "--out", "exported", cwd=tmp_path)
+    assert "checkpoint.pt: written" in run("linformer", "import", "exported", "--out", "imported", cwd=tmp_path)
     (tmp_path / "train.txt").write_text(sentences(200, seed=1))
-    files = ("--train", "train.txt", "--valid", "train.txt", "--out", "data", "--spm", "imported", "--workers", 1)
-    run("scripts/prepare_corpus.py", *files, cwd=tmp_path)
+    files = ("--train", "train.txt", "--valid", "train.txt", "--out", "data", "--tokenizer", "imported", "--workers", 1)
+    run("linformer", "prepare", "corpus", *files, cwd=tmp_path)
     words = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512", "task.data=data"]
     words += [f"model.{name}={value}" for name, value in (("max_positions", 15), ("projected_length", 5))]
     words += ["model.encoder_layers=2", "model.encoder_embed_dim=12", "model.encoder_ffn_embed_dim=20"]

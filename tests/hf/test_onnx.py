@@ -7,13 +7,15 @@ import torch
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
+from linformer_cli.command import main
+from tests.helpers.exports import write_pretrained, write_vocabulary
 
 transformers = pytest.importorskip("transformers")
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 hf = pytest.importorskip("fairseq_linformer.hf")
 onnx = pytest.importorskip("fairseq_linformer.hf.onnx")
-command = pytest.importorskip("fairseq_linformer.cli.export_onnx")
+to_onnx = pytest.importorskip("fairseq_linformer.cli.export_onnx")
 
 N = 16
 SIZES = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 24, "encoder_attention_heads": 3, "projected_length": 4}
@@ -142,7 +144,6 @@ def test_batches_fit_the_model():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (None, "no folder with a model of transformers: it has no config.json"),
         (
             {"model_type": "bert", "architectures": ["BertModel"]},
             "model_type=bert is not .* linformer_roberta, rob",
@@ -152,16 +153,15 @@ def test_batches_fit_the_model():
     ],
 )
 def test_other_folders_are_refused(tmp_path, config, message):
-    if config is not None:
-        (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=message):
-        command.load(tmp_path)
+        to_onnx.load(tmp_path)
 
 
 @pytest.mark.parametrize("model", [small(hf.LinformerRobertaModel), roberta("RobertaForSequenceClassification")])
 def test_a_saved_model_is_loaded_as_what_it_is(tmp_path, model):
     model.bfloat16().save_pretrained(tmp_path)
-    loaded = command.load(tmp_path)
+    loaded = to_onnx.load(tmp_path)
     assert type(loaded) is type(model) and loaded.dtype == torch.float32 and not loaded.training
     batch = onnx.random_batch(model.config, 2, 5)
     torch.testing.assert_close(onnx.run_model(loaded, batch), onnx.run_model(model.float(), batch))
@@ -187,7 +187,7 @@ def test_every_mechanism_exports(tmp_path, options):
 def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
     model, path = roberta(), tmp_path / "model.onnx"
     model.save_pretrained(tmp_path / "model")
-    command.main([str(tmp_path / "model"), str(path)])
+    main(["export", str(tmp_path / "model"), "--format", "onnx", "--out", str(path)])
     printed = capsys.readouterr().out.splitlines()
     assert printed[-2].startswith(f"{path}: 0.") and printed[-2].endswith(" MB")
     assert printed[-1].startswith(f"one row of {N} tokens, {torch.get_num_threads()} thread(s), median of 20: onnxrunt")
@@ -200,3 +200,17 @@ def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
     assert_agrees(model, path)
     with pytest.raises(Exception, match="out of data bounds"):  # of onnxruntime: texts that are too long
         onnx.run_session(session, onnx.random_batch(model.config, 1, N + 1))
+
+
+@pytest.mark.slow
+def test_the_command_takes_a_checkpoint_as_well(tmp_path):
+    """By way of a folder of transformers, of which nothing stays."""
+    checkpoint, path = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path)), tmp_path / "model.onnx"
+    before = set(tmp_path.rglob("*"))
+    for model in (checkpoint, checkpoint.parent):
+        main(["export", str(model), "--format", "onnx", "--out", str(path)])
+    assert set(tmp_path.rglob("*")) == {*before, path}
+    main(["export", str(checkpoint), "--out", str(tmp_path / "exported")])
+    assert_agrees(to_onnx.load(tmp_path / "exported"), path)
+    with pytest.raises(SystemExit, match=rf"^error: there is no checkpoint {tmp_path}/none"):
+        main(["export", str(tmp_path / "none"), "--format", "onnx", "--out", str(path)])

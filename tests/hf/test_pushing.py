@@ -1,4 +1,4 @@
-"""export_hf.py --push: what goes to the Hub, what never does, and what the user is told."""
+"""linformer export --push: what goes to the Hub, what never does, and what the user is told."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError
 
-from fairseq_linformer.cli import export_hf
 from fairseq_linformer.hf import pushing
+from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.exports import write_pretrained, write_vocabulary
 
@@ -63,7 +63,7 @@ def hub(monkeypatch, made, tmp_path) -> Hub:
 
 
 def push(*words) -> None:
-    export_hf.main(["run", "out", "--push", "me/tiny", *words])
+    main(["export", "run", "--out", "out", "--push", "me/tiny", *words])
 
 
 def test_the_whole_export_goes_and_the_command_typed_again_pushes_it_again(hub, capsys):
@@ -97,7 +97,7 @@ def test_a_dry_run_lists_files_and_asks_nobody(hub, monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", ["notes.txt", ".env", "fairseq/more.txt", ".git/config", "checkpoint_best.pt"])
 def test_a_file_that_we_did_not_write_is_never_pushed(name, hub):
-    export_hf.main(["run", "out"])
+    main(["export", "run", "--out", "out"])
     Path("out", name).parent.mkdir(exist_ok=True)
     Path("out", name).write_text("secret")
     with pytest.raises(SystemExit, match=rf"^error: out/{name} is not of this export: nothing is pushed"):
@@ -106,7 +106,7 @@ def test_a_file_that_we_did_not_write_is_never_pushed(name, hub):
 
 
 def test_nor_one_that_has_changed_since_or_is_a_link(hub):
-    export_hf.main(["run", "out"])
+    main(["export", "run", "--out", "out"])
     code = Path("out/modeling_linformer_roberta.py")
     before = code.read_text()
     code.write_text(before + "import os\n")
@@ -124,7 +124,7 @@ def test_nor_one_that_has_changed_since_or_is_a_link(hub):
 @pytest.mark.parametrize("name", ["a/b/c", "a b", "../x", "a--b", "x.git", "-a", "", "https://huggingface.co/a"])
 def test_a_name_that_no_repository_has_is_refused_before_the_export(name, hub):
     with pytest.raises(SystemExit, match=r"^error: --push=.* is not allowed: it must be NAME or OWNER/NAME.*[^\n]$"):
-        export_hf.main(["run", "out", f"--push={name}"])
+        main(["export", "run", "--out", "out", f"--push={name}"])
     assert not Path("out").exists() and not hub.asked
 
 
@@ -162,15 +162,15 @@ def test_what_the_hub_says_is_one_line_and_the_export_stays(api, said, hub, monk
 @pytest.mark.parametrize("words", [["--dry-run"], ["--private"]])
 def test_options_of_push_alone_are_refused_without_it(words, capsys):
     with pytest.raises(SystemExit):
-        export_hf.parse_arguments(["run", "out", *words])
+        main(["export", "run", "--out", "out", *words])
     assert "--private and --dry-run go with --push" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_without_the_package_one_line_says_what_to_install(made):
     program = "import sys; sys.modules['huggingface_hub'] = None\n"
-    program += "from fairseq_linformer.cli import export_hf; export_hf.main()"
-    words = [sys.executable, "-c", program, "run", "out", "--push", "me/tiny"]
+    program += "from linformer_cli.command import main; main()"
+    words = [sys.executable, "-c", program, "export", "run", "--out", "out", "--push", "me/tiny"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=made, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "pip install 'fairseq-linformer[hf]'" in done.stderr.splitlines()[-1]

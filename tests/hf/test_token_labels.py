@@ -1,4 +1,4 @@
-"""Exported models for labels of words: in transformers, words have the labels that predict.py gives them."""
+"""Exported models for labels of words: in transformers, words have the labels that linformer predict gives them."""
 
 import json
 import re
@@ -25,7 +25,7 @@ TEXTS = [f"{one} {other}" for one in WORDS for other in WORDS]
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """The folder, and the labels of the texts' words as predict.py gives them."""
+    """The folder, and the labels of the texts' words as linformer predict gives them."""
     folder = tmp_path_factory.mktemp("exported")
     (folder / "vocabulary").mkdir()
     checkpoint = write_fine_tuned(folder / "run", write_vocabulary(folder / "vocabulary"), "token-label")
@@ -115,7 +115,7 @@ def test_words_given_apart_have_the_same_labels(exported):
 def test_the_card_types_the_call_that_is_tested(exported):
     card = (exported[0] / "README.md").read_text()
     assert 'pipeline("token-classification", "FOLDER", trust_remote_code=True, aggregation_strategy="simple")' in card
-    assert "aggregation_strategy none, simple and first give predict.py's labels" in card
+    assert "aggregation_strategy none, simple and first give linformer predict's labels" in card
 
 
 def test_the_loss_is_of_each_tokens_own_logits_and_new_tokens_begin_words(exported, tmp_path):
@@ -143,7 +143,7 @@ def test_a_new_head_on_a_pretrained_export_leaves_logits_as_they_are(exported, t
 
 
 def test_the_onnx_graph_gives_the_same(exported, tmp_path):
-    """export_onnx compares the results itself: here that nothing of the model stops the export."""
+    """The export compares the results itself: here that nothing of the model stops the export."""
     onnx = pytest.importorskip("fairseq_linformer.hf.onnx")
     model = export_onnx.load(exported[0])
     onnx.export_onnx(model, tmp_path / "model.onnx")

@@ -66,22 +66,22 @@ def _lines(inputs: Path, made: Path) -> Iterator[tuple[str, list[object], Result
     data, tasks = made / "prepare_corpus" / "data", made / "prepare_glue" / "tasks"
     pretrained, runs = made / "fairseq-hydra-train" / "run", made / "finetune" / "runs"
     files = ["--train", inputs / "train.txt", "--valid", inputs / "valid.txt", "--vocab-size", 30, "--workers", 2]
-    yield "prepare_corpus", ["scripts/prepare_corpus.py", *files, "--out", "data"], contents, REFUSED
-    glue = ["--source", inputs / "glue.zip", "--tasks", "SST-2,WNLI", "--tokenizer", data, "--out", "tasks"]
-    yield "prepare_glue", ["scripts/prepare_glue.py", *glue], contents, ""
+    yield "prepare_corpus", ["linformer", "prepare", "corpus", *files, "--out", "data"], contents, REFUSED
+    glue = ["--source", inputs / "glue.zip", "--tasks", "SST-2", "WNLI", "--tokenizer", data, "--out", "tasks"]
+    yield "prepare_glue", ["linformer", "prepare", "glue", *glue], contents, ""
     imdb = ["--source", inputs / "aclImdb.tar.gz", "--tokenizer", data, "--out", "IMDB"]
-    yield "prepare_imdb", ["scripts/prepare_imdb.py", *imdb], contents, REFUSED
+    yield "prepare_imdb", ["linformer", "prepare", "imdb", *imdb], contents, REFUSED
     by_time = "task.save_interval_minutes=0.001"
     yield "fairseq-hydra-train", with_hydra(data, "run", UPDATES, by_time), _trained, ""
     flags = with_flags(data, "run", UPDATES, "--save-interval-minutes", 0.001)
     yield "fairseq-train", flags, _trained, ""
-    tuning = ["--checkpoint", pretrained, "--data", tasks, "--tasks", "wnli", "--seeds", "1,2", "--epochs", 1]
+    tuning = [pretrained, "--data", tasks, "--tasks", "wnli", "--seeds", 1, 2, "--epochs", 1]
     tuning += ["--learning-rates", 0.01, "--out", "runs", "dataset.num_workers=0", "common.cpu=true"]
-    yield "finetune", ["scripts/finetune.py", *tuning], _scores, ""
+    yield "finetune", ["linformer", "finetune", *tuning], _scores, ""
     rows = ["--input", inputs / "rows.jsonl", "--text", "a", "--second", "b"]
-    yield "predict", ["scripts/predict.py", "--checkpoint", runs / "WNLI/seed1", *rows], _printed, ""
-    submission = ["--runs", runs, "--data", tasks, "--submission", "made"]
-    yield "predict, submission", ["scripts/predict.py", *submission], _submitted, REFUSED
+    yield "predict", ["linformer", "predict", runs / "WNLI/seed1", *rows], _printed, ""
+    submission = ["--runs", runs, "--data", tasks, "--out", "made"]
+    yield "predict, submission", ["linformer", "predict", *submission], _submitted, REFUSED
     small = [f"model.{name}={value}" for name, value in SIZES.items()]
     variants = ["--data", data, "--out", "runs", "--variant", "softmax", "model.attention=softmax", "--all", *small]
     yield (

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.helpers import ROOT
+from tests.helpers.commands import CHECKOUTS
 
 MARK = "SOAK_MARK"
 POLL_SECONDS = 0.005
@@ -63,6 +64,7 @@ class Attempt:
 def start(words: Sequence[object], folder: Path, temporary: Path, largest_file: int | None = None) -> Attempt:
     """Starts a command in a session of its own; with `largest_file` none of its files can grow beyond so many bytes."""
     program, *arguments = map(str, words)
+    program = CHECKOUTS.get(program, program)
     line = [sys.executable, str(ROOT / program)] if program.startswith("scripts/") else [_in_environment(program)]
     mark, log = uuid.uuid4().hex, folder.with_name(f"{folder.name}.out")
     temporary.mkdir(exist_ok=True)

@@ -12,8 +12,7 @@ import quickstart
 from benchmarking.command import parse
 from benchmarking.registry import STUDIES
 
-from fairseq_linformer.cli.prepare_glue import prepare_glue
-from fairseq_linformer.cli.prepare_imdb import prepare_imdb
+from fairseq_linformer.cli import prepare_glue, prepare_imdb
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.task_record import own_task
@@ -102,8 +101,8 @@ def pretrain(study: str, *words: str) -> None:
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        (prepare_glue, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
-        (prepare_imdb, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
+        (prepare_glue.run, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
+        (prepare_imdb.run, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
         (partial(pretrain, "perplexity", "--variant", "a"), {}),
         (partial(pretrain, "mechanisms"), {}),
         (partial(pretrain, "lengths"), {}),

@@ -22,7 +22,6 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_cli import preprocess
 
-from fairseq_linformer.cli.prepare_corpus import main
 from fairseq_linformer.data.prepare import encoding, text_files
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.line_sample import LineSample
@@ -31,6 +30,7 @@ from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepie
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.system.processes import available_cores
 from fairseq_linformer.training.perplexity import perplexity_of_frequencies
+from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.processes import running_in_group, wait_until
@@ -344,7 +344,7 @@ def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path: Path, mod
     """Nor does it leave processes; and a second run at the same time is refused."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(random_lines(5000, seed=1) * 100))
-    words = ["scripts/prepare_corpus.py", "--train", str(text), "--valid", str(text), "--spm", str(model)]
+    words = ["scripts/prepare_corpus.py", "--train", str(text), "--valid", str(text), "--tokenizer", str(model)]
     words += ["--out", str(tmp_path / "out"), "--workers", "2"]
     data = tmp_path / "out.partial" / "train.bin"
     with subprocess.Popen([sys.executable, str(SCRIPT), *words[1:]], start_new_session=True) as process:
@@ -435,13 +435,19 @@ def test_unknown_pieces_are_warned_of(tmp_path: Path, model: Path, capsys: pytes
     texts = ["--train", tmp_path / "known.txt", "--valid", tmp_path / "unknown.txt", tmp_path / "more.txt"]
     for number, (words, remedy) in enumerate(
         [
-            (["--spm", model, "--workers", "1"], "without --spm, and with --cover-letters, a new vocabulary"),
-            (["--spm", model, "--workers", "2"], "without --spm, and with --cover-letters, a new vocabulary"),
+            (
+                ["--tokenizer", model, "--workers", "1"],
+                "without --tokenizer, and with --cover-letters, a new vocabulary",
+            ),
+            (
+                ["--tokenizer", model, "--workers", "2"],
+                "without --tokenizer, and with --cover-letters, a new vocabulary",
+            ),
             (["--vocab-size", "10"], "--cover-letters makes every letter a piece"),
             (["--vocab-size", "10", "--cover-letters"], "a larger --vocab-size or --sample-characters"),
         ]
     ):
-        main([str(word) for word in (*texts, *words, "--out", tmp_path / str(number))])
+        main(["prepare", "corpus", *map(str, (*texts, *words, "--out", tmp_path / str(number)))])
         (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
         assert re.match(r"warning: unknown pieces: valid [\d.]+%, more than 0.1%: .* \('漢' 11, '字' 10\): ", warned)
         assert remedy in warned, "an option that the command does not have, or that was given"
@@ -453,7 +459,7 @@ def test_unknown_pieces_of_shards_are_warned_of_once(
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("the lim 漢\n" * 10)
     files = [str(tmp_path / f"{number}.txt") for number in range(3)]
-    words = ["--train", *files, "--valid", files[0], "--spm", str(model), "--out", str(tmp_path / "out")]
-    main([*words, "--shards", "3", "--workers", "1"])
+    words = ["--train", *files, "--valid", files[0], "--tokenizer", str(model), "--out", str(tmp_path / "out")]
+    main(["prepare", "corpus", *words, "--shards", "3", "--workers", "1"])
     (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
-    assert "unknown pieces: train " in warned and ", valid " in warned and "('漢' 40): without --spm" in warned
+    assert "unknown pieces: train " in warned and ", valid " in warned and "('漢' 40): without --tokenizer" in warned

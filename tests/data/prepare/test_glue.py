@@ -10,12 +10,12 @@ from pathlib import Path
 import pooch
 import pytest
 
-from fairseq_linformer.cli import prepare_glue
 from fairseq_linformer.data.prepare import glue
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import DOWNLOADS, ROW_BYTES, SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.errors import UserError
+from linformer_cli.command import main
 from tests.helpers.checkpoints import write_run
 from tests.helpers.inputs import write_official
 from tests.helpers.processes import served
@@ -210,17 +210,17 @@ def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -
     ):
         arguments = ["--source", str(tmp_path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
         with pytest.raises(SystemExit, match=said):
-            prepare_glue.main(arguments)
+            main(["prepare", "glue", *arguments])
 
 
 def test_small_letters_will_do(tmp_path: Path, corpus: Path) -> None:
     for task in ("SST-2", "STS-B"):
         write_official(tmp_path / "glue", task)
     words = ["--source", str(tmp_path / "glue"), "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
-    prepare_glue.main([*words, "--tasks", "sst2,sts_b"])
+    main(["prepare", "glue", *words, "--tasks", "sst2", "sts_b"])
     assert sorted(folder.name for folder in (tmp_path / "out").iterdir()) == ["SST-2", "STS-B"]
     with pytest.raises(SystemExit, match=r"^error: task 'sst' is unknown, known are: CoLA, SST-2"):
-        prepare_glue.main([*words, "--tasks", "cola,sst"])
+        main(["prepare", "glue", *words, "--tasks", "cola", "sst"])
 
 
 def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(
@@ -232,21 +232,21 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(
         write_official(source, task)
     (source / "RTE" / "dev.tsv").unlink()
     words = ["--source", str(source), "--tokenizer", str(corpus), "--out", str(out)]
-    prepare_glue.main(words)
+    main(["prepare", "glue", *words])
     printed = capsys.readouterr().out
     assert f"  {source}/RTE lacks dev.tsv\n" in printed and f"  {source} holds no folder CoLA\n" in printed
     assert printed.index("holds no folder CoLA") < printed.index("SST-2\n"), "the list comes before any work"
     assert [folder.name for folder in out.iterdir()] == ["SST-2"] and printed.endswith("--tasks SST-2\n")
     write_official(source, "WNLI")
-    prepare_glue.main(words)
+    main(["prepare", "glue", *words])
     printed = capsys.readouterr().out
-    assert f"SST-2: already prepared in {out}/SST-2\n" in printed and printed.endswith("--tasks SST-2,WNLI\n")
+    assert f"SST-2: already prepared in {out}/SST-2\n" in printed and printed.endswith("--tasks SST-2 WNLI\n")
     with pytest.raises(SystemExit, match=f"^error: {source} holds no folder QQP; {source}/RTE lacks dev.tsv$"):
-        prepare_glue.main([*words[:-1], str(tmp_path / "asked"), "--tasks", "sst2,qqp,rte"])
+        main(["prepare", "glue", *words[:-1], str(tmp_path / "asked"), "--tasks", "sst2", "qqp", "rte"])
     assert not (tmp_path / "asked").exists()
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match=r"^error: .* holds no folder CoLA; .* holds no folder AX$"):
-        prepare_glue.main(["--source", str(tmp_path / "empty"), *words[2:-1], str(tmp_path / "none")])
+        main(["prepare", "glue", "--source", str(tmp_path / "empty"), *words[2:-1], str(tmp_path / "none")])
 
 
 @pytest.mark.parametrize(
@@ -270,22 +270,22 @@ def test_errors_of_an_archive_name_it_and_the_member(
     archive = archived(tmp_path / "glue", tmp_path / f"all.{suffix}")
     words = ["--source", str(archive), "--tasks", "SST-2", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match=f"^error: {archive}{message}"):
-        prepare_glue.main(words)
+        main(["prepare", "glue", *words])
     with pytest.raises(SystemExit, match=f"^error: {archive} holds no folder CoLA"):
-        prepare_glue.main([*words[:3], "CoLA", *words[4:]])
+        main(["prepare", "glue", *words[:3], "CoLA", *words[4:]])
 
 
 def test_errors_of_a_download_name_the_address_and_the_file(
     mirror: str, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--source", mirror, "--tasks", "MRPC,AX", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
+    words = ["--source", mirror, "--tasks", "MRPC", "AX", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
     served_file = tmp_path / "served/glue/data/AX.tsv"
     served_file.write_text("index\tsentence1\n")
     monkeypatch.setitem(glue.DOWNLOADS["AX"], "glue/data/AX.tsv", pooch.file_hash(str(served_file)))  # type: ignore[arg-type]
     with pytest.raises(
         SystemExit, match=rf"^error: {mirror}: AX/AX\.tsv, line 1: the header is \['index', 'sentence1'\]"
     ):
-        prepare_glue.main(words)
+        main(["prepare", "glue", *words])
 
 
 @pytest.mark.real_data

@@ -17,11 +17,11 @@ from pathlib import Path
 import pooch
 import pytest
 
-from fairseq_linformer.cli import prepare_imdb
 from fairseq_linformer.data.prepare import sources
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.imdb import ARCHIVE, REVIEW_BYTES, imdb_folder, read_imdb
 from fairseq_linformer.errors import UserError
+from linformer_cli.command import main
 from tests.helpers.checkpoints import write_run
 from tests.helpers.processes import served
 
@@ -330,7 +330,7 @@ def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(
     archive = make_zip(tmp_path / "a.zip", dict.fromkeys(REVIEWS, b"the old dog barks today"))
     tokenizer = write_run(tmp_path / "run", corpus)
     arguments = ["--source", str(archive), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
-    prepare_imdb.main(arguments)
+    main(["prepare", "imdb", *arguments])
     printed = capsys.readouterr().out
     assert "single-label: 0 = negative, 1 = positive" in printed
     assert "valid: 2 rows (officially 25,000)\n" in printed

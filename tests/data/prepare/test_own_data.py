@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.cli.prepare_table import main
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.own_data import Columns, OwnData, own_data
 from fairseq_linformer.data.prepare.stratified_split import quantile_bins, split_rows, text_key
@@ -15,6 +14,7 @@ from fairseq_linformer.data.prepare.table_files import WHOLE, read_table
 from fairseq_linformer.data.prepare.table_formats import Row
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
+from linformer_cli.command import main
 
 THIRDS = {"train": 0.8, "valid": 0.1, "test": 0.1}
 
@@ -281,7 +281,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare(folder: Path, vocabulary: Path, *words: object) -> None:
-    main([*map(str, words), "--tokenizer", str(vocabulary), "--out", str(folder / "out" / "mine")])
+    main(["prepare", "table", *map(str, words), "--tokenizer", str(vocabulary), "--out", str(folder / "out" / "mine")])
 
 
 def test_a_csv_becomes_a_task(tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture) -> None:
@@ -296,14 +296,14 @@ def test_a_csv_becomes_a_task(tmp_path: Path, vocabulary: Path, capsys: pytest.C
     assert {split: counts.examples for split, counts in summary.splits.items()} == {"train": 40, "valid": 5, "test": 5}
     printed = capsys.readouterr().out
     assert "\nrows of train by class: neg (20), pos (20)\n" in printed and "classes are not in" not in printed
-    assert f"--checkpoint CHECKPOINT --data {tmp_path / 'out'} --tasks mine\n" in printed
+    assert f"linformer finetune MODEL --data {tmp_path / 'out'} --tasks mine\n" in printed
 
 
 def test_sentences_in_columns_become_token_labels(tmp_path: Path, vocabulary: Path) -> None:
     (tmp_path / "ner.conll").write_text(
         "-DOCSTART- O\n\n" + "".join(f"{i} B-X\ngood O\n\nfilm{i} O\n\n" for i in range(10))
     )
-    prepare(tmp_path, vocabulary, tmp_path / "ner.conll", "--text", "0", "--label", "-1", "--split", "0.5,0.5")
+    prepare(tmp_path, vocabulary, tmp_path / "ner.conll", "--text", "0", "--label", "-1", "--split", "0.5", "0.5")
     summary = read_summary(tmp_path / "out" / "mine")
     assert (summary.task.kind, summary.task.classes) == ("token-label", ("B-X", "O"))
     assert sum(counts.examples for counts in summary.splits.values()) == 20
@@ -315,10 +315,10 @@ def test_sentences_in_columns_become_token_labels(tmp_path: Path, vocabulary: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--split", "0.5,0.4"), "the shares must add up to 1"),
+        (("--split", "0.5", "0.4"), "the shares must add up to 1"),
         (("--split", "1.0"), "--split=1.0 is not allowed: it must be the shares of train, valid, test"),
-        (("--test", "TABLE", "--split", "0.8,0.1,0.1"), "it must be the shares of train, valid"),
-        (("--valid", "TABLE", "--split", "0.9,0.1"), "it must be left out, as valid has rows of its own"),
+        (("--test", "TABLE", "--split", "0.8", "0.1", "0.1"), "it must be the shares of train, valid"),
+        (("--valid", "TABLE", "--split", "0.9", "0.1"), "it must be left out, as valid has rows of its own"),
         (("--label", "verdict"), "no column 'verdict' among text, label"),
         (("--kind", "ordinal"), "invalid choice: 'ordinal'"),
         (("--valid", "none.csv"), "none.csv: no such table"),
@@ -339,7 +339,7 @@ def test_what_cannot_be_prepared_is_refused(
 
 def test_a_name_of_another_task_is_refused(tmp_path: Path, vocabulary: Path) -> None:
     with pytest.raises(SystemExit, match="the folder's name is the task's, but SST-2 is a task already"):
-        main(["x.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / "sst_2")])
+        main(["prepare", "table", "x.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / "sst_2")])
 
 
 @pytest.mark.parametrize("name", ["a b", "a'b", ".hidden", "-x", "x" * 201, "a\nb", "\x1b[2J"])
@@ -347,7 +347,7 @@ def test_a_name_that_could_not_be_a_folders_is_refused_before_anything_is_read(
     tmp_path: Path, vocabulary: Path, name: str
 ) -> None:
     with pytest.raises(SystemExit, match="is not allowed: it must be a folder whose name has letters, digits"):
-        main(["none.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / name)])
+        main(["prepare", "table", "none.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / name)])
     assert not list(tmp_path.iterdir())
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.cli.prepare_corpus import parse_arguments
 from fairseq_linformer.data.prepare import sharded_corpus
 from fairseq_linformer.data.prepare.sharded_corpus import divide, prepare_shards
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.data.unknown_pieces import Unknown
 from fairseq_linformer.errors import UserError
+from linformer_cli.command import parser_of
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.inputs import sentences
 
@@ -123,5 +123,5 @@ def test_what_is_in_the_folder_must_be_the_same_shards(texts, tmp_path, monkeypa
 @pytest.mark.parametrize("words", [["--shard", "1"], ["--shards", "2", "--shard", "3"], ["--shards", "1"]])
 def test_shards_that_cannot_be(words, capsys):
     with pytest.raises(SystemExit):
-        parse_arguments(["--train", "t", "--valid", "v", "--out", "o", *words])
+        parser_of("prepare corpus").parse_args(["--train", "t", "--valid", "v", "--out", "o", *words])
     assert "is not allowed: it must be" in capsys.readouterr().err

@@ -1,0 +1,17 @@
+"""A folder of transformers as a checkpoint of fairseq, to train on from.
+
+    linformer import exported --out imported
+    linformer import roberta-base --out imported
+    linformer finetune imported --data data-bin/tasks --tasks rte --out runs/finetune
+
+The folder is one that `linformer export` wrote, one that transformers saved after it, or a stock RoBERTa, which becomes
+attention=softmax; a name on the Hub of Hugging Face is fetched. The checkpoint has the same weights, bit for bit, and
+its dictionary and subword model beside it.
+"""
+
+from .arguments import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.share("model", metavar="FOLDER", help="of the model in transformers, or its name on the Hub")
+    parser.share("--out")

@@ -1,0 +1,38 @@
+"""Text files into a folder to pretrain on.
+
+example:
+  linformer prepare corpus --train books/ more.txt.xz --valid held_out.txt --out data/books --vocab-size 8000
+
+Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it,
+and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a document. The folder
+appears under its name when it is complete: repeat a command that was interrupted.
+
+Much text is prepared in shards, folders that a training takes by turns, one per epoch: --shards 16 divides the files
+of --train among them. The first holds the vocabulary, which it makes of its own text, and valid. Repeat the command to
+go on after the last complete one, or make some on each machine, the first one first: --shards 16 --shard 3
+"""
+
+from pathlib import Path
+
+from .arguments import SAMPLE_CHARACTERS, VOCAB_SIZE, Parser, number
+
+
+def add_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--train", metavar="FILE", nargs="+", type=Path, required=True, help="text to train on")
+    add("--valid", metavar="FILE", nargs="+", type=Path, required=True, help="text to validate on")
+    parser.share("--out")
+    use = "use this vocabulary: a .model file of sentencepiece, with the dict.txt beside it if any; a folder with "
+    use += "GPT-2's encoder.json and vocab.bpe; or that of a prepared folder or a run (default: train one)"
+    parser.share("--tokenizer", required=False, help=use)
+    add("--vocab-size", metavar="N", type=number(int), help=f"pieces to train (default: {VOCAB_SIZE})")
+    letters = "make every letter and ASCII character a piece, however rare, up to a tenth of the vocabulary"
+    add("--cover-letters", action="store_true", help=letters)
+    sample = f"train the pieces on at most this many characters (default: {SAMPLE_CHARACTERS})"
+    add("--sample-characters", metavar="N", type=number(int), help=sample)
+    add("--seed", metavar="N", type=number(int), default=1, help="seed of that sample, at least 0")
+    add("--workers", metavar="N", type=number(int), help="processes that encode (default: one per core)")
+    add("--shards", metavar="N", type=number(int, least=2), help="make this many folders in DIR, each of some files")
+    add("--shard", metavar="N", type=number(int, least=1), help="make this one of them alone")
+    most = "--shard {shard} is not allowed: it must be at most --shards"
+    parser.rule(lambda given: (given["shard"] or 0) <= (given["shards"] or 0), most)

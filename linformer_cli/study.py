@@ -1,0 +1,1 @@
+"""Run a comparison or a benchmark of the documentation, from a clone."""
