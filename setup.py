@@ -1,4 +1,4 @@
-"""Installs the plugin beside fairseq, its command lines and its configurations (README, "Install")."""
+"""Installs the plugin beside fairseq, its command lines and its configurations (docs/install.md)."""
 
 import re
 import shutil
