@@ -1,4 +1,4 @@
-"""Installs the plugin beside fairseq, its command lines and its configurations (docs/install.md)."""
+"""Installs the plugin beside fairseq, its command lines and its configurations (README, "Install")."""
 
 import re
 import shutil
