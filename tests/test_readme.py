@@ -1,4 +1,4 @@
-"""The commands of README and docs/pretraining.md, typed in one folder on a tiny scale, and the links of all pages."""
+"""The commands of README, docs/pretraining.md and docs/fairseq.md, typed in one folder on a tiny scale."""
 
 import re
 import shlex
@@ -20,7 +20,6 @@ from tests.helpers.commands import as_flags, run
 from tests.helpers.inputs import sentences, write_official
 
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks_of(text):
@@ -29,6 +28,7 @@ def blocks_of(text):
 
 BLOCKS = blocks_of(README)
 CONTINUED = blocks_of((ROOT / "docs" / "pretraining.md").read_text())
+FLAGS = blocks_of((ROOT / "docs" / "fairseq.md").read_text())
 SIZES = {"encoder_layers": 1, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
 TRAINED = ("rte", "mnli", "imdb")  # a pair, two sets to validate on, a long text; tests/finetune trains the other kinds
 
@@ -92,7 +92,7 @@ def type_commands(blocks, workplace):
             continue
         for line in lines_of(block):
             words = shlex.split(line)
-            if words[0] in ("source", "fairseq-train"):  # the tests run in .venv; the flags have a test of their own
+            if words[0] == "source":  # the tests run in .venv
                 continue
             words = words[1:] if words[0] == "python" else words
             run(*on_a_tiny_scale(words), cwd=workplace)
@@ -125,7 +125,7 @@ def test_the_flags_train_what_tiny_512_trains(corpus, tmp_path):
     keys = [*(f"model.{name}={value}" for name, value in SIZES.items()), "optimization.max_update=3"]
     keys += ["lr_scheduler.total_num_update=1200"]  # as the flags say, whatever is trained of it
     flags = [*as_flags(SIZES), "--max-update", 3]
-    lines = [line for _, block in BLOCKS for line in lines_of(block)]
+    lines = [line for _, block in BLOCKS + FLAGS for line in lines_of(block)]
     for program, tiny in (("fairseq-hydra-train", keys), ("fairseq-train", flags)):
         run(*shlex.split(next(line for line in lines if line.startswith(f"{program} "))), *tiny, cwd=tmp_path)
     flags, hydra = (read_checkpoint(tmp_path / "runs" / name / "checkpoint_last.pt") for name in ("flags", "tiny_512"))
@@ -143,8 +143,9 @@ def test_every_script_says_what_it_does(script, tmp_path):
 
 
 def test_the_table_of_options_has_every_option_of_ours():
-    """But for those of one mechanism, which docs/attention.md has; the example's stand elsewhere in README."""
-    rows = README.split("## Options")[1].split("Architectures")[0].splitlines()
+    """But for those of one mechanism, which docs/attention.md has, and the example's, which docs/fairseq.md has."""
+    rows = (ROOT / "docs/options.md").read_text().split("## Architectures")[0].splitlines()
+    example = (ROOT / "docs/fairseq.md").read_text()
     named = {name for row in rows if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     options = {field.name for field in fields(LinformerRobertaConfig)} - {"_name"}
     parser = ArgumentParser()
@@ -153,26 +154,4 @@ def test_the_table_of_options_has_every_option_of_ours():
     elsewhere |= {own.name for kind in ATTENTIONS.values() for own in fields(kind.Options)}
     assert named <= options
     for name in options - named - elsewhere:
-        assert f"--{name.replace('_', '-')}" in README, name
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
-    """Files of the repository exist, and so do the headings of its pages that a link names."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
-        target, _, heading = link.partition("#")
-        if target.startswith(("http:", "https:", "../../actions/")):  # the last: GitHub's pages of the repository
-            continue
-        file = (page.parent / target).resolve() if target else page
-        assert file.exists(), f"{page.name}: {link}"
-        assert not heading or heading in headings(file), f"{page.name}: {link}"
-
-
-def without_code(text):
-    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-
-
-def headings(page):
-    """The anchors that GitHub gives the headings of a page."""
-    titles = re.findall(r"^#+ (.+)$", without_code(page.read_text()), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert f"--{name.replace('_', '-')}" in example, name

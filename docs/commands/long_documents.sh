@@ -1,0 +1,26 @@
+# What measured docs/long-documents.md, from the root of a clone with .venv activated. books/*.txt.xz are novels, a blank line after
+# each book and none within one; they are not in the repository.
+set -euo pipefail
+
+BOOKS="--corpus books/train.txt.xz --tokenizer data-bin/books"
+ALL="--only softmax-residual control linformer near_and_far near_and_far-class-token longformer performer"
+FIVE="--only softmax-residual control linformer near_and_far near_and_far-class-token"
+CPU="--device cpu --threads 1 --out runs/long"
+STUDY="linformer study long-documents"
+
+$STUDY --task books $BOOKS --lengths 512 2048 --learning-rates 0.0005 0.001 0.002 0.004 $ALL $CPU
+$STUDY --task needles $BOOKS --lengths 512 $FIVE $CPU
+$STUDY --task needles $BOOKS --lengths 1024 --updates 4000 $FIVE $CPU
+$STUDY --task listops --lengths 512 $ALL $CPU
+$STUDY --task imdb --source aclImdb_v1.tar.gz --tokenizer data-bin/books --lengths 1024 $ALL $CPU
+$STUDY --task imdb-bytes --source aclImdb_v1.tar.gz --lengths 1024 --rows 25000 \
+    --only softmax-residual control linformer near_and_far $CPU
+
+# Pretraining on longer blocks (data-bin/python: docs/commands/quality.sh)
+V=model.value_residual=true
+LENGTHS="linformer study lengths --data data-bin/python --out runs/lengths --updates 3000 --learning-rates 0.005 --jobs 1
+    --variant softmax-residual model.attention=softmax $V
+    --variant near_and_far model.projection=split-pool model.linformer_window=128 model.projected_length=128 $V
+    --variant control model.projection=mean-pool model.projected_length=1 $V"
+$LENGTHS --lengths 512 1024 2048
+$LENGTHS --lengths 4096 --seeds 1

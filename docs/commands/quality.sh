@@ -1,0 +1,102 @@
+# What measured docs/quality.md, from the root of a clone with .venv activated. Each study takes minutes to hours on two cores;
+# what is complete is not trained again.
+set -euo pipefail
+
+# The text: the sources of Python's standard library, 4,000 pieces
+python scripts/python_sources.py --out data/python
+linformer prepare corpus --train data/python/train.txt --valid data/python/valid.txt --out data-bin/python --vocab-size 4000
+
+ONE="model.projection=mean-pool model.projected_length=1"
+SPLIT=model.projection=split-pool
+C=model.projection_multiplier=0.015625 # 1/64
+V=model.value_residual=true
+PERPLEXITY="linformer study perplexity --data data-bin/python"
+
+# Without value residuals; --seeds 1 2 3 for the rows with three seeds
+$PERPLEXITY --out runs/n512 --updates 3000 --seeds 1 --learning-rates 0.0025 0.005 0.01 \
+    --variant softmax model.attention=softmax --variant control $ONE \
+    --variant learned-layerwise $C --variant learned-key-value $C model.sharing=key-value \
+    --variant mean-pool model.projection=mean-pool --variant attention-pool model.projection=attention-pool \
+    --variant split-pool $SPLIT \
+    --variant window64-one $ONE model.linformer_window=64 \
+    --variant window64-32 $SPLIT model.projected_length=32 model.linformer_window=64 \
+    --variant window64-128 $SPLIT model.linformer_window=64 \
+    --variant window128-one $ONE model.linformer_window=128 \
+    --variant window128-32 $SPLIT model.projected_length=32 model.linformer_window=128 \
+    --variant window128-128 $SPLIT model.linformer_window=128
+
+# With value residuals
+$PERPLEXITY --out runs/residuals --updates 3000 --seeds 1 2 3 --learning-rates 0.0025 0.005 0.01 \
+    --variant softmax model.attention=softmax $V --variant control $ONE $V \
+    --variant window128-32 $SPLIT model.projected_length=32 model.linformer_window=128 $V \
+    --variant window128-128 $SPLIT model.linformer_window=128 $V
+$PERPLEXITY --out runs/residuals --updates 3000 --seeds 1 2 3 \
+    --variant learned-layerwise $C $V --variant mean-pool model.projection=mean-pool $V --variant split-pool $SPLIT $V \
+    --variant window128-one $ONE model.linformer_window=128 $V
+$PERPLEXITY --out runs/residuals6000 --updates 6000 --seeds 1 --variant softmax model.attention=softmax \
+    --variant softmax-residual model.attention=softmax $V \
+    --variant window128-128 $SPLIT model.linformer_window=128 \
+    --variant window128-128-residual $SPLIT model.linformer_window=128 $V
+
+# n = 2,048 from scratch, with the controls of the window
+LONG="linformer study lengths --data data-bin/python --lengths 2048 --jobs 1"
+NEAR="$SPLIT model.linformer_window=128 model.projected_length=128 $V"
+$LONG --out runs/residuals2048 --updates 3000 \
+    --variant softmax-residual model.attention=softmax $V --variant near_and_far $NEAR --variant control $ONE $V
+$LONG --out runs/residuals2048 --updates 3000 --learning-rates 0.005 --seeds 1 \
+    --variant window128-one $ONE model.linformer_window=128 $V \
+    --variant longformer256 model.attention=longformer model.longformer_window=256 $V
+$LONG --out runs/residuals2048_6000 --updates 6000 --learning-rates 0.005 \
+    --variant softmax-residual model.attention=softmax $V --variant near_and_far $NEAR --variant control $ONE $V
+
+# n = 512 first, then 2,048; with seed 1 also lr 1e-3 and 5e-3
+for S in 1 2 3; do
+    FROM=runs/residuals TO=runs/longer$S
+    longer() { linformer convert $FROM/$1/lr0.005/seed$S --out $TO/$2 model.max_positions=2048 ${@:3}; }
+    longer softmax softmax
+    longer control control
+    longer window128-128 near model.projected_length=128
+    longer window128-128 near512 model.projected_length=512
+    THEN="$PERPLEXITY --seeds $S --all model.max_positions=2048 task.tokens_per_sample=2048 dataset.batch_size=1"
+    START=checkpoint.finetune_from_model=$TO WINDOW="$SPLIT model.linformer_window=128 $V"
+    $THEN --out runs/then$S --updates 1500 --learning-rates 0.0025 \
+        --variant softmax $START/softmax/checkpoint.pt model.attention=softmax $V \
+        --variant control $START/control/checkpoint.pt $ONE $V \
+        --variant near $START/near/checkpoint.pt $WINDOW model.projected_length=128 \
+        --variant near512 $START/near512/checkpoint.pt $WINDOW model.projected_length=512
+    for UPDATES in 640 840; do # as much time as 1,500 of near and of near512 take
+        $THEN --out runs/then$S-$UPDATES --updates $UPDATES --learning-rates 0.0025 \
+            --variant softmax $START/softmax/checkpoint.pt model.attention=softmax $V
+    done
+done
+
+# Novels (data-bin/books: docs/commands/results.sh)
+NOVELS="fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=data-bin/books
+    model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 dataset.batch_size=4 optimization.lr=[0.002]
+    optimization.max_update=8000 lr_scheduler.warmup_updates=600 dataset.validate_interval_updates=2000
+    dataset.max_valid_steps=50"
+$NOVELS checkpoint.save_dir=runs/softmax model.attention=softmax
+$NOVELS checkpoint.save_dir=runs/residual model.attention=softmax $V
+$NOVELS checkpoint.save_dir=runs/preset +preset=near_and_far
+
+# Texts of mixed lengths: every function and class is a text
+mkdir -p data/functions
+for PART in train valid; do
+    awk '/^(def|class|async def) /{print ""}1' data/python/$PART.txt > data/functions/$PART.txt
+done
+linformer prepare corpus --train data/functions/train.txt --valid data/functions/valid.txt --tokenizer data-bin/python \
+    --out data-bin/functions
+linformer study perplexity --data data-bin/functions --out runs/functions --updates 3000 --seeds 1 \
+    --all task.sample_break_mode=complete_doc dataset.batch_size=20 \
+    --variant softmax model.attention=softmax $V --variant control $ONE model.adaptive_length=true $V \
+    --variant learned $C $V --variant learned-adaptive $C model.adaptive_length=true $V \
+    --variant near $SPLIT model.linformer_window=128 $V \
+    --variant near-adaptive $SPLIT model.linformer_window=128 model.adaptive_length=true $V
+
+# The multiplier of a learned matrix
+linformer study multipliers --data data-bin/python --out runs/multipliers --seeds 1 --jobs 2
+
+# The modern preset
+MODERN="model.encoder_ffn_embed_dim=168 task.mask_prob=0.3 +preset=modern"
+$PERPLEXITY --out runs/modern --updates 3000 --seeds 1 --variant softmax model.attention=softmax $MODERN \
+    --variant window128-one $ONE model.linformer_window=128 $MODERN

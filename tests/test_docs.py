@@ -1,0 +1,40 @@
+"""What the pages must have: a README that starts at once, every recipe in the table. `make docs` checks the links."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.helpers import ROOT
+
+RECIPES = (ROOT / "docs/recipes.md").read_text()
+YAMLS = [*(ROOT / "configs/pretrain").glob("*.yaml"), *(ROOT / "configs/finetune/recipe").glob("*.yaml")]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in YAMLS if path.stem != "shared"))
+def test_every_recipe_has_a_row_that_says_what_to_expect(name):
+    (row,) = re.findall(rf"^\| `{name}` \|(.+)\|$", RECIPES, re.MULTILINE)
+    assert all(cell.strip() for cell in row.split("|"))
+
+
+def test_readme_starts_at_once_and_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 150
+    assert any(line.startswith("```") for line in lines[:10])
+
+
+def test_the_documentation_is_short():
+    """25,000 words with README, code and tables included; bars between the cells of a table are no words."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    assert sum(bool(re.search(r"\w", word)) for page in pages for word in page.read_text().split()) <= 25_000
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "docs/commands").glob("*.sh")), ids=lambda path: path.name)
+def test_the_commands_that_measured_are_bash(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_every_picture_is_on_a_page():
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    shown = set(re.findall(r"\]\((\S+\.png)\)", pages))
+    assert shown == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.png")}
