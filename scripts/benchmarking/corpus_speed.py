@@ -4,9 +4,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import sentencepiece
@@ -20,6 +18,7 @@ from fairseq_linformer.system.processes import available_cores
 from linformer_cli.arguments import number
 
 from .flags import Flag, count
+from .measuring import timed
 
 VALID_LINES = 1000
 SAMPLE_CHARACTERS = 2_000_000  # that the vocabulary is trained on
@@ -37,16 +36,16 @@ def compare_preparations(options: Namespace) -> str:
     """Prepares the same text both ways with the same vocabulary: times, speeds and their ratio.
 
     Raises:
-        OSError: the text cannot be read, a program failed, or the datasets differ.
-        UserError: the vocabulary is too large for the text.
+        OSError: the text cannot be read, or a program failed.
+        UserError: the vocabulary is too large for the text, or the datasets differ.
     """
     with tempfile.TemporaryDirectory(prefix="corpus-speed") as name:
         folder, workers = Path(name), options.workers or available_cores()
         size = cut_text(options.corpus, options.megabytes, folder)
         train_vocabulary(folder, options.vocab_size)
-        ours = seconds(lambda: prepare(folder, workers))
-        to_text = seconds(lambda: encode_to_text(folder, workers))
-        preprocess = seconds(lambda: fairseq_preprocess(folder, workers))
+        ours = timed(lambda: prepare(folder, workers))
+        to_text = timed(lambda: encode_to_text(folder, workers))
+        preprocess = timed(lambda: fairseq_preprocess(folder, workers))
         different = different_files(folder / "ours", folder / "theirs")
     theirs = to_text + preprocess
     said = [
@@ -64,9 +63,9 @@ def compare_preparations(options: Namespace) -> str:
 def cut_text(text: Path, megabytes: float | None, folder: Path) -> float:
     """Writes train.txt and valid.txt (its first lines) as we read text; returns their megabytes."""
     with (folder / "train.txt").open("w", encoding="utf-8", newline="\n") as train:
-        for count, chunk in enumerate(read_chunks([text])):
+        for place, chunk in enumerate(read_chunks([text])):
             train.writelines(line + "\n" for line in chunk.lines)
-            if count == 0:
+            if place == 0:
                 valid = "".join(line + "\n" for line in chunk.lines[:VALID_LINES])
                 (folder / "valid.txt").write_text(valid, encoding="utf-8", newline="\n")
             if megabytes is not None and train.tell() >= megabytes * 1e6:
@@ -116,12 +115,6 @@ def run(*arguments: str | Path | int) -> None:
     status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
     if status:
         raise ChildProcessError(f"{shlex.join(command)}: ended with status {status}, for the reason above")
-
-
-def seconds(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def different_files(ours: Path, theirs: Path) -> list[str]:

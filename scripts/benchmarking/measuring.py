@@ -228,17 +228,41 @@ def _forward_flops(case: Case) -> int:
 
 
 def in_turns(
-    calls: Mapping[Key, Callable[[], None]], rounds: int, patience: float = math.inf
+    calls: Mapping[Key, Callable[[], None]],
+    rounds: int,
+    patience: float = math.inf,
+    leave_out: Callable[[Key, str], None] | None = None,
 ) -> dict[Key, list[float]]:
-    """Seconds of each call in each round. After `patience` seconds no further round begins, but at least three run."""
+    """Seconds of each call in each round.
+
+    Args:
+        calls: by name.
+        rounds: how many.
+        patience: after so many seconds no further round begins, but at least three run.
+        leave_out: is told the name and the reason of a call for which no memory is left beside the others, and which
+            does not run again; by default that is an error.
+    """
     seconds: dict[Key, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()
     for number in range(rounds):
         if number >= LEAST_ROUNDS and time.perf_counter() - start > patience:
             break
-        for name, call in calls.items():
-            seconds[name].append(timed(call))
+        for name in [*seconds]:
+            try:
+                seconds[name].append(timed(calls[name]))
+                continue
+            except torch.OutOfMemoryError as error:
+                if leave_out is None:
+                    raise
+                said = reason(error)
+            del seconds[name]
+            leave_out(name, said)  # now that the error holds nothing any more
     return seconds
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def largest(fits: Callable[[int], bool]) -> int:

@@ -37,10 +37,17 @@ def draw_perplexities(options: Namespace, tuned: Sequence[Tuned], path: Path) ->
     draw_dots(values, f"perplexity after {options.updates:,} updates", path)
 
 
+def perplexity_experiments(options: Namespace, store: Store) -> list[Pretraining]:
+    """One, with the n of all variants: 512, unless --all says otherwise."""
+    n = 512
+    for word in options.all:
+        name, _, value = word.partition("=")
+        n = int(value) if name == "task.tokens_per_sample" and value.isdigit() else n
+    return [Pretraining.of(options, store, n, chosen_variants(options, {}), folder="")]
+
+
 PERPLEXITY = Comparison(
-    experiments=lambda options, store: [
-        Pretraining.of(options, store, 512, chosen_variants(options, {}), folder=""),
-    ],
+    experiments=perplexity_experiments,
     quantity="perplexity",
     form="{:.2f}".format,
     columns=perplexity_columns,

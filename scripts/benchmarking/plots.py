@@ -91,7 +91,8 @@ def _fill(axis: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> N
         means = [statistics.mean(values) for values in known.values()]
         down = [mean - min(values) for mean, values in zip(means, known.values(), strict=True)]
         up = [max(values) - mean for mean, values in zip(means, known.values(), strict=True)]
-        axis.errorbar([*known], means, yerr=[down, up], capsize=3, markersize=4, label=name, **looks[name])
+        bars = [down, up] if any(down + up) else None
+        axis.errorbar([*known], means, yerr=bars, capsize=3, markersize=4, label=name, **looks[name])
     for name, level in panel.beside.items():
         axis.axhline(level, label=name, **{**looks[name], "marker": None})
     axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)

@@ -18,7 +18,7 @@ from linformer_cli.arguments import number
 
 from .baselines import MODELS, Sizes
 from .flags import Flag, count
-from .measuring import DTYPES, Case, Machine, flops, in_turns, spread, timed
+from .measuring import DTYPES, Case, Machine, flops, in_turns, reason, spread, timed
 from .speed_report import Row, write_report
 from .store import Store, code_digest
 from .suites import COMPARED, SUITES, Group, Plan
@@ -26,12 +26,6 @@ from .suites import COMPARED, SUITES, Group, Plan
 
 class TooSlow(RuntimeError):
     """A case takes longer than the limit, or is expected to."""
-
-
-class _NoMemoryLeft(RuntimeError):
-    def __init__(self, case: Case, said: str):
-        super().__init__(said)
-        self.case = case
 
 
 class Speed:
@@ -84,13 +78,7 @@ class Speed:
             except (ImportError, OSError, RuntimeError) as error:  # not installed, no memory, no such kernel, too slow
                 row |= {"skipped": reason(error), "too_slow": isinstance(error, TooSlow)}
         if self.rounds:
-            seconds, gemm_peak = self._time_those_that_fit(group, calls, rows)
-            for case in calls:
-                row = rows[case]
-                row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
-                row["tokens_per_second"] = case.tokens / row["seconds"]
-                if gemm_peak:
-                    row["gemm_fraction"] = flops(case) / row["seconds"] / gemm_peak
+            self._time(group, calls, rows)
         measured = list(calls)
         if group.memory:
             for case in measured:
@@ -102,26 +90,31 @@ class Speed:
                 rows[case] |= _figure("largest_batch", self.machine.largest_batch, case, self.limit)
         return list(rows.values())
 
-    def _time_those_that_fit(
-        self, group: Group, calls: dict[Case, Callable[[], None]], rows: dict[Case, Row]
-    ) -> tuple[dict[Case, list[float]], float]:
-        """``_time``. A case for which no memory is left beside the others leaves `calls`, and its row says why."""
-        while True:
-            try:
-                return self._time(group, {case: partial(_named, case, call) for case, call in calls.items()})
-            except _NoMemoryLeft as error:
-                rows[error.case]["skipped"] = reason(error)
-                del calls[error.case]
+    def _time(self, group: Group, calls: dict[Case, Callable[[], None]], rows: Mapping[Case, Row]) -> None:
+        """Gives the rows their times, and fractions of the GEMM peak of the same rounds.
+
+        A case for which no memory is left beside the others leaves `calls`, and its row says why.
+        """
+        timed_calls: dict[Any, Callable[[], None]] = dict(calls)
+        operations = 0
+        if group.gemm_fraction:
+            gemm, operations = self.machine.gemm(group.cases[0].tokens, self.plan.sizes.embed_dim)
+            gemm()
+            timed_calls["gemm"] = gemm
+
+        def leave_out(case: Case, said: str) -> None:
+            rows[case]["skipped"] = said
+            del calls[case], timed_calls[case]
             _free_memory()
 
-    def _time(self, group: Group, calls: Mapping[Case, Callable[[], None]]) -> tuple[dict[Case, list[float]], float]:
-        """Seconds of each call in each round, and the GEMM peak of the same rounds in FLOP/s, 0 if not measured."""
-        if not group.gemm_fraction:
-            return in_turns(calls, self.rounds, self.limit), 0.0
-        gemm, operations = self.machine.gemm(group.cases[0].tokens, self.plan.sizes.embed_dim)
-        gemm()
-        seconds: dict[Any, list[float]] = in_turns({**calls, "gemm": gemm}, self.rounds, self.limit)
-        return seconds, operations / spread(seconds.pop("gemm"))["seconds"]
+        seconds = in_turns(timed_calls, self.rounds, self.limit, leave_out)
+        for case in calls:
+            row = rows[case]
+            row |= {"rounds": len(seconds[case]), **spread(seconds[case])}
+            row["tokens_per_second"] = case.tokens / row["seconds"]
+            if operations:
+                peak = operations / spread(seconds["gemm"])["seconds"]
+                row["gemm_fraction"] = flops(case) / row["seconds"] / peak
 
     def _prepare(self, case: Case) -> tuple[Callable[[], None], float]:
         """The case's call, already warm, and the tokens per second of its first run.
@@ -146,14 +139,6 @@ class Speed:
         return work, case.tokens / seconds
 
 
-def _named(case: Case, call: Callable[[], None]) -> None:
-    """Calls it; an error for lack of memory names the case."""
-    try:
-        call()
-    except torch.OutOfMemoryError as error:
-        raise _NoMemoryLeft(case, reason(error)) from None
-
-
 def _free_memory() -> None:
     """Gives back what models held that are gone."""
     gc.collect()
@@ -174,11 +159,6 @@ def groups_of(suite: str, plan: Plan) -> list[Group]:
     if not groups:
         raise UserError(f"the suite {suite} has nothing to measure at lengths up to {max(plan.lengths)}")
     return groups
-
-
-def reason(error: Exception) -> str:
-    """The first line of an error."""
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def describe(case: Case) -> Row:

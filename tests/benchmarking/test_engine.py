@@ -85,6 +85,9 @@ def test_a_folder_of_other_settings_is_refused_by_name(tmp_path):
     Store(tmp_path, {"study": "speed", "lengths": [1, 2]})
     with pytest.raises(ValueError, match=r"study\.json has study=speed, not recall: name another --out"):
         Store(tmp_path, {"study": "recall"})
+    (tmp_path / STUDY_FILE).write_text('{"study": "1\\n2"}')
+    with pytest.raises(ValueError, match=r"study\.json has study=1 2, not recall: name another --out$"):
+        Store(tmp_path, {"study": "recall"})
     for content in ("[]", "{", '"text"'):
         (tmp_path / STUDY_FILE).write_text(content)
         with pytest.raises(ValueError, match=r"study\.json.*: name another --out"):
@@ -149,3 +152,5 @@ def test_the_command_writes_its_table_its_results_and_its_pictures(tmp_path):
     assert [own["variant"] for own in results["variants"]] == ["a", "b"]
     with pytest.raises(ValueError, match="has study=stub, not other: name another --out"):
         study.run("other", options("perplexity", *WORDS, "--out", tmp_path))
+    printed = study.tables(options("perplexity", "--data", "d", "--variant", "a", "--seeds", 2, 1, *WORDS[-3:]), [])
+    assert "| perplexity, seed 2 |" in printed, "the learning rate was tried with the seed that is given first"

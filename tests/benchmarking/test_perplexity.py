@@ -8,7 +8,15 @@ import pytest
 import torch
 from benchmarking import perplexity, pretraining
 from benchmarking.engine import Trial
-from benchmarking.perplexity import MECHANISMS, MULTIPLIERS, PERPLEXITY, as_case, mechanism_costs, tiny_sizes
+from benchmarking.perplexity import (
+    MECHANISMS,
+    MULTIPLIERS,
+    PERPLEXITY,
+    as_case,
+    mechanism_costs,
+    perplexity_experiments,
+    tiny_sizes,
+)
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
@@ -53,6 +61,8 @@ def test_the_command_trains_what_it_is_asked_for_and_compares_seed_by_seed(train
         "| b | 0.01 | 11.00, 24.00 | 17.50 ± 9.19 | +15.0 ± 7.1 % |",
     ]
     assert (tmp_path / "out/perplexity.png").read_bytes().startswith(b"\x89PNG")
+    longer = options("perplexity", *words, "task.tokens_per_sample=2048")
+    assert [own.n for own in perplexity_experiments(longer, Store(tmp_path, {}))] == [2048]
     one = options("perplexity", *words[:6], "--seeds", 1, "--learning-rates", 0.1, "--updates", 5)
     assert PERPLEXITY.run("perplexity", one).splitlines()[2:4] == ["| a | 0.1 | 10.00 | 10.00 |  |", ""]
 
