@@ -89,7 +89,7 @@ def test_from_text_to_a_model_in_another_folder(programs, tmp_path):
     words = ["--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1]
     printed = done(programs / "linformer-prepare-corpus", *words, cwd=tmp_path).splitlines()[-1]
     said, _, command = printed.partition(" ")
-    assert said == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer-configs)"/pretrain ')
+    assert said == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer configs)"/pretrain ')
     words = [*(f"model.{size}" for size in SIZES), "dataset.num_workers=0", "common.cpu=true"]
     words += ["optimization.max_update=2", "lr_scheduler.warmup_updates=1"]
     done("sh", "-c", f'PATH="{programs}:$PATH"; {command} "$@"', "sh", *words, cwd=tmp_path)

@@ -31,7 +31,8 @@ from tqdm import tqdm
 
 from ..checkpoints.reading import checkpoint_file, data_folder, read_checkpoint
 from ..checkpoints.resuming import updates_of_training
-from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
+from ..checkpoints.task_state import read_task_state
+from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..config import ResolvedConfig
 from ..data.tasks import SUMMARY_FILE, Task, letters_of, read_summary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
@@ -128,7 +129,7 @@ class FineTuning:
         """
         for task, seed in itertools.product(self.records, self.seeds):
             for setting in self._settings(task):
-                self._training(self._run(task, seed, setting)).check()
+                self._training(self._run(task, seed, setting)).is_complete()
         self._take_folder()
         self._keep_baselines()
         execute = partial(self._execute, jobs=jobs, launcher=launcher)
@@ -269,7 +270,8 @@ def read_task(folder: Path) -> Task:
 def read_model(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
     """The configuration of a checkpoint's model, whose vocabulary must be that of all prepared folders."""
     state = read_checkpoint(checkpoint)
-    vocabulary = carried_fingerprint(state.get("task_state")) or _vocabulary_of_its_data(checkpoint, state["cfg"])
+    carried = read_task_state(state.get("task_state"))["vocabulary"]
+    vocabulary = carried or _vocabulary_of_its_data(checkpoint, state["cfg"])
     sizes = {
         len(tensor) for name, tensor in state["model"].items() if name.endswith("embed_tokens.weight") and tensor.dim()
     }
@@ -277,15 +279,15 @@ def read_model(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
         dictionary = load_dictionary(data / DICTIONARY_FILE)
         if sizes and sizes != {len(dictionary) + 1}:  # the task adds <mask>
             raise UserError(f"{checkpoint} has {max(sizes)} tokens, the vocabulary of {data} {len(dictionary) + 1}")
-        check_same_vocabulary(fingerprint(dictionary, data), vocabulary, str(data), str(checkpoint))
+        check_same_vocabulary(digest_vocabulary(dictionary, data), vocabulary, str(data), str(checkpoint))
     return LinformerRobertaModel.resolve(state["cfg"])
 
 
 def _vocabulary_of_its_data(checkpoint: Path, cfg: Any) -> dict[str, str]:
-    """The fingerprint for a checkpoint that carries none; empty where its data is not here."""
+    """The digests for a checkpoint that carries none; empty where its data is not here."""
     try:
         data = data_folder(checkpoint, cfg)
-        return fingerprint(load_dictionary(data / DICTIONARY_FILE), data)
+        return digest_vocabulary(load_dictionary(data / DICTIONARY_FILE), data)
     except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
         return {}
 

@@ -68,7 +68,7 @@ class AtLength(Comparison):
             options = training.provenance.configuration.items()
             model = {option.removeprefix("model."): x for option, x in options if option.startswith("model.")}
             resolve_config(Namespace(**model), self.length)
-            training.check()
+            training.is_complete()
 
     def measure(self, run: Path) -> float:
         return self.losses(run, CHECKPOINT, self.length).perplexity

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, fingerprint
+from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
@@ -215,7 +215,7 @@ class Dictionaries:
         self.data = write_corpus(folder)
         self.whole = (self.data / DICTIONARY_FILE).read_bytes()
         self.symbols = load_dictionary(self.data / DICTIONARY_FILE).symbols
-        self.there = fingerprint(load_dictionary(self.data / DICTIONARY_FILE), self.data)
+        self.there = digest_vocabulary(load_dictionary(self.data / DICTIONARY_FILE), self.data)
 
     def attempt(self, chance: random.Random) -> str | None:
         labels = chance.random() < 0.3
@@ -235,7 +235,7 @@ class Dictionaries:
 def _not_refused(dictionary: Dictionary, data: Path, there: dict[str, str]) -> str | None:
     """What is lost where another vocabulary is taken for that of a checkpoint."""
     try:
-        check_same_vocabulary(fingerprint(dictionary, data), there, "data", "checkpoint")
+        check_same_vocabulary(digest_vocabulary(dictionary, data), there, "data", "checkpoint")
     except ValueError:
         return None
     return "another vocabulary is taken for that of the checkpoint"
@@ -248,7 +248,7 @@ class SentencePieceModels:
         data = write_corpus(folder)
         self.whole = (data / SENTENCEPIECE_FILE).read_bytes()
         self.dictionary = load_dictionary(data / DICTIONARY_FILE)
-        self.there = fingerprint(self.dictionary, data)
+        self.there = digest_vocabulary(self.dictionary, data)
         self.folder = folder / "other"
         self.folder.mkdir(exist_ok=True)
 

@@ -19,7 +19,7 @@ from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.checkpoints.resuming import read_progress
-from fairseq_linformer.checkpoints.vocabulary import fingerprint
+from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.finetune.runner import check_override
@@ -51,7 +51,7 @@ def write_checkpoint(folder: Path) -> dict[str, Any]:
     torch.manual_seed(1)
     data = write_corpus(folder)
     dictionary = load_dictionary(data / DICTIONARY_FILE)
-    vocabulary = fingerprint(dictionary, data)
+    vocabulary = digest_vocabulary(dictionary, data)
     dictionary.add_symbol("<mask>")
     options = Namespace(**SIZES, projected_length=4, sharing="layerwise")
     weights = LinformerRobertaModel.build_model(options, Task(dictionary)).state_dict()
