@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
+LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed program printed
+
 
 class UserError(ValueError):
     """What the user can mend: the message names the thing, its value and what is allowed."""
@@ -36,9 +38,6 @@ def naming(hidden: str, shown: str) -> Iterator[None]:
         if hidden not in str(error):
             raise
         raise type(error)(str(error).replace(f"{hidden}{os.sep}", f"{shown}: ").replace(hidden, shown)) from error
-
-
-LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed program printed
 
 
 def one_line(text: object) -> str:

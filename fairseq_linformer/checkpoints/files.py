@@ -4,6 +4,7 @@ fairseq opens, copies and finds every file through its PathManager. ``Checkpoint
 there, so what this module says holds for all of fairseq's command lines.
 """
 
+import argparse
 import contextlib
 import errno
 import io
@@ -14,10 +15,13 @@ import shutil
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
+from fairseq.file_io import PathManager
 from iopath.common.file_io import NativePathHandler
 
 from ..errors import UserError
@@ -27,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"  # fairseq's names
 BEST = "checkpoint_best.pt"
-CRASHED = "crash.pt"
 UNFINISHED = ".tmp"  # what fairseq writes before it renames
 
 RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
@@ -35,9 +38,8 @@ RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
 # What zipfile raises for damaged headers: unknown compression, encryption, sizes beyond the file.
 _DAMAGED_ZIP: tuple[type[Exception], ...] = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError)
 _DAMAGED_ZIP += (ValueError, OverflowError, OSError, zlib.error, struct.error)
-_BEFORE_ZIP = (
-    b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled number that files of torch before 1.6 begin with
-)
+# The pickled number that files of torch before 1.6 begin with.
+_BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 class DamagedCheckpointError(UserError):
@@ -69,6 +71,19 @@ class CheckpointFiles(NativePathHandler):
         return super()._get_local_path(path, force, **kwargs)
 
 
+def install_checkpoint_files() -> None:
+    """Lets all of fairseq's command lines handle checkpoints as this module says.
+
+    torch.load then reads plain data that fairseq-train's checkpoints hold, while it still refuses everything that could
+    run code (weights_only stays on): their arguments as an argparse.Namespace; and where a task is chosen by a
+    correlation the best of it as one of numpy's numbers, whose module has another name before numpy 2.
+    """
+    scalar, (float64, _) = np.float64().__reduce__()
+    scalars: list[tuple[Any, str]] = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+    torch.serialization.add_safe_globals([argparse.Namespace, *scalars, np.dtype, type(float64)])
+    PathManager.register_handler(CheckpointFiles())
+
+
 class _UnfinishedFile(io.BufferedWriter):
     """A file that has reached the disk when it is closed. Where that or its ``with`` block fails, it is removed.
 
@@ -83,28 +98,22 @@ class _UnfinishedFile(io.BufferedWriter):
 
     def write(self, data: Any) -> int:
         if self._failure is None:
-            try:
+            with self._noting_failure():
                 return super().write(data)
-            except OSError as error:
-                self._failure = error
         return memoryview(data).nbytes
 
     def flush(self) -> None:
         if self._failure is None:
-            try:
+            with self._noting_failure():
                 super().flush()
-            except OSError as error:
-                self._failure = error
 
     def close(self) -> None:
         if self.closed:
             return
         self.flush()
         if self._failure is None:
-            try:
+            with self._noting_failure():
                 os.fsync(self.fileno())
-            except OSError as error:
-                self._failure = error
         if self._failure is not None:
             self._discard()
             raise OSError(self._failure.errno, self._failure.strerror, self._path)
@@ -115,6 +124,13 @@ class _UnfinishedFile(io.BufferedWriter):
             self.close()
         else:
             self._discard()
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._failure = error
 
     def _discard(self) -> None:
         self.raw.close()
@@ -145,14 +161,19 @@ def check_whole(path: Path) -> None:
 
 
 def read_whole(path: Path) -> Any:
-    """The content of a checkpoint, whose configuration refers to nothing; its tensors stay in the file where it is a
-    zip archive.
+    """The content of a checkpoint, as ``check_whole`` checks it; tensors stay in the file where it is a zip archive.
+
+    Raises:
+        pickle.UnpicklingError: it holds more than plain data.
     """
-    if _is_old(path):
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    else:
+    with path.open("rb") as stream:
+        is_zip = stream.read(len(_BEFORE_ZIP)) != _BEFORE_ZIP
+    if is_zip:
         _check_sums(path)
-        content = _read_mapped(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except RuntimeError as error:  # torch's reader of zip archives is stricter than zipfile
+        raise DamagedCheckpointError(f"{path} is not a complete checkpoint: {str(error).splitlines()[0]}") from error
     if isinstance(content, dict):
         for name in ("cfg", "args"):
             check_plain(content.get(name), str(path))
@@ -164,26 +185,9 @@ def _check_sums(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
     except _DAMAGED_ZIP as error:
-        if (
-            isinstance(error, OSError) and error.errno != errno.EINVAL
-        ):  # EINVAL: an offset before the beginning of the file
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which an offset before the file's begin gives
             raise
-        raise DamagedCheckpointError(
-            f"{path} is not a complete checkpoint: it is cut short or damaged ({error})"
-        ) from error
+        said = f"{path} is not a complete checkpoint: it is cut short or damaged ({error})"
+        raise DamagedCheckpointError(said) from error
     if member is not None:
         raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it does not match")
-
-
-def _is_old(path: Path) -> bool:
-    """Whether a file is of torch before 1.6: not a zip archive, so it cannot be mapped."""
-    with path.open("rb") as stream:
-        return stream.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP
-
-
-def _read_mapped(path: Path) -> Any:
-    """The content of a checkpoint, with its tensors left in the file."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError as error:  # torch's reader of zip archives is stricter than zipfile
-        raise DamagedCheckpointError(f"{path} is not a complete checkpoint: {str(error).splitlines()[0]}") from error

@@ -54,7 +54,7 @@ def _what_to_pass(there: dict[str, Any], differing: list[str]) -> str:
     flags = " ".join(f"--{name.replace('_', '-')}" for name in options)
     advice = [f"pass {keys} (as flags: {flags})"] if options else []
     if "vocabulary" in differing:
-        own = "linformer prepare … --tokenizer MODEL"
+        own = "linformer prepare corpus or glue with --tokenizer CHECKPOINT"
         advice.append(f"use the data that it was trained on, or other data prepared with its dictionary ({own})")
     return ", and ".join(advice)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import UserError
 from .files import BEST, RUNS_CODE, check_whole
 
-UNTRAINED = "checkpoint.pt"  # in a folder that import_hf.py or convert_roberta.py made
+UNTRAINED = "checkpoint.pt"  # in the folder of an imported or converted model
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..errors import UserError
 from .files import LAST, RUNS_CODE, UNFINISHED, DamagedCheckpointError, check_whole, copy_checkpoint, read_whole
-from .origins import Origin, carried_origins
-from .vocabulary import carried_fingerprint
+from .task_state import TaskState, read_task_state
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +28,14 @@ class Progress:
         next_epoch: the current epoch, or the next one where the last has ended; from 1.
         seconds: of training.
         best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
-        vocabulary: the fingerprint of the vocabulary, empty where the checkpoint carries none.
-        made_of: what the training is made of (``record.Record``); empty where the checkpoint does not say.
-        origins: what its model was converted from.
+        task_state: its vocabulary, what it is made of, and what its model was converted from.
     """
 
     updates: int
     next_epoch: int
     seconds: float
     best: float
-    vocabulary: dict[str, str]
-    made_of: dict[str, Any]
-    origins: list[Origin]
+    task_state: TaskState
 
 
 def read_progress(path: Path) -> Progress:
@@ -61,9 +56,7 @@ def read_progress(path: Path) -> Progress:
             next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
-            vocabulary=carried_fingerprint(state.get("task_state")),
-            made_of=dict((state.get("task_state") or {}).get("made_of") or {}),
-            origins=carried_origins(state.get("task_state")),
+            task_state=read_task_state(state.get("task_state")),
         )
     except _NOT_OF_FAIRSEQ as error:
         raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error

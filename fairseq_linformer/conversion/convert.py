@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from ..attention import get_attention
-from ..checkpoints.origins import Origin, carried_origins
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
-from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, fingerprint
+from ..checkpoints.task_state import Origin, read_task_state
+from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
 from ..config import OPTIONS, ResolvedConfig
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
@@ -33,7 +33,7 @@ from .start import Started, start_from
 # What may be another than in the source. All other options say what its weights mean.
 CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv", "max_positions")
 OF_KIND = ("projection_init", "projection_multiplier", "sharing", "freeze_projection")  # of one kind of projection
-RECORD_FILE = "conversion.json"  # beside the checkpoint
+CONVERSION_FILE = "conversion.json"  # beside the checkpoint
 SEED = 1  # of what starts at random: the same command gives the same weights
 OF_EVERY_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj", "value_mix")  # that has them
 
@@ -90,30 +90,27 @@ def convert(
         new, started = _started(old, options, dictionary, positions)
         errors = None
         if fit_on is not None:
-            _check_corpus(fit_on, fingerprint(dictionary, folder), new.args)
+            _check_corpus(fit_on, digest_vocabulary(dictionary, folder), new.args)
             errors = _fit(old, new, positions, fit_on)
         converted = Converted(new, started, errors)
-        origin: Origin = {"source": name or _name(source, checkpoint), "sha256": _digest(source, checkpoint)}
+        origin = _origin(source, checkpoint, name)
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
         given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
-        _write_record(folder / RECORD_FILE, given, converted)
-        origins = [*carried_origins(state.get("task_state")), origin]
+        _write_conversion(folder / CONVERSION_FILE, given, converted)
+        origins = [*read_task_state(state.get("task_state"))["converted_from"], origin]
         save_untrained(folder, out.absolute(), dictionary, options, new.state_dict(), origins)
         Path(mark.name).unlink()
     return converted
 
 
-def _digest(source: Path, checkpoint: Path) -> str:
-    """The SHA-256 of what the user named."""
-    return digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
+def _origin(source: Path, checkpoint: Path, name: str | None) -> Origin:
+    """What the user named, without the folders of this machine."""
+    if is_of_transformers(source):
+        return {"source": name or source.absolute().name, "sha256": digest_folder(source)}
+    return {"source": name or "/".join(checkpoint.absolute().parts[-2:]), "sha256": digest_file(checkpoint)}
 
 
-def _name(source: Path, checkpoint: Path) -> str:
-    """What to call the source elsewhere: without the folders of this machine."""
-    return source.absolute().name if is_of_transformers(source) else "/".join(checkpoint.absolute().parts[-2:])
-
-
-def _write_record(file: Path, given: Mapping[str, Any], converted: Converted) -> None:
+def _write_conversion(file: Path, given: Mapping[str, Any], converted: Converted) -> None:
     """Writes what a conversion was given and did, as JSON."""
     errors = converted.errors and converted.errors._asdict()
     did = {"starts_anew": converted.started.new, "left_out": converted.started.left_out, "errors": errors}
@@ -204,13 +201,13 @@ def _fit(old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str,
 
 
 def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], config: ResolvedConfig) -> None:
-    """Refuses to fit what has no E and F to fit, and a corpus of another vocabulary than that of this fingerprint."""
+    """Refuses to fit what has no E and F to fit, and a corpus of another vocabulary than the one with these digests."""
     fits = get_attention(config.attention).USES_PROJECTION and config.projection == "linear"
     what = f"projection={config.projection}" if get_attention(config.attention).USES_PROJECTION else config.attention
     check("--fit-on", corpus, fits, f"left out with {what}, which learns no E and F")
     if not (corpus / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(f"{corpus} is no prepared corpus: it holds no {DICTIONARY_FILE}")
-    there = fingerprint(load_dictionary(corpus / DICTIONARY_FILE), corpus)
+    there = digest_vocabulary(load_dictionary(corpus / DICTIONARY_FILE), corpus)
     check_same_vocabulary(there, vocabulary, str(corpus), "the source")
 
 

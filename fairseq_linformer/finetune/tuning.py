@@ -26,7 +26,8 @@ from typing import Any
 from tqdm import tqdm
 
 from ..checkpoints.reading import checkpoint_file, data_folder, read_checkpoint
-from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
+from ..checkpoints.task_state import read_task_state
+from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..config import ResolvedConfig
 from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.task_record import Task, letters_of
@@ -129,7 +130,7 @@ class FineTuning:
             for setting in self._settings(task)
         ]
         for run in runs:
-            self._training(run).check()
+            self._training(run).is_complete()
         self._take_folder()
         self._keep_baselines()
         train = partial(self._train, jobs=jobs, launcher=launcher)
@@ -276,7 +277,8 @@ def read_task(folder: Path) -> Task:
 def read_model_config(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedConfig:
     """The configuration of a checkpoint's model, whose vocabulary must be that of all prepared folders."""
     state = read_checkpoint(checkpoint)
-    vocabulary = carried_fingerprint(state.get("task_state")) or _vocabulary_of_its_data(checkpoint, state["cfg"])
+    carried = read_task_state(state.get("task_state"))["vocabulary"]
+    vocabulary = carried or _vocabulary_of_its_data(checkpoint, state["cfg"])
     sizes = {
         len(tensor) for name, tensor in state["model"].items() if name.endswith("embed_tokens.weight") and tensor.dim()
     }
@@ -284,14 +286,14 @@ def read_model_config(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedCon
         dictionary = load_dictionary(data / DICTIONARY_FILE)
         if sizes and sizes != {len(dictionary) + 1}:  # the task adds <mask>
             raise UserError(f"{checkpoint} has {max(sizes)} tokens, the vocabulary of {data} {len(dictionary) + 1}")
-        check_same_vocabulary(fingerprint(dictionary, data), vocabulary, str(data), str(checkpoint))
+        check_same_vocabulary(digest_vocabulary(dictionary, data), vocabulary, str(data), str(checkpoint))
     return LinformerRobertaModel.resolve(state["cfg"])
 
 
 def _vocabulary_of_its_data(checkpoint: Path, cfg: Any) -> dict[str, str]:
-    """The fingerprint for a checkpoint that carries none; empty where its data is not here."""
+    """The digests for a checkpoint that carries none; empty where its data is not here."""
     try:
         data = data_folder(checkpoint, cfg)
-        return fingerprint(load_dictionary(data / DICTIONARY_FILE), data)
+        return digest_vocabulary(load_dictionary(data / DICTIONARY_FILE), data)
     except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
         return {}

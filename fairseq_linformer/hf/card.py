@@ -8,8 +8,8 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from ..checkpoints.origins import carried_origins
 from ..checkpoints.resuming import updates_of_training
+from ..checkpoints.task_state import read_task_state
 from ..config import ResolvedConfig
 from ..finetune.results import RESULTS_FILE
 from ..finetune.scored_runs import SCORES_FILE
@@ -82,7 +82,7 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "data", data.name
     if (data / SUMMARY).is_file():
         yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
-    if origins := carried_origins(state.get("task_state")):
+    if origins := read_task_state(state.get("task_state"))["converted_from"]:
         named = ", then ".join(f"{one['source']} (SHA-256 {one['sha256']})" for one in origins)
         yield "converted by linformer convert from", named
     yield "updates", f"{updates_of_training(state):,}"

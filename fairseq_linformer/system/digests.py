@@ -10,12 +10,12 @@ from typing import Any
 
 from fairseq.utils import split_paths
 
-_BLOCK = 1 << 20
-
-_LARGE, _BLOCKS = 1 << 28, 64
+_BLOCK = 1 << 20  # bytes
+_LARGE, _BLOCKS = 1 << 28, 64  # bytes from which on a file of a folder is large, and blocks that are read of it
 
 
 def digest_options(content: Mapping[str, Any]) -> str:
+    """The digest of what can be written as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -28,9 +28,8 @@ def digest_file(path: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     about = path.stat()
-    return _digest_content(
-        path.absolute(), (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-    )
+    version = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+    return _digest_content(path.absolute(), version)
 
 
 @cache

@@ -22,8 +22,8 @@ from fairseq.logging import metrics, progress_bar
 from omegaconf import DictConfig
 
 from ..checkpoints.files import BEST, LAST
-from ..checkpoints.origins import Origin
 from ..checkpoints.resuming import Progress, mend_last_checkpoint, read_progress
+from ..checkpoints.task_state import Origin
 from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import check
 from ..system.files import LOCK_FILE, is_in, lock
@@ -77,7 +77,7 @@ class ActiveRun:
 
     Args:
         cfg: the whole configuration.
-        vocabulary: the fingerprint of the data's vocabulary.
+        vocabulary: the digests of the data's vocabulary.
         then: what to type when it is complete, with {run} for its folder.
 
     Raises:
@@ -149,8 +149,8 @@ class ActiveRun:
         if source is None:
             return
         progress = read_progress(source)
-        check_same_vocabulary(vocabulary, progress.vocabulary, self.cfg.task.data, str(source))
-        self.origins = progress.origins
+        check_same_vocabulary(vocabulary, progress.task_state["vocabulary"], self.cfg.task.data, str(source))
+        self.origins = progress.task_state["converted_from"]
         if not is_in(self.folder, source):
             return
         if self.record is not None:

@@ -12,15 +12,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
 
 _BESIDE = Path(__file__).resolve().parents[2]
-
 _INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
-
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _BESIDE / "configs"
 
 _composing = threading.Lock()  # Hydra keeps what it composes with in the process
@@ -40,35 +38,27 @@ def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, An
     """What fairseq-hydra-train composes of a YAML of configs/ and Hydra's overrides, resolved.
 
     Raises:
-        ValueError: Hydra does not compose it; the message is the first line of Hydra's.
+        UserError: Hydra does not compose it; the message is the first line of Hydra's.
     """
+    folder, name = config.split("/")
+    words = ["hydra.searchpath=[pkg://fairseq.config]", f"hydra.job.config_name={name}", *overrides]
     try:
         with _composing, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Hydra's, of what fairseq leaves to its older ways
-            cfg = _composed(config, overrides)
+            hydra_init(name)
+            GlobalHydra.instance().clear()
+            with initialize_config_dir(str(CONFIGS / folder), job_name=name, version_base="1.1"):
+                cfg = compose(name, overrides=words, return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)  # where ${hydra:…} is looked up
-            return _resolved(cfg)
+            options: Any = OmegaConf.to_container(cfg, enum_to_str=True)
+            del options["hydra"]
+            return OmegaConf.to_container(OmegaConf.create(options), resolve=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"{config} with {' '.join(overrides)}: {str(error).strip().splitlines()[0]}") from error
 
 
-def _composed(config: str, overrides: Sequence[str]) -> DictConfig:
-    folder, name = config.split("/")
-    hydra_init(name)
-    GlobalHydra.instance().clear()
-    of_fairseq = "hydra.searchpath=[pkg://fairseq.config]"
-    with initialize_config_dir(str(CONFIGS / folder), job_name=name, version_base="1.1"):
-        words = [of_fairseq, f"hydra.job.config_name={name}", *overrides]
-        return compose(name, overrides=words, return_hydra_config=True)
-
-
-def _resolved(cfg: DictConfig) -> dict[str, Any]:
-    options = OmegaConf.to_container(cfg, enum_to_str=True)
-    own = OmegaConf.create({name: value for name, value in options.items() if name != "hydra"})  # type: ignore[union-attr]
-    return OmegaConf.to_container(own, resolve=True)  # type: ignore[return-value]
-
-
 def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every option of a configuration by its dotted name."""
     for name, value in options.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{name}.")

@@ -22,7 +22,8 @@ from omegaconf import MISSING
 from torch import Tensor, nn
 
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
-from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary
+from ..checkpoints.task_state import read_task_state
+from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import UserError, check
 from ..model import LinformerRobertaModel
 from ..system.digests import digest_file
@@ -87,14 +88,14 @@ class MaskedLmDistillation(MaskedLmLoss):
         """In evaluation mode, on the CPU."""
         file = checkpoint_file(Path(self.cfg.teacher))
         state = read_checkpoint(file)
-        own = getattr(self.task, "vocabulary", {})
-        check_same_vocabulary(own, carried_fingerprint(state.get("task_state")), self.task.cfg.data, str(file))
+        own, its = getattr(self.task, "vocabulary", {}), read_task_state(state.get("task_state"))["vocabulary"]
+        check_same_vocabulary(own, its, self.task.cfg.data, str(file))
         teacher = LinformerRobertaModel.of_checkpoint(state, self.task.source_dictionary)
         longest, wanted = teacher.args.max_positions, self.task.cfg.tokens_per_sample
         if longest < wanted:
             raise UserError(
                 f"criterion.teacher={file} reads {longest} tokens, the task's rows have {wanted}: give one for longer "
-                f"texts, which linformer convert {file} --out OUT model.max_positions={wanted} makes of it"
+                f"texts, which linformer convert {file} --out DIR model.max_positions={wanted} makes of it"
             )
         logger.info(f"teacher: {file}, SHA-256 {digest_file(file)}")
         return teacher.requires_grad_(False).eval()

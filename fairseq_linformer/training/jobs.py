@@ -17,9 +17,7 @@ from ..system.processes import available_cores
 T = TypeVar("T")
 
 _running: set["subprocess.Popen[str]"] = set()
-
 _starting = threading.Lock()  # held while a process is started, and while all are stopped
-
 _job = threading.local()  # what a thread of side_by_side passes to the processes that it starts
 
 

@@ -1,5 +1,6 @@
-"""Runs fairseq-hydra-train as a user would, with a progress bar, reads what it logged, and writes its command lines."""
+"""Runs fairseq-hydra-train as a user would, with a progress bar, and reads what it logged."""
 
+import contextlib
 import json
 import os
 import sys
@@ -39,14 +40,19 @@ _Options = TypedDict(  # of a configuration, those that its readers need
 )
 
 
-class _Made(TypedDict, total=False):  # all of them, but in what was written before
+class _RunFile(TypedDict):
     config: str
     configuration: _Options
     data: str
     checkpoint: str | None
+    complete: bool
 
 
-class _RunFile(_Made):
+@dataclass(frozen=True)
+class RunState:
+    """What a run's folder says of it."""
+
+    provenance: Provenance
     complete: bool
 
 
@@ -77,28 +83,23 @@ class Training:
         """What it is made of, as the files are when this is asked first: before it begins."""
         return Provenance.of(self.config, self.settings)
 
-    def check(self) -> None:
-        """Reads what the run is made of, once.
+    def is_complete(self) -> bool:
+        """Whether the folder holds this run, and all of it.
 
         Raises:
-            ValueError: Hydra does not compose its settings; the folder holds a run that is made of something else,
+            UserError: Hydra does not compose its settings; the folder holds a run that is made of something else,
                 which the message names, or of nobody knows what.
             FileNotFoundError: the data, or the checkpoint that it starts from, does not exist.
         """
         now, state = self.provenance, read_run(self.folder)
         if not ((state and state.complete) or any(self.folder.glob("*.pt"))):
-            return  # a run that failed at its start is no hindrance
+            return False  # a run that failed at its start is no hindrance
         remedy = "remove it, or name another folder"
-        if state is None or state.provenance is None:
+        if state is None:
             raise UserError(f"{self.folder} holds a run, but no {RUN_FILE} that says what it is made of: {remedy}")
         if changes := state.provenance.changes(now):
             raise UserError(f"{self.folder} holds a run with other settings ({changes}): {remedy}")
-
-    def is_complete(self) -> bool:
-        """Whether the folder holds this run, and all of it; ValueError as ``check`` raises it."""
-        self.check()
-        state = read_run(self.folder)
-        return state is not None and state.complete
+        return state.complete
 
     def run(self, launcher: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Trains from where an interrupted run stopped; a complete one is not run again.
@@ -112,21 +113,47 @@ class Training:
             ``valid_loss`` and ``valid_num_updates``, numbers as numbers.
 
         Raises:
-            ValueError: the folder holds a run with other settings, or another process is at work in it; or the data or
-                the checkpoint was replaced while it trained.
+            UserError: as ``is_complete``; another process is at work in the folder; the data or the checkpoint was
+                replaced while it trained.
             OSError: the run failed; the message ends with the last lines that it printed.
         """
-        self.check()
+        self.is_complete()  # refuses another run's folder before anything is written into it
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "train.log").open("a", buffering=1, encoding="utf-8") as log:
             # The training inherits it: where this process alone is killed, no second one starts beside the first.
             lock(log, f"{self.folder}: another process is training there", inherited=True)
             if not self.is_complete():
                 self._write(complete=False)
-                _run(self.config, self.settings, self.folder, log, self.updates, launcher)
+                self._train(log, launcher)
                 self._check_sources()
                 self._write(complete=True)
         return list(logged_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
+
+    def _train(self, log: IO[str], launcher: Sequence[str]) -> None:
+        """Runs fairseq-hydra-train to its end; whatever ends this function ends it too."""
+        begin, fairseqs_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
+        directory, name = self.config.split("/")
+        program = str(Path(sys.executable).with_name("fairseq-hydra-train"))
+        command = [program, "--config-dir", str(CONFIGS / directory), "--config-name", name, "common.log_format=json"]
+        command += self.settings
+        fairseqs_log.parent.mkdir(exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory() as temporary,
+            fairseqs_log.open("a+", encoding="utf-8") as rows,
+            tqdm(total=self.updates, unit="update", desc="/".join(self.folder.parts[-3:])) as bar,
+        ):
+            if launcher:
+                where = [override("hydra.sweep.dir", self.folder), f"hydra.sweep.subdir={LOG_FILE.parent}"]
+                command += [*where, *launcher, "--multirun"]
+            else:  # its temporary files are gone with it: workers that PyTorch ends in mid-epoch leave folders behind
+                environment |= {"TMPDIR": temporary, **job_environment()}
+            with started(command, environment, log) as process:
+                while process.poll() is None:
+                    time.sleep(POLL_SECONDS)
+                    _show(rows, bar)
+                _show(rows, bar)
+        if process.returncode != 0:
+            raise _failure(Path(log.name), begin, process.returncode)
 
     def _check_sources(self) -> None:
         """A configuration was read when the run began, but nobody knows which part of replaced data it was given."""
@@ -139,32 +166,22 @@ class Training:
         write_whole(self.folder / RUN_FILE, json.dumps(content, indent=1) + "\n")
 
 
-@dataclass(frozen=True)
-class RunState:
-    """What a run's folder says of it; no provenance where it does not say what the run is made of."""
-
-    provenance: Provenance | None
-    complete: bool
-
-
 def read_run(folder: Path) -> RunState | None:
     """What a folder's run.json says, or None where there is none.
 
     Raises:
-        ValueError: the file is damaged.
+        UserError: the file is damaged.
     """
     file = folder / RUN_FILE
     if not file.is_file():
         return None
     try:
-        content: Any = read_state(file, _RunFile)
-        if content.get("configuration", {}).get("optimization.lr") == []:
+        content = read_state(file, _RunFile)
+        if not content["configuration"]["optimization.lr"]:
             raise UserError(f"{file} is damaged: /configuration/optimization.lr is empty")
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{error}: remove its folder, or name another one") from error
-    parts = ("config", "configuration", "data", "checkpoint")
-    made = Provenance(*(content[name] for name in parts)) if content.keys() >= {*parts} else None
-    return RunState(made, content["complete"])
+    return RunState(Provenance.of_json(content), content["complete"])
 
 
 def train(
@@ -174,37 +191,15 @@ def train(
     return Training(config, tuple(overrides), folder, updates).run(launcher)
 
 
-def _run(config: str, settings: list[str], folder: Path, log: IO[str], updates: int, launcher: Sequence[str]) -> None:
-    """Runs fairseq-hydra-train to its end; whatever ends this function ends it too."""
-    directory, name = config.split("/")
-    program = str(Path(sys.executable).with_name("fairseq-hydra-train"))
-    command = [program, "--config-dir", str(CONFIGS / directory), "--config-name", name, "common.log_format=json"]
-    before = log.tell()
-    (folder / LOG_FILE).parent.mkdir(exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        (folder / LOG_FILE).open("a+", encoding="utf-8") as rows,
-        tqdm(total=updates, unit="update", desc="/".join(folder.parts[-3:])) as bar,
-    ):
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        if launcher:
-            where = [override("hydra.sweep.dir", folder), f"hydra.sweep.subdir={LOG_FILE.parent}"]
-            settings = [*settings, *where, *launcher, "--multirun"]
-        else:  # its temporary files are gone with it: workers that PyTorch ends in mid-epoch leave folders behind
-            environment |= {"TMPDIR": temporary, **job_environment()}
-        with started([*command, *settings], environment, log) as process:
-            while process.poll() is None:
-                time.sleep(POLL_SECONDS)
-                _show(rows, bar)
-            _show(rows, bar)
-    if process.returncode != 0:
-        with Path(log.name).open(encoding="utf-8", errors="replace") as printed:
-            printed.seek(before)
-            lines = printed.read().rstrip().splitlines()
-        if lines and lines[-1].startswith("error: "):
-            raise OSError(f"fairseq-hydra-train: {lines[-1].removeprefix('error: ')}")
-        tail = "\n".join(lines[-15:])
-        raise OSError(f"fairseq-hydra-train ended with status {process.returncode}{LAST_LINES}{tail}")
+def _failure(log: Path, begin: int, status: int) -> OSError:
+    """What a training said last that ended with an error; its output begins at that place of the log."""
+    with log.open(encoding="utf-8", errors="replace") as printed:
+        printed.seek(begin)
+        lines = printed.read().rstrip().splitlines()
+    if lines and lines[-1].startswith("error: "):
+        return OSError(f"fairseq-hydra-train: {lines[-1].removeprefix('error: ')}")
+    tail = "\n".join(lines[-15:])
+    return OSError(f"fairseq-hydra-train ended with status {status}{LAST_LINES}{tail}")
 
 
 def _show(log: IO[str], bar: tqdm) -> None:
@@ -219,11 +214,8 @@ def logged_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         start = line.find('{"epoch": ')
         if start >= 0:
-            try:
-                row = json.loads(line[start:])
-            except json.JSONDecodeError:
-                continue  # cut off when the run was
-            yield {key: _number(value) for key, value in row.items()}
+            with contextlib.suppress(json.JSONDecodeError):  # cut off when the run was
+                yield {key: _number(value) for key, value in json.loads(line[start:]).items()}
 
 
 def _number(value: Any) -> Any:

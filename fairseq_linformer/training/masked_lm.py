@@ -22,7 +22,7 @@ from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
-from .task import TrainingTask, check_file, length_of_model, save_interval, whole_config
+from .task import TrainingTask, check_file, length_of_model, save_interval, set_options
 
 
 @dataclass
@@ -70,7 +70,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
         task = super().setup_task(cfg, **kwargs)
         if cfg.tokens_per_sample is None:
-            _adopt_longest_row(cfg)
+            longest = length_of_model(cfg)
+            check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
+            set_options(cfg, tokens_per_sample=longest)
         if last is not None and task.to_train is not None:
             updates = task.to_train.optimization.max_update
             allowed = "left out without optimization.max_update, over which the share of masks falls"
@@ -122,16 +124,3 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         tokens, targets = thin_masks(*masked, sample["id"], kept, seed, pad, self.word_starts)
         others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
         return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
-
-
-def _adopt_longest_row(cfg: DynamicMaskedLMConfig) -> None:
-    """Sets the tokens of a row to what the model reads, also in the configuration of the whole run.
-
-    Raises:
-        UserError: the model does not say it.
-    """
-    longest = length_of_model(cfg)
-    check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
-    cfg.tokens_per_sample = longest
-    if (whole := whole_config(cfg)) is not None:
-        whole.task.tokens_per_sample = longest

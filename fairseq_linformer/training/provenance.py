@@ -119,6 +119,11 @@ class Provenance:
             )
         return cls("", kept, data, checkpoint)
 
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> "Provenance":
+        """Of what ``as_json`` gave; other keys are left out."""
+        return cls(**{part.name: content[part.name] for part in fields(cls)})
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -149,7 +154,7 @@ class Provenance:
         return ", ".join(changed)
 
     def _options(self) -> dict[str, Any]:
-        """The configuration; options of model and task that came after it was recorded are at their defaults."""
+        """The configuration; options of model and task that it does not name are at their defaults."""
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
         return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **self.configuration}
@@ -209,10 +214,10 @@ class Record:
         Raises:
             UserError: they differ in more than what may change (``provenance.Provenance.of_training``).
         """
-        names = [field.name for field in fields(Provenance)]
-        if not progress.made_of.keys() >= set(names):
+        made_of = progress.task_state["made_of"]
+        if made_of is None:
             return  # it was written by fairseq alone
-        recorded = Provenance(*(progress.made_of[name] for name in names))
+        recorded = Provenance.of_json(made_of)
         if not self._knows_start:
             self._made_of = replace(self._made_of, checkpoint=recorded.checkpoint)
         if changes := recorded.changes(self._made_of):

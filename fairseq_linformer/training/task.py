@@ -20,16 +20,16 @@ from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
 from ..checkpoints.files import LAST
-from ..checkpoints.origins import ORIGINS
 from ..checkpoints.reading import read_checkpoint
-from ..checkpoints.vocabulary import carried_fingerprint, check_same_vocabulary, fingerprint
+from ..checkpoints.task_state import TaskState, read_task_state
+from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..config import LinformerRobertaConfig
 from ..data.epochs import ElasticBatchIterator
 from ..errors import UserError
 from ..hub import architecture_options
 from ..model import LinformerRobertaModel
 from .active_run import ActiveRun
-from .launch_checks import adapt_to_ranks, check_launch
+from .option_checks import adapt_to_ranks, check_launch
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class TrainingTask(FairseqTask):
     """A task whose runs lock their folder, resume from complete checkpoints, and know when they are complete.
 
-    Its checkpoints carry a fingerprint of the vocabulary, which is compared wherever one is read.
+    Its checkpoints say which vocabulary they were trained with, which is compared wherever one is read.
     """
 
     NEXT: ClassVar[str]  # what to type when a run, {run}, is complete
@@ -72,13 +72,17 @@ class TrainingTask(FairseqTask):
 
     @cached_property
     def vocabulary(self) -> dict[str, str]:
-        """The fingerprint of the dictionary and the subword model of the data."""
-        return fingerprint(self.source_dictionary, Path(split_paths(self.cfg.data)[0]))
+        """The digests of the dictionary and the subword model of the data."""
+        return digest_vocabulary(self.source_dictionary, Path(split_paths(self.cfg.data)[0]))
 
     def state_dict(self) -> dict[str, Any]:
-        made_of = {} if self.run is None or self.run.record is None else {"made_of": self.run.record.as_state()}
-        origins = {ORIGINS: self.run.origins} if self.run is not None and self.run.origins else {}
-        return {**super().state_dict(), "vocabulary": self.vocabulary, **made_of, **origins}
+        """What checkpoints carry (``TaskState``): fairseq's part, and what this class adds to it."""
+        carried: dict[str, Any] = {"vocabulary": self.vocabulary}
+        if self.run is not None and self.run.record is not None:
+            carried["made_of"] = self.run.record.as_state()
+        if self.run is not None and self.run.origins:
+            carried["converted_from"] = self.run.origins
+        return {**super().state_dict(), **carried}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes a checkpoint's state, without what this class adds to it.
@@ -86,10 +90,10 @@ class TrainingTask(FairseqTask):
         Raises:
             UserError: the checkpoint was trained with another vocabulary than that of the data.
         """
-        check_same_vocabulary(self.vocabulary, carried_fingerprint(state_dict), self.cfg.data, "the checkpoint")
-        added = ("vocabulary", "made_of", ORIGINS)
-        others = {name: value for name, value in (state_dict or {}).items() if name not in added}
-        super().load_state_dict(others)
+        its = read_task_state(state_dict)["vocabulary"]
+        check_same_vocabulary(self.vocabulary, its, self.cfg.data, "the checkpoint")
+        added = TaskState.__annotations__
+        super().load_state_dict({name: value for name, value in (state_dict or {}).items() if name not in added})
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
@@ -113,7 +117,7 @@ class TrainingTask(FairseqTask):
         criterion: FairseqCriterion,
         optimizer: FairseqOptimizer,
         update_num: int,
-        ignore_grad: bool = False,
+        *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """One batch, as in every task.
@@ -129,9 +133,7 @@ class TrainingTask(FairseqTask):
             self.run.begin_batch(update_num)
         sample = self.before_update(sample, update_num)
         try:
-            loss, size, logs = super().train_step(
-                sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs
-            )
+            loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, *args, **kwargs)
         except torch.OutOfMemoryError as error:
             raise UserError(
                 "a batch does not fit in the GPU's memory: lower dataset.batch_size and raise optimization.update_freq "
@@ -159,10 +161,8 @@ class TrainingTask(FairseqTask):
         super().reduce_metrics(logging_outputs, criterion)
         if self.run is not None and criterion.training:
             # With one process these are numbers. With several GPUs it waits, as the trainer does for gradient norms.
-            save, stop = (
-                any(logs.get(name, 0) > 0 for logs in logging_outputs) for name in ("save_is_due", "stop_is_due")
-            )
-            self.run.end_update(save, stop)
+            due = [any(logs.get(f"{what}_is_due", 0) > 0 for logs in logging_outputs) for what in ("save", "stop")]
+            self.run.end_update(*due)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Nothing to add: fairseq calls this before it writes a checkpoint, which includes the configuration."""
@@ -216,6 +216,15 @@ def save_interval() -> Any:
     """The option of every task of ours, for its dataclass."""
     text = "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"
     return field(default=15.0, metadata={"help": text})
+
+
+def set_options(cfg: Any, **values: Any) -> None:
+    """Sets options of a task, also in the configuration of the whole run, which checkpoints hold."""
+    for name, value in values.items():
+        setattr(cfg, name, value)
+    if (whole := whole_config(cfg)) is not None:
+        with open_dict(whole):
+            whole.task.update(values)
 
 
 def length_of_model(cfg: Any) -> int | None:

@@ -16,7 +16,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
-from omegaconf import II, open_dict
+from omegaconf import II
 
 from ..data.batches import DescribedBatches
 from ..data.epochs import SharedEpochDataset
@@ -29,7 +29,7 @@ from ..errors import UserError, check
 from ..parts import ClassificationHead
 from ..system.files import check_data_path
 from .run_length import plan
-from .task import TrainingTask, check_file, length_of_model, save_interval, whole_config
+from .task import TrainingTask, check_file, length_of_model, save_interval, set_options, whole_config
 
 DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 
@@ -106,7 +106,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return model
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
-        """Loads a split, its rows truncated as the class says, its targets as ``data/targets.py`` has them."""
+        """Loads a split, its rows truncated as the class says, its targets as its kind of label needs them."""
         cfg, dictionary = self.cfg, self.source_dictionary
         dataset = super().load_dataset(split, combine, **kwargs)
         if self.record.kind == "multi-label":
@@ -204,12 +204,10 @@ def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
     for name, value in found.items():
         given = getattr(cfg, name)
         check(name, given, given in (None, -1, value), reasons[name])
-        setattr(cfg, name, value)
-    if (whole := whole_config(cfg)) is not None:
-        with open_dict(whole):
-            whole.task.update(found)
-            if "regression_target" in (whole.get("criterion") or ()):
-                whole.criterion.regression_target = regression
+    set_options(cfg, **found)
+    whole = whole_config(cfg)
+    if whole is not None and "regression_target" in (whole.get("criterion") or ()):
+        whole.criterion.regression_target = regression
 
 
 def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:

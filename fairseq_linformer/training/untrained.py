@@ -10,9 +10,9 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
-from ..checkpoints.origins import ORIGINS, Origin
 from ..checkpoints.reading import UNTRAINED
-from ..checkpoints.vocabulary import MASK, fingerprint
+from ..checkpoints.task_state import Origin
+from ..checkpoints.vocabulary import MASK, digest_vocabulary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..model import LinformerRobertaModel
 from ..resolve import resolve_config
@@ -76,7 +76,7 @@ def save_untrained(
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
         "model": dict(state),
         "optimizer_history": [history],
-        "task_state": {"vocabulary": fingerprint(dictionary, folder), ORIGINS: [*origins]},
+        "task_state": {"vocabulary": digest_vocabulary(dictionary, folder), "converted_from": [*origins]},
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
     }
     torch.save(checkpoint, folder / UNTRAINED)

@@ -93,7 +93,7 @@ class Pretraining(Experiment):
             options = training.provenance.configuration
             model = {option.removeprefix("model."): x for option, x in options.items() if option.startswith("model.")}
             resolve_config(Namespace(**model), options["task.tokens_per_sample"])
-            training.check()
+            training.is_complete()
 
     def training(self, trial: Trial) -> Training:
         """A run, begun or not."""

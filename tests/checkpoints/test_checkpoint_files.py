@@ -115,7 +115,7 @@ def test_progress_is_what_a_checkpoint_says(tmp_path):
     torch_persistent_save(state(7, task_state={"vocabulary": {"dictionary": "abc"}}), str(path))
     progress = read_progress(path)
     assert (progress.updates, progress.next_epoch, progress.seconds, progress.best) == (7, 3, 60.0, 4.5)
-    assert progress.vocabulary == {"dictionary": "abc"}
+    assert progress.task_state["vocabulary"] == {"dictionary": "abc"}
     for extra in ({"previous_training_time": 10**400}, {"best": torch.ones(2)}, None):
         content = [1, 2] if extra is None else state(1, extra_state=extra)
         torch.save(content, path)

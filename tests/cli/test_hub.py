@@ -6,8 +6,8 @@ from fnmatch import fnmatch
 
 import pytest
 
-from fairseq_linformer.checkpoints.origins import carried_origins
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_checkpoint
+from fairseq_linformer.checkpoints.task_state import read_task_state
 from fairseq_linformer.cli.hub import FILES
 from linformer_cli.command import main
 from tests.helpers import ROOT
@@ -43,7 +43,7 @@ def test_a_name_on_the_hub_is_fetched(asked, tmp_path, verb, name):
 
 def test_the_card_names_the_model_not_the_folder_that_it_was_fetched_to(asked, tmp_path):
     main(["convert", "FacebookAI/roberta-base", "--out", "out"])
-    (origin,) = carried_origins(read_checkpoint(tmp_path / "out" / UNTRAINED)["task_state"])
+    (origin,) = read_task_state(read_checkpoint(tmp_path / "out" / UNTRAINED)["task_state"])["converted_from"]
     assert origin["source"] == "FacebookAI/roberta-base"
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from fairseq_linformer.checkpoints.reading import read_checkpoint
+from fairseq_linformer.checkpoints.reading import find_tokenizer, read_checkpoint
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
@@ -498,7 +498,7 @@ def test_an_own_task(pretrained, tmp_path, capsys):
     sizes = {"train": 400, "valid": 40, "test": 30}
     splits = {name: [Example(*row) for row in own_rows(rows, rows)] for name, rows in sizes.items()}
     task = replace(own_task("animals", "single-label"), test_sets={"test": "test"})
-    tokenizer = load_tokenizer(pretrained / "runs/tiny")
+    tokenizer = load_tokenizer(find_tokenizer(pretrained / "runs/tiny"))
     write_labelled(tmp_path / "data/animals", task, splits, tokenizer)
     words = [pretrained / "runs/tiny", "--data", tmp_path / "data", "--tasks", "animals"]
     words += ["--out", tmp_path / "out", "--seeds", 3, "--learning-rates", 0.01, "--metric", "macro_f1"]

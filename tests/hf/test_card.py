@@ -86,6 +86,7 @@ def test_a_model_that_was_converted_twice_names_both(tmp_path):
 
 HOSTILE = "a|b`c`\\|\n---\nlicense: mit\n| x | y |\n```\n<script>alert(1)</script> [here](http://x)\x1b[2J\u2028#"
 PATHLESS = HOSTILE.replace("/", "")  # of a path the card has the last part
+MADE_OF = {"config": "", "configuration": {}, "data": "", "checkpoint": None}
 
 
 def without_code(card: str) -> str:
@@ -114,7 +115,7 @@ def hostile(tmp_path_factory) -> str:
     state["cfg"]["checkpoint"]["best_checkpoint_metric"] = HOSTILE
     state["cfg"]["common"]["seed"] = state["cfg"]["dataset"]["batch_size"] = state["extra_state"]["best"] = HOSTILE
     words = ["fairseq-hydra-train", "--config-dir", "configs/pretrain", "--config-name", "tiny_512", f"a='{PATHLESS}'"]
-    state["task_state"] = {"made_of": {"command": words}}
+    state["task_state"] = {"made_of": {**MADE_OF, "command": words}}
     torch.save(state, checkpoint)
     hydra = {"job": {"config_name": "tiny_512"}, "overrides": {"task": [f"common.suppress_crashes='{PATHLESS}'"]}}
     hydra["runtime"] = {"config_sources": [{"schema": "file", "path": "/configs/pretrain"}]}

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarking.store import STUDY_FILE, Store, digest
 from fairseq.data import Dictionary
 
-from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, fingerprint
+from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
@@ -228,12 +228,12 @@ def dictionaries() -> Files:
     """dict.txt of tokens, which a checkpoint knows for another, and of labels."""
     data = write_corpus()
     whole = load_dictionary(data / DICTIONARY_FILE)
-    there = fingerprint(whole, data)
+    there = digest_vocabulary(whole, data)
 
     def read(path: Path) -> list[str]:
         found = load_dictionary(path)
         if path == data / "other.txt" and found.symbols != whole.symbols:
-            check_same_vocabulary(fingerprint(found, data), there, "data", "checkpoint")
+            check_same_vocabulary(digest_vocabulary(found, data), there, "data", "checkpoint")
             return [TAKEN]
         return found.symbols[Dictionary().nspecial :]
 
@@ -249,7 +249,7 @@ def sentencepiece_models() -> Files:
     """sentencepiece.bpe.model: protocol buffers without a checksum, so that only a checkpoint knows it for another."""
     data = write_corpus()
     whole, dictionary = (data / SENTENCEPIECE_FILE).read_bytes(), load_dictionary(data / DICTIONARY_FILE)
-    there = fingerprint(dictionary, data)
+    there = digest_vocabulary(dictionary, data)
     Path("other").mkdir()
 
     def read(given: Dictionary | None, path: Path) -> list[int | str]:
@@ -259,7 +259,7 @@ def sentencepiece_models() -> Files:
         unknown = [token for row in rows for token in row.tolist() if not 0 <= token < len(tokenizer.dictionary)]
         if unknown or path.read_bytes() == whole:
             return unknown
-        check_same_vocabulary(fingerprint(dictionary, path.parent), there, "data", "checkpoint")
+        check_same_vocabulary(digest_vocabulary(dictionary, path.parent), there, "data", "checkpoint")
         return [TAKEN]
 
     path = f"other/{SENTENCEPIECE_FILE}"

@@ -17,7 +17,7 @@ from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.checkpoints.resuming import read_progress
-from fairseq_linformer.checkpoints.vocabulary import fingerprint
+from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
 from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.finetune.overrides import check_override
 from fairseq_linformer.resolve import resolve_config
@@ -42,7 +42,7 @@ def write_checkpoint() -> tuple[Path, dict[str, Any]]:
     dictionary = LinformerRobertaModel.from_pretrained("run", path.name).task.source_dictionary
     moments = {number: {"step": 3, "exp_avg": value * 0.1} for number, value in enumerate(state["model"].values())}
     state |= {"last_optimizer_state": {"state": moments}}
-    state |= {"task_state": {"vocabulary": fingerprint(dictionary, vocabulary)}}
+    state |= {"task_state": {"vocabulary": digest_vocabulary(dictionary, vocabulary)}}
     torch.save(state, path)
     return path, state
 

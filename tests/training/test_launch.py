@@ -37,6 +37,7 @@ OPTIONS = {
     "optimization.lr": [],
     "optimization.max_update": 1,
 }
+MADE = {"config": "a/b", "configuration": OPTIONS, "data": "1", "checkpoint": None, "complete": True}
 
 # Logs two updates where Hydra does, counts its calls, and does what its arguments ask for.
 TRAINER = """\
@@ -170,19 +171,16 @@ def test_data_replaced_while_it_trains_ends_in_no_complete_run(calls, data, tmp_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            '{"settings": ["a=b"], "complete": true}',
-            "holds a run, but no run.json that says what it is made of: remove it",
-        ),
+        ('{"settings": ["a=b"], "complete": true}', r"run\.json is damaged: its content has no config: remove its"),
         ('{"settings"', r"run\.json: not JSON .*: remove its folder"),
         ("[]", r"run\.json is damaged: .*: remove its folder"),
         ('{"config": 1, "complete": true}', r"run\.json is damaged: .*: remove its folder"),
         ("[" * 100000, r"run\.json: not JSON .*: remove its folder"),
         (
-            '{"configuration": {}, "complete": true}',
+            json.dumps(MADE | {"configuration": {}}),
             r"run\.json is damaged: /configuration has no .*: remove its folder",
         ),
-        (json.dumps({"configuration": OPTIONS, "complete": True}), r"run\.json is damaged: .*lr is empty: remove its"),
+        (json.dumps(MADE), r"run\.json is damaged: .*lr is empty: remove its"),
     ],
 )
 def test_a_run_that_does_not_say_what_it_is_made_of_is_refused(calls, data, tmp_path, content, message):

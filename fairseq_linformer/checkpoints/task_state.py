@@ -1,0 +1,46 @@
+"""What the checkpoints of our tasks carry beside the weights, in fairseq's ``task_state``."""
+
+from typing import Any, TypedDict
+
+from ..system.state import check_state
+
+
+class Origin(TypedDict):
+    """What one conversion began with: the name of a file, a folder or a model on the Hub, and its SHA-256."""
+
+    source: str
+    sha256: str
+
+
+class MadeOf(TypedDict):
+    """What a training is made of: a ``Provenance``."""
+
+    config: str
+    configuration: dict[str, Any]
+    data: str
+    checkpoint: str | None
+
+
+class TaskState(TypedDict):
+    """What our tasks add to what others carry.
+
+    Attributes:
+        vocabulary: digests of the vocabulary (``digest_vocabulary``); empty where the checkpoint carries none.
+        made_of: None in a checkpoint that fairseq alone wrote.
+        converted_from: what the model was converted from, the first conversion first, through all trainings after that.
+    """
+
+    vocabulary: dict[str, str]
+    made_of: MadeOf | None
+    converted_from: list[Origin]
+
+
+def read_task_state(task_state: Any) -> TaskState:
+    """What a checkpoint's ``task_state`` says; nothing where it is not of our tasks.
+
+    Raises:
+        UserError: it is not one that a task saved, but edited by hand.
+    """
+    nothing: TaskState = {"vocabulary": {}, "made_of": None, "converted_from": []}
+    carried = {**nothing, **task_state} if isinstance(task_state, dict) else task_state or nothing
+    return check_state(carried, "the checkpoint's task_state", TaskState)
