@@ -69,10 +69,8 @@ class Tokenizer(ABC):
 
     def decode(self, rows: Sequence[np.ndarray]) -> list[str]:
         """The text of each row of dictionary ids, of shape (tokens,): without <s>, <pad> and </s>, <unk> as a mark."""
-        return self._decode([[int(token) for token in row if self._stands_for_text(int(token))] for row in rows])
-
-    def _stands_for_text(self, token: int) -> bool:
-        return token >= self.dictionary.nspecial or token == self.dictionary.unk()
+        first, unknown = self.dictionary.nspecial, self.dictionary.unk()
+        return self._decode([[token for token in map(int, row) if token >= first or token == unknown] for row in rows])
 
     @abstractmethod
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:

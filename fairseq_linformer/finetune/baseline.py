@@ -103,9 +103,8 @@ def learn_and_predict(task: Task, texts: Texts, labels: Sequence, asked: Mapping
     """
     features = _Features(task, texts)
     matrices = {split: features.of(rows) for split, rows in asked.items()}
-    targets, classes = _flat(task, labels), MultiLabelBinarizer(classes=task.classes)
-    if task.kind == "multi-label":
-        targets = classes.fit_transform(targets)
+    classes, flat = MultiLabelBinarizer(classes=task.classes), _flat(task, labels)
+    targets = classes.fit_transform(flat) if task.kind == "multi-label" else np.asarray(flat)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of a strength that is then not the best
         warnings.filterwarnings("ignore", "Label .* is present in all training examples|Label not .* is present")
@@ -204,35 +203,37 @@ def _named(task: Task, outputs: np.ndarray, classes: MultiLabelBinarizer) -> lis
 
 
 def _learned(
-    task: Task, matrix: csr_matrix, targets: Sequence, labels: Sequence, classes: MultiLabelBinarizer
+    task: Task, matrix: csr_matrix, targets: np.ndarray, labels: Sequence, classes: MultiLabelBinarizer
 ) -> BaseEstimator:
     """The model that has learned the targets, one per row of the matrix, with the best strength.
 
     That is the one with the best mean of the headline metrics over FOLDS of train.
     """
-    if task.kind in ("single-label", "token-label") and len(set(targets)) == 1:
+    least = 2 if task.kind in ("single-label", "token-label") else 1  # different targets that a model needs
+    if len(np.unique(targets)) < least:
         return DummyClassifier().fit(matrix, targets)
     model, grid = _model(task)
     lengths = [len(row) if task.kind == "token-label" else 1 for row in labels]
-    text_of = np.repeat(np.arange(len(lengths)), lengths)  # of each row of the matrix, the number of its text
+    places = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1])  # of each text, its rows of the matrix
+    most = MOST_SENTENCES if task.kind == "token-label" else MOST_ROWS
+    sample = [places[row] for row in np.random.default_rng(1).permutation(len(labels))[:most]]
+    if len(sample) < FOLDS or len(np.unique(targets[np.concatenate(sample)])) < least:
+        return model.fit(matrix, targets)
+    held = [sample[fold::FOLDS] for fold in range(FOLDS)]
+    kept = [[text for number, text in enumerate(sample) if number % FOLDS != fold] for fold in range(FOLDS)]
+    folds = [(np.concatenate(train), np.concatenate(test)) for train, test in zip(kept, held, strict=True)]
 
     def headline(wanted: np.ndarray, outputs: np.ndarray, text_of: np.ndarray) -> float:
         texts = np.split(text_of, np.flatnonzero(np.diff(text_of)) + 1)
         found = score(task, *(_in_rows(task, _named(task, part, classes), texts) for part in (wanted, outputs)))
         return float(np.mean([found[name] for name in task.headline]))
 
-    most = MOST_SENTENCES if task.kind == "token-label" else MOST_ROWS
-    rows = np.random.default_rng(1).permutation(len(labels))[:most]
-    if len(rows) >= FOLDS:
-        places = np.split(np.arange(len(text_of)), np.cumsum(lengths)[:-1])  # of each text, its rows of the matrix
-        parts = [(np.delete(rows, np.s_[fold::FOLDS]), rows[fold::FOLDS]) for fold in range(FOLDS)]
-        folds = [[np.concatenate([places[row] for row in part]) for part in pair] for pair in parts]
-        with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitFailedWarning)  # a fold of one class fails alike at every strength
-            scoring = make_scorer(headline).set_score_request(text_of=True)
-            search = GridSearchCV(model, grid, scoring=scoring, cv=folds, refit=False, error_score=0.0)
-            model.set_params(**search.fit(matrix, np.asarray(targets), text_of=text_of).best_params_)
-    return model.fit(matrix, targets)
+    with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitFailedWarning)  # a fold of one class fails alike at every strength
+        scoring = make_scorer(headline).set_score_request(text_of=True)  # the number of each row's text
+        search = GridSearchCV(model, grid, scoring=scoring, cv=folds, refit=False, error_score=0.0)
+        search.fit(matrix, targets, text_of=np.repeat(np.arange(len(lengths)), lengths))
+    return model.set_params(**search.best_params_).fit(matrix, targets)
 
 
 def _model(task: Task) -> tuple[BaseEstimator, dict[str, list[float]]]:

@@ -191,9 +191,9 @@ class Predictor:
         for numbers in outputs:
             yield Prediction(tuple(names[number] for number in numbers.tolist()), {}, int((numbers == CUT).sum()))
 
-    def _target(self, target: Tensor) -> Any:
+    def _target(self, target: Iterable[float]) -> Any:
         """The label of a row in the form of a prediction's."""
-        label = self.record.label(target.tolist())
+        label = self.record.label([float(number) for number in target])
         return self._score(label) if self.record.kind == "regression" else label
 
     def _score(self, number: float) -> str:

@@ -11,6 +11,7 @@ from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from fairseq_linformer.finetune import baseline
 from fairseq_linformer.finetune.baseline import baselines
 
 TEXT = "the film was long and its music loud yet people in row seven liked it very much then"
@@ -85,8 +86,14 @@ def test_pairs_are_compared(tmp_path: Path, tokenizer: Tokenizer) -> None:
     )
 
 
-def test_one_class_or_few_rows_are_no_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    folder = prepare(tmp_path, "single-label", tokenizer, [Example("good", "x")], [Example("bad", "x")])
+@pytest.mark.parametrize("train", [1, 9])
+def test_one_class_or_few_rows_are_no_error(
+    tmp_path: Path, tokenizer: Tokenizer, train: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is another class that the sample for cross-validation lacks."""
+    monkeypatch.setattr(baseline, "MOST_ROWS", 3)
+    rows = [Example("good", "x")] * train + [Example("film", "y")] * (train > 1)
+    folder = prepare(tmp_path, "single-label", tokenizer, rows, [Example("bad", "x")])
     assert baselines(folder).words["valid"]["accuracy"] == 100
 
 
