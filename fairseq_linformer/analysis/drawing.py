@@ -50,7 +50,7 @@ def draw_spectrum(spectrum: Mapping[str, Any], path: Path) -> None:
     index = np.arange(1, curves.shape[2] + 1)
     rising = int((curves < 0.9999).any((0, 1)).sum()) + 1
     last = max(2, rising, *(spectrum["projected_length"] or ()))  # beyond k a Linformer's curves are all at 1
-    with _grid(path, len(curves), sharex=True, sharey=True) as (figure, panels):
+    with _panels(path, len(curves), sharex=True, sharey=True) as (figure, [panels]):
         for layer, (panel, heads) in enumerate(zip(panels, curves, strict=True)):
             for head, curve in enumerate(heads):
                 label = f"head {head}" if len(heads) <= 8 else None
@@ -58,7 +58,7 @@ def draw_spectrum(spectrum: Mapping[str, Any], path: Path) -> None:
             panel.plot(index, heads.mean(0), linewidth=2.2, label="mean", color=style_of(1)["color"])
             if spectrum["projected_length"]:
                 panel.axvline(spectrum["projected_length"][layer], linestyle=":", **CHOSEN)
-            panel.set(title=f"layer {layer}", ylim=(0, 1.02), xlim=(1, last))
+            panel.set(title=f"layer {layer}", ylim=(0, 1.02), xlim=(1, min(1.05 * last, len(index))))
         _label(panels, "index of singular value", "normalised cumulative\nsingular value")
         legend(figure, panels)
 
@@ -102,7 +102,7 @@ def draw_ranks(spectrum: Mapping[str, Any], path: Path) -> None:
 def draw_low_rank(low_rank: Mapping[str, Any], n: int, path: Path) -> None:
     """Error of P V against k, a panel for each form and layer; median and 5 to 95 %."""
     layers = low_rank["layers"]
-    with _by_layer(path, len(FORMS), len(layers), width=2.6, height=3.0) as (figure, panels):
+    with _panels(path, len(layers), parts=len(FORMS), width=2.6, height=3.0) as (figure, panels):
         for number, layer in enumerate(layers):
             for form, row in zip(FORMS, panels, strict=True):
                 panel = row[number]
@@ -146,7 +146,7 @@ def _draw_promise(panel: Axes, n: int, ks: Sequence[int]) -> None:
 def draw_matrices(matrices: Sequence[Matrix], path: Path) -> None:
     """Heat maps of E and F: magnitudes of the entries, mean over heads, as a part of the largest of each matrix."""
     groups = [list(own) for _, own in groupby(matrices, lambda one: (one.letters, one.layer))]
-    with _grid(path, len(groups), height=1.7) as (figure, panels):
+    with _panels(path, len(groups), height=1.7) as (figure, [panels]):
         for panel, own in zip(panels, groups, strict=True):
             magnitudes = torch.stack([one.values.abs().cpu() for one in own]).mean(0).numpy()
             image = _show(panel, magnitudes / max(magnitudes.max(), np.finfo(np.float32).tiny), PowerNorm(0.5, 0, 1))
@@ -208,7 +208,7 @@ def draw_training(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     if not names:
         return
     layers = max(values[name].shape[1] for name in names)
-    with _grid(path, len(names), columns=3) as (figure, panels):
+    with _panels(path, len(names), columns=3) as (figure, [panels]):
         for panel, name in zip(panels, names, strict=True):
             lines = values[name].T
             for number, line in enumerate(lines):
@@ -226,7 +226,7 @@ def draw_looks(looks: Mapping[str, Any], path: Path) -> None:
     models, tokens = looks["models"], looks["tokens"]
     maps = [[np.mean(layer, axis=0) * looks["unit"] for layer in model["maps"]] for model in models]
     every = np.stack([own for model in maps for own in model])
-    with _by_layer(path, len(models), len(maps[0]), width=3.6, height=3.8) as (figure, panels):
+    with _panels(path, len(maps[0]), parts=len(models), width=3.6, height=3.8) as (figure, panels):
         for row, model, own_maps in zip(panels, models, maps, strict=True):
             for layer, (panel, own) in enumerate(zip(row, own_maps, strict=True)):
                 image = _show(panel, np.maximum(own, 0), PowerNorm(0.5, 0, float(every.max())), aspect="equal")
@@ -279,32 +279,23 @@ def _no_formula(text: str) -> str:
 
 
 @contextmanager
-def _grid(
-    path: Path, count: int, columns: int = COLUMNS, height: float = 2.6, **options: Any
-) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A picture of `count` panels in rows."""
-    across = min(columns, count)
-    down = math.ceil(count / across)
-    with picture(path, down, across, 0.8 + 3.2 * across, 1.3 + height * down, **options) as (figure, panels):
-        for panel in panels.flat[count:]:
-            panel.set_visible(False)
-        yield figure, list(panels.flat[:count])
-
-
-@contextmanager
-def _by_layer(
-    path: Path, parts: int, layers: int, width: float, height: float
+def _panels(
+    path: Path,
+    count: int,
+    parts: int = 1,
+    columns: int = COLUMNS,
+    width: float = 3.2,
+    height: float = 2.6,
+    **options: Any,
 ) -> Iterator[tuple[Figure, list[list[Axes]]]]:
-    """A picture of panels [part][layer]: the parts of a layer below each other, COLUMNS layers abreast."""
-    across = min(COLUMNS, layers)
-    down = parts * math.ceil(layers / across)
-    with picture(path, down, across, 1.2 + width * max(2, across), 0.6 + height * down) as (figure, grid):
-        panels = [
-            [grid[layer // across * parts + part][layer % across] for layer in range(layers)] for part in range(parts)
-        ]
+    """A picture of panels [part][number]: the parts of a number below each other, `columns` numbers abreast."""
+    across = min(columns, count)
+    down = parts * math.ceil(count / across)
+    with picture(path, down, across, 1 + width * max(2, across), 1 + height * down, **options) as (figure, grid):
+        shown = [[grid[n // across * parts + part][n % across] for n in range(count)] for part in range(parts)]
         for panel in grid.flat:
-            panel.set_visible(any(panel in row for row in panels))
-        yield figure, panels
+            panel.set_visible(any(panel in row for row in shown))
+        yield figure, shown
 
 
 def _label(panels: Sequence[Axes], across: str, up: str, columns: int = COLUMNS) -> None:

@@ -16,13 +16,18 @@ from .modeling_linformer_roberta import (
     LinformerRobertaModel,
 )
 
+MODELS = {  # by the class through which transformers finds each
+    AutoModel: LinformerRobertaModel,
+    AutoModelForMaskedLM: LinformerRobertaForMaskedLM,
+    AutoModelForSequenceClassification: LinformerRobertaForSequenceClassification,
+    AutoModelForTokenClassification: LinformerRobertaForTokenClassification,
+}
 AutoConfig.register(LinformerRobertaConfig.model_type, LinformerRobertaConfig)
-AutoModel.register(LinformerRobertaConfig, LinformerRobertaModel)
-AutoModelForMaskedLM.register(LinformerRobertaConfig, LinformerRobertaForMaskedLM)
-AutoModelForSequenceClassification.register(LinformerRobertaConfig, LinformerRobertaForSequenceClassification)
-AutoModelForTokenClassification.register(LinformerRobertaConfig, LinformerRobertaForTokenClassification)
+for _auto, _model in MODELS.items():
+    _auto.register(LinformerRobertaConfig, _model)
 
 __all__ = [
+    "MODELS",
     "LinformerRobertaConfig",
     "LinformerRobertaForMaskedLM",
     "LinformerRobertaForSequenceClassification",

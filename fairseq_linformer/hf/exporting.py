@@ -29,15 +29,15 @@ from ..finetune.prediction import record_of
 from ..model import LinformerRobertaModel as FairseqModel
 from ..system.files import staged_folder
 from . import (
+    MODELS,
     LinformerRobertaConfig,
     LinformerRobertaForMaskedLM,
     LinformerRobertaForSequenceClassification,
     LinformerRobertaForTokenClassification,
-    LinformerRobertaModel,
 )
 from .bundle import CONFIGURATION, MODELING, write_code
 from .card import model_card
-from .names import fairseq_names
+from .names import FIRST_POSITION, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
 from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -74,12 +74,6 @@ _KINDS: dict[str | None, _Kind] = {
     "multi-label": _texts("multi_label_classification"),
     "regression": _texts("regression"),
     "token-label": _Kind(LinformerRobertaForTokenClassification, None),  # the head of RoBERTa's has one layer
-}
-_AUTO = {
-    "AutoModel": LinformerRobertaModel,
-    "AutoModelForMaskedLM": LinformerRobertaForMaskedLM,
-    "AutoModelForSequenceClassification": LinformerRobertaForSequenceClassification,
-    "AutoModelForTokenClassification": LinformerRobertaForTokenClassification,
 }
 
 
@@ -211,19 +205,12 @@ def _configuration(exported: Exported) -> PretrainedConfig:
     if exported.is_stock:
         return RobertaConfig(
             **common,
-            hidden_size=options.encoder_embed_dim,
-            num_hidden_layers=options.encoder_layers,
-            num_attention_heads=options.encoder_attention_heads,
-            intermediate_size=options.encoder_ffn_embed_dim,
-            hidden_act="gelu",
-            hidden_dropout_prob=options.dropout,
-            attention_probs_dropout_prob=options.attention_dropout,
+            **{theirs: getattr(options, ours) for ours, theirs in STOCK_OPTIONS.items()},
+            **STOCK_CONSTANTS,
             classifier_dropout=options.pooler_dropout,
-            max_position_embeddings=options.max_positions + 2,  # numbered from 2, the padding index plus 1
+            max_position_embeddings=options.max_positions + FIRST_POSITION,
             type_vocab_size=1,
-            layer_norm_eps=1e-5,
             bos_token_id=0,
-            pad_token_id=1,
             eos_token_id=2,
         )
     mechanism = get_attention(options.attention)
@@ -232,13 +219,9 @@ def _configuration(exported: Exported) -> PretrainedConfig:
     values = {name: value for name in sorted(known) if (value := getattr(options, name, None)) is not None}
     if record is not None:
         common["score_scale"] = record.scale
-    return LinformerRobertaConfig(**common, **values, auto_map=_auto_map())
-
-
-def _auto_map() -> dict[str, str]:
-    """Where transformers finds the classes."""
-    files = {auto: f"{MODELING.stem}.{model.__name__}" for auto, model in _AUTO.items()}
-    return {"AutoConfig": f"{CONFIGURATION.stem}.{LinformerRobertaConfig.__name__}", **files}
+    places = {"AutoConfig": f"{CONFIGURATION.stem}.{LinformerRobertaConfig.__name__}"}
+    places |= {auto.__name__: f"{MODELING.stem}.{model.__name__}" for auto, model in MODELS.items()}
+    return LinformerRobertaConfig(**common, **values, auto_map=places)
 
 
 def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from ..system.state import check_plain, read_state
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
-from .names import HEAD, fairseq_names
+from .names import FIRST_POSITION, HEAD, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
 from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SPECIAL
 
 HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
@@ -66,10 +66,9 @@ def _read_config(source: Path) -> PretrainedConfig:
     named, known = content.get("model_type"), (LinformerRobertaConfig.model_type, "roberta")
     check("model_type", named, named in known, f"{' or '.join(known)}, in {file}")
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    check("pad_token_id", config.pad_token_id, config.pad_token_id == 1, "1, as in fairseq")
-    if _is_stock(config):
-        check("hidden_act", config.hidden_act, config.hidden_act == "gelu", "gelu, as in the LM head")
-        check("layer_norm_eps", config.layer_norm_eps, config.layer_norm_eps == 1e-5, "1e-5, as in fairseq")
+    for name, wanted in STOCK_CONSTANTS.items() if _is_stock(config) else [("pad_token_id", 1)]:
+        found = getattr(config, name)
+        check(name, found, found == wanted, f"{wanted}, as in fairseq")
     return config
 
 
@@ -93,16 +92,8 @@ def _options(config: PretrainedConfig) -> dict[str, Any]:
         for name in options.keys() & PER_LAYER.keys():
             options[name] = str(options[name]).replace(" ", "")
     else:
-        options = {
-            "attention": "softmax",
-            "encoder_layers": config.num_hidden_layers,
-            "encoder_embed_dim": config.hidden_size,
-            "encoder_ffn_embed_dim": config.intermediate_size,
-            "encoder_attention_heads": config.num_attention_heads,
-            "max_positions": config.max_position_embeddings - 2,  # numbered from 2, the padding index plus 1
-            "dropout": config.hidden_dropout_prob,
-            "attention_dropout": config.attention_probs_dropout_prob,
-        }
+        options = {ours: getattr(config, theirs) for ours, theirs in STOCK_OPTIONS.items()}
+        options |= {"attention": "softmax", "max_positions": config.max_position_embeddings - FIRST_POSITION}
     return {**options, "untie_weights_roberta": not config.tie_word_embeddings}
 
 

@@ -1,4 +1,4 @@
-"""The names of a model's parameters in fairseq and in transformers: in models of ours, and in its stock RoBERTa."""
+"""The names of a model's parameters and options in fairseq and in transformers: in our models, and in its RoBERTa."""
 
 import re
 from collections.abc import Iterable
@@ -28,6 +28,17 @@ STOCK = (
     (_LAYER + r"output\.LayerNorm\.(.*)", rf"{_OURS}final_layer_norm.\2"),
     *OURS[1:],
 )
+
+STOCK_OPTIONS = {
+    "encoder_layers": "num_hidden_layers",
+    "encoder_embed_dim": "hidden_size",
+    "encoder_ffn_embed_dim": "intermediate_size",
+    "encoder_attention_heads": "num_attention_heads",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu", "layer_norm_eps": 1e-5}  # fairseq knows no others
+FIRST_POSITION = 2  # of the rows of its position embeddings: the padding index plus 1
 
 
 def fairseq_names(names: Iterable[str], stock: bool, head: str) -> dict[str, str]:
