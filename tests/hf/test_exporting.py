@@ -135,7 +135,7 @@ def test_what_transformers_cannot_do_is_refused_or_said(vocabulary, tmp_path):
 
 def test_nothing_appears_where_the_logits_differ(vocabulary, tmp_path, monkeypatch):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
-    monkeypatch.setattr(hf.LinformerRobertaModel, "_embed", lambda self, *rest: 0.5 + torch.zeros(2, N, 12))
+    monkeypatch.setattr(hf.LinformerRobertaModel, "embed", lambda self, *rest: 0.5 + torch.zeros(2, N, 12))
     with pytest.raises(RuntimeError, match="logits differ"):
         export(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
