@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_dict
 from fairseq.data import Dictionary
@@ -23,9 +23,6 @@ from .compat import add_multipliers, rename_parameters
 from .config import OPTIONS, ResolvedConfig
 from .errors import UserError
 from .resolve import resolve_config
-
-if TYPE_CHECKING:
-    from .model import LinformerRobertaModel
 
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
 
@@ -99,7 +96,7 @@ class FromCheckpoints(RobertaModel):
         return RobertaHubInterface(cfg, task, models[0])
 
     @classmethod
-    def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "LinformerRobertaModel":
+    def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "FromCheckpoints":
         """The model of a checkpoint, without its classification heads.
 
         Args:

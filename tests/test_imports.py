@@ -12,16 +12,16 @@ from tests.helpers import ROOT
 # From the ground up. A room is a folder or a loose module of the package; it imports only from rooms before it.
 FLOORS = (
     *("errors", "system", "data"),
-    *("attention", "compat", "architecture", "layer", "config", "resolve", "encoder"),
-    *("checkpoints", "model", "training", "finetune"),
-    *("hf", "conversion", "analysis", "cli"),
-    *("fairseq_linformer", "hydra_plugins", "scripts"),  # the package's own __init__.py, and what is outside of it
+    *("attention", "compat", "parts", "architecture", "config", "resolve", "encoder"),
+    *("checkpoints", "hub", "model", "training", "finetune"),
+    *("hf", "conversion", "analysis", "cli", "plugin"),
+    *("fairseq_linformer", "linformer_cli", "hydra_plugins", "scripts"),  # the package's own __init__.py, and the rest
 )
 
 
 def read_modules(root: Path) -> dict[str, Path]:
     """The files of the house by the names under which they are imported; scripts/ is on the path."""
-    files = {path.relative_to(root): path for top in FLOORS[-3:] for path in (root / top).rglob("*.py")}
+    files = {path.relative_to(root): path for top in FLOORS[-4:] for path in (root / top).rglob("*.py")}
     modules = {}
     for place, path in files.items():
         parts = place.with_suffix("").parts[place.parts[0] == "scripts" :]
