@@ -50,6 +50,7 @@ soak: install
 	PYTHONPATH=scripts $(BIN)/python -m tests.soak
 
 docs: install
+	mkdir -p .pages && ln -sfn $(addprefix ../,README.md CHANGELOG.md LICENSE docs configs) .pages/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 check: install
@@ -59,4 +60,4 @@ check: install
 	$(MAKE) docs test
 
 clean:
-	rm -rf $(VENV) quickstart site
+	rm -rf $(VENV) quickstart site .pages

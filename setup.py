@@ -58,9 +58,10 @@ setup(
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
-    python_requires=">=3.10,<3.13",
+    python_requires=">=3.10,<3.14",
     packages=find_namespace_packages(include=["fairseq_linformer*", "linformer_cli", "hydra_plugins*"]),
     package_data={"fairseq_linformer.analysis": ["looks.html"]},
     package_dir={"": "."},  # so that an editable install puts this folder on the path: there Hydra finds plugins

@@ -10,8 +10,8 @@ fail() {
 }
 
 command -v "$python" >/dev/null || fail "there is no $python; name one with PYTHON="
-"$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' ||
-    fail "$("$python" --version 2>&1) is not supported: Python 3.10, 3.11 or 3.12 is needed; name one with PYTHON="
+"$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' ||
+    fail "$("$python" --version 2>&1) is not supported: Python 3.10, 3.11, 3.12 or 3.13 is needed; name one with PYTHON="
 compiler=${CXX:-c++}
 command -v "$compiler" >/dev/null || fail "there is no C++ compiler ($compiler): fairseq is built from source; install one (Debian: g++)"
 "$python" - <<'PROBE' || fail "Python's headers are missing: fairseq is built from source (Debian: python3-dev)"

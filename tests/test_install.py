@@ -108,6 +108,29 @@ def test_the_command_is_a_program_and_the_only_one(programs, tmp_path):
             assert f"usage: linformer {verb}" in done(programs / "linformer", *verb.split(), "--help", cwd=tmp_path)
 
 
+UV = re.search(r"^uv venv .*?(?=  #)", (ROOT / "docs/install.md").read_text(), re.MULTILINE)[0]
+
+
+def test_uv_installs_the_torch_that_make_install_does():
+    assert re.search(r"torch==(\S+)", UV)[1] == re.search(r"^TORCH \?= (\S+)", (ROOT / "Makefile").read_text(), re.M)[1]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not in PATH")
+def test_the_line_for_uv(tmp_path):
+    """It downloads several GB, and builds fairseq."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")], check=True)
+    line = re.sub(r"--python \S+", f"--python {sys.executable}", UV)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    subprocess.run(["sh", "-c", line], check=True, cwd=tmp_path / "clone", env=environment)
+    imports = (
+        "import fairseq_linformer.hf, transformers.models.roberta.modeling_roberta; print(fairseq_linformer.__file__)"
+    )
+    printed = done(tmp_path / "clone/.venv/bin/python", "-c", imports, cwd=tmp_path)
+    assert str(tmp_path / "clone") in printed
+
+
 def test_the_supported_pythons_are_the_same_everywhere():
     setup, install = ((ROOT / name).read_text() for name in ("setup.py", "scripts/install.sh"))
     least, above = (int(minor) for minor in re.search(r'python_requires=">=3\.(\d+),<3\.(\d+)"', setup).groups())

@@ -1,4 +1,4 @@
-"""The folder that analyze.py writes, from checkpoints of every kind."""
+"""The folder that `linformer analyze` writes, from checkpoints of every kind."""
 
 import html
 import json

@@ -106,7 +106,7 @@ def test_what_cannot_work_and_a_run_of_other_settings_are_refused_before_anythin
         folder = tmp_path / "out/a/lr0.005/seed1"
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps({"complete": True}))
-        said = "holds a run, but no run.json that says what it is made of"
+        said = "run.json is damaged: its content has no config"
     with pytest.raises(ValueError, match=said):
         PERPLEXITY.run("perplexity", asked)
     assert not (tmp_path / "out/study.json").exists()

@@ -15,15 +15,12 @@ PROGRAM = """
 import sys
 from argparse import Namespace
 from pathlib import Path
-from fairseq_linformer.cli import prepare_glue
 from fairseq_linformer.finetune.results import as_table, summarise
 from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun
 from fairseq_linformer.finetune.tuning import find_folder, read_recipe, read_task
-from linformer_cli.command import main
-from fairseq_linformer.finetune.results import Result, Run, Setting, as_table, summarise
-from fairseq_linformer.finetune.runner import find_folder, read_recipe, read_task
 from fairseq_linformer.resolve import resolve_config
-from fairseq_linformer.training.launch import recipe_name
+from fairseq_linformer.training.commands import recipe_name
+from linformer_cli.command import main
 from tests.helpers.inputs import write_official
 
 write_official(Path("source"), "SICK")

@@ -288,7 +288,7 @@ def tune(folder, tasks, seeds) -> list[tuple]:
 def moved(finished, pretrained, tmp_path, monkeypatch) -> Path:
     """A copy of all that `finished` made, in which nothing may be trained."""
     shutil.copytree(pretrained, tmp_path / "copy")
-    monkeypatch.setattr(running, "_run", None)
+    monkeypatch.setattr(running, "started", None)
     return tmp_path / "copy"
 
 
@@ -310,7 +310,7 @@ def test_results_are_what_the_folders_of_runs_say(moved, monkeypatch):
     def fail(*_):
         raise OSError("out of memory")
 
-    monkeypatch.setattr(running, "_run", fail)  # a new seed is trained, and what there was stays
+    monkeypatch.setattr(running, "started", fail)  # a new seed is trained, and what there was stays
     assert tune(moved, ["sst_2"], [3])[:3] == [*DONE[:2], ("SST-2", 3, False, "out of memory")]
 
 

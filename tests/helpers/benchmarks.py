@@ -35,7 +35,7 @@ def write_shards(folder: Path) -> Path:
 
 
 def write_reviews(folder: Path, *lengths: int) -> Path:
-    """A tiny IMDB as scripts/prepare_imdb.py writes it."""
+    """A tiny IMDB as `linformer prepare imdb` writes it."""
     (folder / "input0").mkdir(parents=True)
     builder = MMapIndexedDatasetBuilder(str(folder / "input0" / "train.bin"))
     for length in lengths:

@@ -184,7 +184,7 @@ def _imdb_in(archive: Path) -> list[tuple[str, str]]:
 
 
 def rows() -> Files:
-    """What predict.py reads: .txt, .tsv, .jsonl; texts alone, and pairs."""
+    """What `linformer predict` reads: .txt, .tsv, .jsonl; texts alone, and pairs."""
     whole = {
         "txt": TEXT,
         "tsv": "id\ttext\tother\n" + "".join(f"{n}\tthe dog {n}\tbarks\n" for n in range(20)),

@@ -1,4 +1,4 @@
-"""Tables of texts and labels, mutated, and read as prepare_table.py reads them."""
+"""Tables of texts and labels, mutated, and read as `linformer prepare table` reads them."""
 
 import csv
 import functools
@@ -32,7 +32,7 @@ CLASSES, TAG_NAMES = ["bad", "good"], ["B-X", "I-X", "O"]
 
 
 def prepared_rows(tokenizer: Tokenizer, text: str, label: str, path: Path) -> list[list[Any]]:
-    """Prepares a table as prepare_table.py does, and returns the values of its rows."""
+    """Prepares a table as `linformer prepare table` does, and returns the values of its rows."""
     try:
         read = [row for rows in read_table(path).values() for row in rows]
         data = own_data("own", {"train": read}, Columns(text, (label,)), {"train": 0.8, "valid": 0.2})
