@@ -9,7 +9,7 @@ from pathlib import Path
 from .checkpoints.files import install_checkpoint_files
 from .cli.fairseq_errors import install_excepthook
 from .finetune.criterion import TextPredictionCriterion
-from .model import LinformerRobertaModel
+from .model.roberta import LinformerRobertaModel
 from .system.console import hide_noise
 from .training.distillation import MaskedLmDistillation
 from .training.fused_adam import FusedAdam

@@ -12,14 +12,14 @@ from pathlib import Path
 import yaml
 
 from fairseq_linformer.cli.program import program
-from fairseq_linformer.config import OPTIONS
+from fairseq_linformer.model.config import OPTIONS
 from fairseq_linformer.system.files import write_whole
 from linformer_cli.arguments import make_parser
 
 FILE = Path(__file__).resolve().parents[1] / "configs" / "model" / "options.yaml"
 HEADER = """\
 # Written by scripts/write_model_options.py: every option of the model at its default, so that each can be overridden on
-# the command line (model.dropout=0.2). fairseq_linformer/config.py explains them. Null stands for what the
+# the command line (model.dropout=0.2). fairseq_linformer/model/config.py explains them. Null stands for what the
 # architecture, `_name`, says, and in an option of one mechanism for the mechanism's default.
 """
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.compat import rename_parameters
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.compat import rename_parameters
+from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, run
 

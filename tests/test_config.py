@@ -9,11 +9,11 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from write_model_options import options_yaml
 
-import fairseq_linformer.model  # noqa: F401 (registers the architectures)
+import fairseq_linformer.model.roberta  # noqa: F401 (registers the architectures)
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.config import ARCHITECTURES, OPTIONS, architecture_defaults
-from fairseq_linformer.hub import architecture_options
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.config import ARCHITECTURES, OPTIONS, architecture_defaults
+from fairseq_linformer.model.hub import architecture_options
+from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers import ROOT
 
 

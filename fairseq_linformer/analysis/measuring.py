@@ -13,7 +13,7 @@ from ..attention import Attention
 from ..attention.linformer import ProjectedAttention
 from ..attention.softmax import SoftmaxAttention
 from ..conversion.fitting import attention_of
-from ..encoder import SentenceEncoder
+from ..model.encoder import SentenceEncoder
 from .low_rank import OWN, Errors, describe_low_rank
 from .maps import head_maps, projected_weights
 from .matrices import DEAD, STATISTICS, WHAT, describe_matrices

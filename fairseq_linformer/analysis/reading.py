@@ -12,17 +12,17 @@ from torch import Tensor
 from ..attention import get_attention
 from ..checkpoints.reading import data_folder, read_checkpoint
 from ..checkpoints.resuming import updates_of_training
-from ..config import ResolvedConfig
 from ..conversion.convert import as_checkpoint, is_of_transformers
 from ..data.prepare.encoding import encode_items
 from ..data.prepare.examples import Example
 from ..data.prepare.text_files import find_files, read_chunks
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..data.truncation import kept_tokens, limits
-from ..encoder import SentenceEncoder
 from ..errors import UserError
 from ..finetune.prediction import Predictor
-from ..model import LinformerRobertaModel
+from ..model.config import ResolvedConfig
+from ..model.encoder import SentenceEncoder
+from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
 from ..training.untrained import masked_lm_dictionary
 from .maps import check_has_map

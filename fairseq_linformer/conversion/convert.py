@@ -14,16 +14,16 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from ..architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from ..attention import get_attention
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
 from ..checkpoints.task_state import Origin, read_task_state
 from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
-from ..config import OPTIONS, ResolvedConfig
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
-from ..hub import architecture_options
-from ..model import LinformerRobertaModel
+from ..model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
+from ..model.config import OPTIONS, ResolvedConfig
+from ..model.hub import architecture_options
+from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
 from ..system.files import staged_folder
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..attention.projection import LinearProjection
-from ..encoder import SentenceEncoder
 from ..errors import UserError
+from ..model.encoder import SentenceEncoder
 
 UPDATES = 200  # of Adam, each on a batch of its own: on fewer the matrices learn these texts by heart
 STEP = 0.03  # of the first update, as a part of the root mean square of the matrix; then falling to zero

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..parts import LocalConvolution
+from ..model.parts import LocalConvolution
 
 FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; the rows before are of no position
 

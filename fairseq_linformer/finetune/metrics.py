@@ -16,10 +16,10 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from ..config import ResolvedConfig
 from ..data.task_record import Task
 from ..data.tasks import TASKS
 from ..errors import UserError
+from ..model.config import ResolvedConfig
 
 # Of predicted scores, as a share of the targets': those of a model that says the same of every row differ by rounding.
 LEAST_SPREAD = 2e-4

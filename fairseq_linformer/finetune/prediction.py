@@ -21,7 +21,7 @@ from ..data.task_record import Task
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
 from ..errors import UserError
-from ..model import LinformerRobertaModel
+from ..model.roberta import LinformerRobertaModel
 from ..training.text_prediction import TextPredictionTask, read_record
 from .criterion import chosen, tags
 

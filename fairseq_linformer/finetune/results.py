@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..config import ResolvedConfig
 from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.tasks import TASKS
 from ..errors import UserError
+from ..model.config import ResolvedConfig
 from ..system.digests import digest_folder
 from ..system.files import leaves_folder, write_whole
 from ..system.markdown import cell

@@ -28,12 +28,12 @@ from tqdm import tqdm
 from ..checkpoints.reading import checkpoint_file, data_folder, read_checkpoint
 from ..checkpoints.task_state import read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
-from ..config import ResolvedConfig
 from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.task_record import Task, letters_of
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
-from ..model import LinformerRobertaModel
+from ..model.config import ResolvedConfig
+from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file
 from ..system.files import LOCK_FILE, check_data_path, check_path, lock
 from ..training.commands import FINE_TUNING, override, recipe_name

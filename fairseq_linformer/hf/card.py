@@ -10,10 +10,10 @@ from huggingface_hub import ModelCardData
 
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.task_state import read_task_state
-from ..config import ResolvedConfig
 from ..finetune.results import RESULTS_FILE
 from ..finetune.scored_runs import SCORES_FILE
-from ..hub import architecture_options
+from ..model.config import ResolvedConfig
+from ..model.hub import architecture_options
 from ..system.markdown import cell, fenced
 from ..training.commands import command_line
 

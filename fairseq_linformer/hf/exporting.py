@@ -18,15 +18,15 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from ..architecture import PROJECTION_OPTIONS
 from ..attention import get_attention
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
-from ..config import ResolvedConfig
 from ..data.task_record import Task
 from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_tokenizer
 from ..errors import UserError
 from ..finetune.prediction import record_of
-from ..model import LinformerRobertaModel as FairseqModel
+from ..model.architecture import PROJECTION_OPTIONS
+from ..model.config import ResolvedConfig
+from ..model.roberta import LinformerRobertaModel as FairseqModel
 from ..system.files import staged_folder
 from . import (
     MODELS,

@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from ..architecture import PER_LAYER
 from ..checkpoints.reading import UNTRAINED
-from ..config import OPTIONS
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
 from ..errors import UserError, check
-from ..model import LinformerRobertaModel
+from ..model.architecture import PER_LAYER
+from ..model.config import OPTIONS
+from ..model.roberta import LinformerRobertaModel
 from ..system.files import leaves_folder, staged_folder
 from ..system.state import check_plain, read_state
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model

@@ -18,11 +18,11 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from ..architecture import Architecture, per_layer_lists, projection_defaults, validate
 from ..attention import Attention
 from ..attention.projection import Projection
-from ..encoder import Encoder, EncoderLayer
-from ..parts import (
+from ..model.architecture import Architecture, per_layer_lists, projection_defaults, validate
+from ..model.encoder import Encoder, EncoderLayer
+from ..model.parts import (
     ACTIVATIONS,
     ClassificationHead,
     LocalConvolution,

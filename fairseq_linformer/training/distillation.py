@@ -25,7 +25,7 @@ from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..checkpoints.task_state import read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import UserError, check
-from ..model import LinformerRobertaModel
+from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file
 
 logger = logging.getLogger(__name__)

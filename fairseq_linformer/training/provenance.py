@@ -15,10 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoints.files import LAST
 from ..checkpoints.resuming import Progress
-from ..config import OPTIONS
 from ..errors import UserError
-from ..model import LinformerRobertaModel
-from ..resolve import resolve_config
+from ..model.config import OPTIONS
+from ..model.resolve import resolve_config
+from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_data, digest_file, digest_options
 from ..system.files import is_in, write_whole
 from .configuration import compose_configuration, flat, typed_command

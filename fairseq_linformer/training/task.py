@@ -23,11 +23,11 @@ from ..checkpoints.files import LAST
 from ..checkpoints.reading import read_checkpoint
 from ..checkpoints.task_state import TaskState, read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
-from ..config import LinformerRobertaConfig
 from ..data.epochs import ElasticBatchIterator
 from ..errors import UserError
-from ..hub import architecture_options
-from ..model import LinformerRobertaModel
+from ..model.config import LinformerRobertaConfig
+from ..model.hub import architecture_options
+from ..model.roberta import LinformerRobertaModel
 from .active_run import ActiveRun
 from .option_checks import adapt_to_ranks, check_launch
 

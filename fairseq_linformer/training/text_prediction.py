@@ -26,7 +26,7 @@ from ..data.task_record import KINDS, Task, check_label, label_names, own_task
 from ..data.tokenizer import DICTIONARY_FILE
 from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check
-from ..parts import ClassificationHead
+from ..model.parts import ClassificationHead
 from ..system.files import check_data_path
 from .run_length import plan
 from .task import TrainingTask, check_file, length_of_model, save_interval, set_options, whole_config

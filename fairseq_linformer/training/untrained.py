@@ -14,8 +14,8 @@ from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.task_state import Origin
 from ..checkpoints.vocabulary import MASK, digest_vocabulary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
-from ..model import LinformerRobertaModel
-from ..resolve import resolve_config
+from ..model.resolve import resolve_config
+from ..model.roberta import LinformerRobertaModel
 from .masked_lm import DynamicMaskedLMConfig
 
 

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention
-from fairseq_linformer.config import ResolvedConfig
-from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.config import ResolvedConfig
+from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.roberta import LinformerRobertaEncoder, LinformerRobertaModel
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,

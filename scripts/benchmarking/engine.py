@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from tqdm import tqdm
 
-from fairseq_linformer.config import ResolvedConfig
+from fairseq_linformer.model.config import ResolvedConfig
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.training.jobs import job_device
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_linformer.config import ResolvedConfig
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.finetune import baseline
+from fairseq_linformer.model.config import ResolvedConfig
 
 from . import small_model
 from .engine import (

@@ -17,7 +17,7 @@ from fairseq.utils import move_to_cuda, split_paths
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.system.digests import digest_data, digest_file
 from fairseq_linformer.system.files import check_data_path
 from fairseq_linformer.training.commands import override

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_linformer.config import ResolvedConfig
 from fairseq_linformer.errors import check
+from fairseq_linformer.model.config import ResolvedConfig
 
 from . import small_model
 from .engine import Columns, Comparison, InProcess, Tuned, cost_column, time_updates, values_column

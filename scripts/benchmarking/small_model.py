@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from yaml import YAMLError
 
 from fairseq_linformer.attention import Attention
-from fairseq_linformer.config import ARCHITECTURES, ResolvedConfig
 from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.model import LinformerRobertaEncoder, LinformerRobertaModel
-from fairseq_linformer.parts import LocalConvolution
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.config import ARCHITECTURES, ResolvedConfig
+from fairseq_linformer.model.parts import LocalConvolution
+from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.roberta import LinformerRobertaEncoder, LinformerRobertaModel
 
 TEST_SEED = 2**32 - 1  # above all seeds of trainings; PyTorch takes a seed modulo 2^32
 WARM_UP = 50  # updates

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from fairseq.data.data_utils import load_indexed_dataset
 
-from fairseq_linformer.config import architecture_defaults
 from fairseq_linformer.errors import UserError, check
+from fairseq_linformer.model.config import architecture_defaults
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
 from .measuring import PHASES, Case

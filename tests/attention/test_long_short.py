@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers.layers import new
 from tests.helpers.models import small
 from tests.reference.long_short import reference

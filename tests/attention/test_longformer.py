@@ -9,8 +9,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention.longformer import LongformerAttention
-from fairseq_linformer.model import LinformerRobertaModel
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.roberta import LinformerRobertaModel
 from tests.helpers.layers import D, N, assert_finite_with_nothing_real_in_reach, build, new
 from tests.helpers.models import SIZES, Task, small, tokens
 

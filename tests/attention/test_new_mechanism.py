@@ -38,7 +38,7 @@ def test_its_options_are_flags_and_are_checked(checkout):
     script = """
         from omegaconf import OmegaConf
         from fairseq import options
-        from fairseq_linformer.resolve import resolve_config
+        from fairseq_linformer.model.resolve import resolve_config
         import fairseq_linformer
         parser = options.get_training_parser()
         words = ["D", "--arch", "linformer_roberta_tiny", "--task", "masked_lm", "--attention", "gated-mean"]
@@ -71,7 +71,7 @@ def test_hydras_command_line_takes_its_options(checkout):
     run(checkout / "scripts" / "write_model_options.py", cwd=checkout, root=checkout)
     words = ["task.data=D", "model.attention=gated-mean", "model.gated_mean_temperature=2"]
     script = f"""
-        from fairseq_linformer.resolve import resolve_config
+        from fairseq_linformer.model.resolve import resolve_config
         from tests.helpers.configs import composed
         cfg = composed("pretrain", "tiny_512", *{words}, "model.attention_dropout=0")
         print(resolve_config(cfg.model, 512).gated_mean_temperature)

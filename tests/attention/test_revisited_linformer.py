@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers.layers import new
 
 D, HEADS = 12, 3

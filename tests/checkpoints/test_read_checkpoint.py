@@ -291,7 +291,7 @@ def test_a_checkpoint_from_elsewhere_names_both_places_where_a_dictionary_may_be
         find_tokenizer(path)
     state = read_checkpoint(checkpoint)
     state["cfg"].task.data = "/elsewhere/data"
-    monkeypatch.setattr("fairseq_linformer.hub.read_checkpoint", lambda path: state)
+    monkeypatch.setattr("fairseq_linformer.model.hub.read_checkpoint", lambda path: state)
     with pytest.raises(FileNotFoundError, match=said):
         LinformerRobertaModel.from_pretrained(str(path.parent))
 
@@ -343,6 +343,6 @@ def test_the_command_line_says_what_does_not_fit(checkpoint, corpus, tmp_path):
 def test_namespace_of_unknown_architecture_is_no_roberta(checkpoint, corpus, monkeypatch):
     state = read_checkpoint(checkpoint)
     state["cfg"].model = Namespace(_name="lstm")
-    monkeypatch.setattr("fairseq_linformer.hub.read_checkpoint", lambda path: state)
+    monkeypatch.setattr("fairseq_linformer.model.hub.read_checkpoint", lambda path: state)
     with pytest.raises(ValueError, match="architecture lstm, which is no RoBERTa"):
         LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus))

@@ -19,8 +19,8 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from fairseq_linformer.checkpoints.files import DamagedCheckpointError
 from fairseq_linformer.cli.fairseq_errors import install_excepthook, report
-from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.errors import check
+from fairseq_linformer.model.config import LinformerRobertaConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig, TextPredictionTask
 from hydra_plugins.fairseq_linformer_plugin import asks_for_cpu, check_config_name
 from tests.helpers import ROOT

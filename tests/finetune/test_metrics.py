@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.config import ResolvedConfig
 from fairseq_linformer.data.task_record import KINDS, own_task
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.metrics import METRICS, PAPER, PAPER_ROWS, paper_score, score
+from fairseq_linformer.model.config import ResolvedConfig
 
 TARGETS = ["1", "0", "1", "1", "0", "0", "1", "0", "1"]
 PREDICTIONS = ["1", "1", "1", "0", "0", "0", "1", "0", "0"]

@@ -14,7 +14,7 @@ from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.metrics import is_at_chance
 from fairseq_linformer.finetune.results import BASELINE_FILE, as_table, best_checkpoints, summarise, write_results
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, Result, Setting, TaskRun, read_scores, write_scores
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.commands import FINE_TUNING
 from fairseq_linformer.training.launch import RUN_FILE
 from fairseq_linformer.training.provenance import Provenance

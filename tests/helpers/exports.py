@@ -13,7 +13,7 @@ from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, SentencePieceTokenizer, load_tokenizer
-from fairseq_linformer.model import LinformerRobertaModel
+from fairseq_linformer.model.roberta import LinformerRobertaModel
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.inputs import sentences

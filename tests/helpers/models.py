@@ -5,7 +5,7 @@ from argparse import Namespace
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_linformer.model import LinformerRobertaModel
+from fairseq_linformer.model.roberta import LinformerRobertaModel
 
 VOCABULARY = 100
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "encoder_attention_heads": 3}

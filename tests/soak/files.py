@@ -34,7 +34,7 @@ from fairseq_linformer.data.tokenizer import (
 from fairseq_linformer.finetune.results import RESULTS_FILE, best_checkpoints, write_results
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, write_scores
 from fairseq_linformer.finetune.submission import check_submission
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.training.commands import FINE_TUNING
 from fairseq_linformer.training.launch import RUN_FILE

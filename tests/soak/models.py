@@ -18,9 +18,9 @@ from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.checkpoints.resuming import read_progress
 from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
-from fairseq_linformer.config import LinformerRobertaConfig
 from fairseq_linformer.finetune.overrides import check_override
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.config import LinformerRobertaConfig
+from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.commands import override
 from tests.helpers.exports import MECHANISMS, write_pretrained, write_vocabulary
 from tests.helpers.models import SIZES, Task

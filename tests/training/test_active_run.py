@@ -12,9 +12,9 @@ from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import get_attention
-from fairseq_linformer.config import LinformerRobertaConfig
-from fairseq_linformer.hub import architecture_options
-from fairseq_linformer.resolve import resolve_config
+from fairseq_linformer.model.config import LinformerRobertaConfig
+from fairseq_linformer.model.hub import architecture_options
+from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.active_run import ActiveRun
 from fairseq_linformer.training.task import TrainingTask, adopt
 from tests.helpers import ROOT

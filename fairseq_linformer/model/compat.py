@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attention.projection import LinearProjection
-from .errors import UserError, check
+from ..attention.projection import LinearProjection
+from ..errors import UserError, check
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..errors import UserError, check
 from .architecture import Architecture, layers_to_keep, projection_defaults, validate, validate_training
 from .compat import translate_flags
 from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
-from .errors import UserError, check
 
 
 def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any, Protocol
 
-from .attention import ATTENTIONS, AttentionConfig, get_attention, spread_over_layers
-from .attention.linformer import PROJECTIONS
-from .attention.options import check_width
-from .attention.pooling import WindowProjection
-from .attention.projection import LinearProjection
-from .errors import check
+from ..attention.linformer import PROJECTIONS
+from ..attention.options import AttentionConfig, check_width, spread_over_layers
+from ..attention.pooling import WindowProjection
+from ..attention.projection import LinearProjection
+from ..attention.registry import ATTENTIONS, get_attention
+from ..errors import check
 
 # The options of single mechanisms, and those of E and F.
 MECHANISM_OPTIONS: dict[str, Field] = {own.name: own for kind in ATTENTIONS.values() for own in fields(kind.Options)}

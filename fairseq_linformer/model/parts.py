@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import Attention
-from .errors import UserError
+from ..attention.base import Attention
+from ..errors import UserError
 
 # N of B x n positions: a boolean (B, n), True at these; their numbers (N,), row by row; or (slice(None), i), N = B.
 Positions = Tensor | tuple[slice, int]

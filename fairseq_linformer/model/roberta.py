@@ -12,7 +12,7 @@ from fairseq.modules import LayerDropModuleList, PositionalEmbedding
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from .attention import Attention
+from ..attention.base import Attention
 from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
 from .encoder import SentenceEncoder
 from .hub import FromCheckpoints

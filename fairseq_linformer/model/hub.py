@@ -14,14 +14,14 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
+from ..attention.registry import get_attention
+from ..checkpoints.fit import check_fits
+from ..checkpoints.reading import data_folder, read_checkpoint
+from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
+from ..errors import UserError
 from .architecture import PER_LAYER
-from .attention import get_attention
-from .checkpoints.fit import check_fits
-from .checkpoints.reading import data_folder, read_checkpoint
-from .checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from .compat import add_multipliers, rename_parameters
 from .config import OPTIONS, ResolvedConfig
-from .errors import UserError
 from .resolve import resolve_config
 
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours

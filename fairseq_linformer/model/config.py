@@ -7,9 +7,10 @@ from typing import Optional, TypeVar
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from .attention import ATTENTIONS, PerLayer, option
-from .attention.linformer import PROJECTIONS, SHARINGS
-from .attention.projection import LinearProjection
+from ..attention.linformer import PROJECTIONS, SHARINGS
+from ..attention.options import PerLayer, option
+from ..attention.projection import LinearProjection
+from ..attention.registry import ATTENTIONS
 from .parts import ACTIVATIONS
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
+from ..attention.base import Attention
+from ..attention.dropout import Dropout
+from ..attention.registry import get_attention
 from .architecture import Architecture
-from .attention import Attention, get_attention
-from .attention.dropout import Dropout
 from .parts import ACTIVATIONS, LocalConvolution, Positions, check_tokens, may_be_padded, pick
 
 
