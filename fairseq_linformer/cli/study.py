@@ -19,4 +19,4 @@ def run(words: Sequence[str]) -> None:
     if not (SCRIPTS / "study.py").is_file():
         raise UserError(f"linformer study needs a clone of the repository: there is no {SCRIPTS / 'study.py'}")
     sys.path.insert(0, str(SCRIPTS))
-    importlib.import_module("study").main(words)
+    importlib.import_module("study").main(words or ["--help"])
