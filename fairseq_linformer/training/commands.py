@@ -17,7 +17,7 @@ def override(name: str, value: object) -> str:
         ValueError: the value holds "${", which no quotes save from fairseq.
     """
     check_path(str(value))
-    if re.fullmatch(r"[A-Za-z0-9_.-]*/[A-Za-z0-9_./-]+", str(value)):
+    if re.fullmatch(r"[\w.-]*/[\w./-]+|(?!(?i:true|false|null|inf|nan)$)[A-Za-z_][\w-]*", str(value), re.ASCII):
         return f"{name}={value}"  # a folder's name that needs no quotes
     # Inside quotes a backslash is one, except before a quote.
     quoted = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), str(value))

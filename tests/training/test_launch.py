@@ -82,11 +82,33 @@ def data(tmp_path) -> str:
 
 
 @pytest.mark.parametrize(
-    "value", ["/home/josé, (1)=x", "it's", "back\\slash", "both\\'", "ends\\", "''", "a b", "plain"]
+    "value",
+    [
+        "/home/josé, (1)=x",
+        "it's",
+        "back\\slash",
+        "both\\'",
+        "ends\\",
+        "''",
+        "a b",
+        "true",
+        "Null",
+        "nan",
+        "1",
+        "1e5",
+        "-a",
+    ],
 )
-def test_any_value_is_quoted_for_hydra(value):
-    parsed = OverridesParser.create().parse_override(override("task.data", value))
-    assert parsed.value() == value
+def test_a_value_that_hydra_would_read_otherwise_is_quoted(value):
+    word = override("task.data", value)
+    assert OverridesParser.create().parse_override(word).value() == value
+    assert word != f"task.data={value}"
+
+
+@pytest.mark.parametrize("value", ["data", "data-bin", "nano", "none", "a/1", "/a_b/c.d"])
+def test_others_stand_as_they_are(value):
+    assert override("task.data", value) == f"task.data={value}"
+    assert OverridesParser.create().parse_override(f"task.data={value}").value() == value
 
 
 # What has a meaning for Hydra, OmegaConf or YAML, what only looks odd, and words that are no text there.
