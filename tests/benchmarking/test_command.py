@@ -39,7 +39,7 @@ def test_every_study_says_what_it_is_and_is_read_without_options(capsys):
         ("perplexity", "--learning-rates 0", "--learning-rates: 0 is not allowed"),
         ("perplexity", "--updates 0", "--updates: 0 is not allowed"),
         ("perplexity", "--jobs -1", "--jobs: -1 is not allowed"),
-        ("perplexity", "--only a", "unrecognized arguments: --only"),
+        ("perplexity", "--only a", "--only: there is no such flag"),
         ("lengths", "--variant a --only near_and_far", "not allowed with argument"),
         ("lengths", "--only softmax softmax", "--only: each must be there once, not softmax, softmax"),
         ("lengths", "--lengths 512 512", "--lengths: each must be there once, not 512, 512"),
