@@ -11,9 +11,12 @@ from benchmarking.engine import Trial, Tuned
 from benchmarking.lengths import LENGTHS, AtLength, after, draw_lengths, draw_positions, experiments, minutes
 from benchmarking.masked_text import MaskedText, read_split
 from benchmarking.store import Store
+from benchmarking.variants import variants_of
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.resolve import resolve_config
 from fairseq_linformer.training.launch import Training
 from tests.helpers.benchmarks import options, write_shards
 from tests.helpers.commands import run
@@ -58,6 +61,25 @@ def test_an_update_has_the_same_tokens_whatever_n_is(corpus, tmp_path):
         assert int(wanted["dataset.batch_size"]) * n == 64 and wanted["task.tokens_per_sample"] == str(n) == str(own.n)
         assert wanted["checkpoint.save_interval_updates"] == "2", "a quarter of ten, rounded down"
         assert own.contexts == [rows for rows in (16, 32, 64) if rows <= n]
+
+
+def test_a_window_stands_beside_the_same_without_low_rank_and_longformer_with_as_many_keys():
+    named = {name: dict(word.split("=") for word in own) for name, own in variants_of("lengths", 512).items()}
+    window, mean, longformer = (named[name] for name in ("near_and_far", "window-and-mean", "longformer"))
+    assert {option: value for option, value in mean.items() if window[option] != value} == {
+        "model.projection": "mean-pool",
+        "model.projected_length": "1",
+    }
+    assert mean.keys() == window.keys() and longformer["model.value_residual"] == "true"
+    assert int(longformer["model.longformer_window"]) == 2 * int(window["model.linformer_window"])
+
+
+@pytest.mark.parametrize("n", [16, 4096])
+def test_what_stands_beside_a_window_can_be_built_at_any_length(n):
+    for name in ("window-and-mean", "longformer"):
+        words = [word.removeprefix("model.") for word in variants_of("lengths", n)[name]]
+        config = resolve_config(OmegaConf.from_dotlist(["_name=linformer_roberta_tiny", *words]), n)
+        assert config.value_residual and config.longformer_global_tokens in (1, None)
 
 
 def test_a_corpus_in_shards_is_measured_on_the_first(monkeypatch, tmp_path):
