@@ -71,6 +71,8 @@ def _by_rows(tuned: Sequence[Tuned]) -> dict[int, list[Tuned]]:
 def _table(rows: int, tuned: Sequence[Tuned]) -> str:
     columns: Columns = {f"rows of {rows:,}": lambda own: own.variant}
     measured = tuned[0].by_distance
+    if not any(one["share"] for one in measured["classes"]):
+        return f"Rows of {rows:,}: the text is too short, no masked token is rare enough."
     for number, one in enumerate(measured["classes"]):
         columns[f"{one['name']} ({100 * one['share']:.0f} %)"] = partial(_class, number)
     if "far" in measured:

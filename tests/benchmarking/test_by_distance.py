@@ -63,6 +63,17 @@ def test_the_table_has_each_class_and_what_is_far_beside_two_others(measured):
     assert measured[2].by_distance["seeds"][1] == pytest.approx([400, 10, None, 80, 20])
 
 
+def test_a_text_that_is_too_short_has_a_line_and_a_picture(monkeypatch, tmp_path):
+    nothing = LossesByDistance.of(np.zeros(0), np.zeros(0, dtype=int), np.zeros(0, dtype=int), [64, 192, 512])
+    monkeypatch.setattr(Pretraining, "by_distance", lambda self, trial: nothing)
+    asked = options("perplexity", "--data", tmp_path, "--variant", "a")
+    tuned = [Tuned("a", 512, {}, 0.1, {1: {}})]
+    measure_distances(asked, [Pretraining.of(asked, Store(tmp_path, {}), 512, {"a": []})], tuned)
+    assert distance_tables(asked, tuned)[1] == "Rows of 512: the text is too short, no masked token is rare enough."
+    draw_distances(asked, tuned, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_picture_has_a_curve_and_a_level_for_each_variant(measured, monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: figures.append(figure))
