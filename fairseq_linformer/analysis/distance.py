@@ -108,6 +108,22 @@ class LossesByDistance:
         sums, counts = (np.bincount(cells, weights, minlength=shape[0] * shape[1]) for weights in (losses, None))
         return cls(tuple(limits), sums.reshape(shape), counts.reshape(shape))
 
+    def __add__(self, other: "LossesByDistance") -> "LossesByDistance":
+        """Of two models at the same masked tokens: perplexities are then the geometric means of theirs."""
+        return LossesByDistance(self.limits, self.sums + other.sums, self.counts + other.counts)
+
+    def coarser(self, limits: Sequence[int]) -> "LossesByDistance":
+        """In fewer classes: those between some of the limits, of which the last stays."""
+        starts = [0, 1, *(self.limits.index(limit) + 2 for limit in limits[:-1])]
+        sums, counts = (np.add.reduceat(cells, starts, axis=1) for cells in (self.sums, self.counts))
+        return LossesByDistance(tuple(limits), sums, counts)
+
+    @property
+    def perplexities(self) -> np.ndarray:
+        """Of each class, (C,), ``NOWHERE`` first; NaN where there are no tokens."""
+        with np.errstate(invalid="ignore"):
+            return np.exp(self.sums.sum(0) / self.counts.sum(0))
+
     def resampled(self, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
         """Mean losses (R, C) of as many rows drawn with replacement.
 
@@ -115,21 +131,28 @@ class LossesByDistance:
         every model: differences of two models have an interval of their own (``ratio_interval``).
         """
         number = len(self.sums)
-        drawn = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), size=resamples)
+        if not number:
+            return np.full((resamples, self.sums.shape[1]), np.nan)
+        draws, each = np.random.default_rng(seed), np.full(number, 1 / number)
+        drawn = (draws.multinomial(number, each) for _ in range(resamples))  # one at a time: rows may be many
         with np.errstate(invalid="ignore"):  # a class without tokens has no mean
-            return (drawn @ self.sums) / (drawn @ self.counts)
+            return np.array([(rows @ self.sums) / (rows @ self.counts) for rows in drawn])
 
     def classes(self) -> list[DistanceClass]:
         """What is measured of each class, ``NOWHERE`` first."""
-        with np.errstate(invalid="ignore"):
-            perplexities = np.exp(self.sums.sum(0) / self.counts.sum(0))
         low, high = _interval(self.resampled())
-        shares = self.counts.sum(0) / self.counts.sum()
+        shares = self.counts.sum(0) / max(1, self.counts.sum())
         firsts = [NOWHERE, *(limit + 1 for limit in (0, *self.limits[:-1]))]
-        columns = (firsts, (NOWHERE, *self.limits), shares, perplexities, low, high)
+        columns = (firsts, (NOWHERE, *self.limits), shares, self.perplexities, low, high)
         return [
             DistanceClass(int(first), int(last), *map(float, rest)) for first, last, *rest in zip(*columns, strict=True)
         ]
+
+
+def nowhere_interval(losses: LossesByDistance) -> np.ndarray:
+    """The interval of each class's perplexity over that of ``NOWHERE``, (2, C): ``INTERVAL`` of it."""
+    resampled = losses.resampled()
+    return _interval(resampled - resampled[:, :1])
 
 
 def ratio_interval(one: LossesByDistance, other: LossesByDistance) -> np.ndarray:

@@ -52,6 +52,7 @@ class Tuned:
         results: with it, figures by seed.
         cost: what was measured once, whatever the seed: the seconds of an update, the median ("seconds") and the
             quartiles ("low", "high"), say.
+        by_distance: of all seeds together, by where the answer stands; none where that is not measured.
     """
 
     variant: str
@@ -60,6 +61,7 @@ class Tuned:
     learning_rate: float
     results: dict[int, Figures]
     cost: Figures = field(default_factory=dict)
+    by_distance: Figures = field(default_factory=dict)
 
     def each(self, figure: str) -> list[Any]:
         """A figure of every seed."""
@@ -213,9 +215,9 @@ class Comparison:
         form: its values in tables.
         columns: of its table, beside variant, n and learning rate.
         pictures: by file, what draws it.
-        costs: of all variants; none where they are not measured.
+        measures: what is measured of all variants beside their results: their costs, say.
         order: of the table's rows, instead of that of the variants.
-        notes: paragraphs below the tables.
+        notes: paragraphs and further tables below.
     """
 
     experiments: Callable[[Namespace, Store], Sequence[Experiment]]
@@ -223,9 +225,9 @@ class Comparison:
     form: Callable[[float], str]
     columns: Callable[[Namespace, Sequence[Tuned]], Columns]
     pictures: Mapping[str, Callable[[Namespace, Sequence[Tuned], Path], None]]
-    costs: Callable[[Namespace, Sequence[Experiment], Sequence[Tuned]], None] | None = None
+    measures: Sequence[Callable[[Namespace, Sequence[Experiment], Sequence[Tuned]], None]] = ()
     order: Callable[[Tuned], float] | None = None
-    notes: Callable[[Namespace], Sequence[str]] = lambda options: ()
+    notes: Callable[[Namespace, Sequence[Tuned]], Sequence[str]] = lambda options, tuned: ()
 
     def run(self, name: str, options: Namespace) -> str:
         """Trains and measures what is not complete, and writes results.json, results.md and pictures.
@@ -243,8 +245,8 @@ class Comparison:
             experiment.check()
         store.begin()
         tuned = [own for experiment in experiments for own in experiment.tune(options.learning_rates, options.seeds)]
-        if self.costs:
-            self.costs(options, experiments, tuned)
+        for measure in self.measures:
+            measure(options, experiments, tuned)
         text = self.tables(options, tuned)
         content = {
             "options": vars(options),
@@ -269,7 +271,7 @@ class Comparison:
             rates = {f"lr {rate:g}": partial(self._score, rate=rate) for rate in options.learning_rates}
             title = f"{self.quantity}, seed {options.seeds[0]}"
             parts.append(table({title: lambda own: own.variant, **lengths, **rates}, rows))
-        return "\n\n".join([*parts, *self.notes(options)])
+        return "\n\n".join([*parts, *self.notes(options, rows)])
 
     def _score(self, own: Tuned, rate: float) -> str:
         return self.form(own.tried[rate])

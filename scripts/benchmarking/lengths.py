@@ -14,9 +14,10 @@ from fairseq_linformer.errors import check
 from fairseq_linformer.system.files import check_data_path
 from fairseq_linformer.training.jobs import job_device
 
+from .distance import DISTANCE, distance_tables, measure_distances
 from .engine import Columns, Comparison, Trial, Tuned, cost_column, over_lengths, time_updates
 from .flags import chosen_variants
-from .masked_text import BINS, Losses, MaskedText, read_split
+from .masked_text import BINS, Losses, read_split
 from .plots import Panel, draw
 from .pretraining import CHECKPOINT, Pretraining, at_length, corpus_folder, perplexity_columns
 from .store import Figures, Store
@@ -32,11 +33,9 @@ class AtLength(Pretraining):
     """Models of one n, compared by their losses at the same masked tokens as those of every other n.
 
     Args:
-        text: what they are measured on.
         contexts: the lengths of rows that they are given, up to n.
     """
 
-    text: MaskedText
     contexts: Sequence[int]
 
     def perplexity(self, trial: Trial) -> float:
@@ -84,12 +83,12 @@ def experiments(options: Namespace, store: Store) -> list[AtLength]:
     check_data_path(options.data.absolute())
     corpus = corpus_folder(options.data)
     read_split(corpus, "train", tokens)
-    text = MaskedText.of_stream(read_split(corpus, "valid", tokens))
+    read_split(corpus, "valid", tokens)
     found = []
     for n in lengths:
         variants = {name: [*at_length(n, tokens // n), *kept, *own] for name, own in chosen.items()}
         contexts = [rows for rows in lengths if rows <= n]
-        found.append(AtLength.of(options, store, n, variants, text=text, contexts=contexts))
+        found.append(AtLength.of(options, store, n, variants, contexts=contexts))
     return found
 
 
@@ -181,6 +180,7 @@ LENGTHS = Comparison(
     quantity="perplexity",
     form="{:.2f}".format,
     columns=columns,
-    pictures={"lengths.png": draw_lengths, "positions.png": draw_positions},
-    costs=time_updates,
+    pictures={"lengths.png": draw_lengths, "positions.png": draw_positions, **DISTANCE},
+    measures=(time_updates, measure_distances),
+    notes=distance_tables,
 )

@@ -205,7 +205,7 @@ def _published(theirs: dict[str, float], own: Tuned) -> str:
     return f"{theirs[model]:.2f}" if model in theirs else ""
 
 
-def notes(options: Namespace) -> list[str]:
+def notes(options: Namespace, tuned: Sequence[Tuned]) -> list[str]:
     """What was published of the task."""
     column = TASKS[options.task].column
     if not column:
@@ -232,7 +232,7 @@ LONG_DOCUMENTS = Comparison(
     form=lambda share: f"{100 * share:.1f}",
     columns=columns,
     pictures={"lengths.png": draw_lengths},
-    costs=costs,
+    measures=(costs,),
     notes=notes,
 )
 

@@ -4,6 +4,8 @@ Rows are cut as fairseq's ``masked_lm`` cuts them: n - 1 tokens of the text afte
 The masks belong to positions of the text, so that models of different n, or one model with rows of different lengths,
 have the same tokens to predict.
 
+Beside the loss of a token stands how far from it, in its row, the same token stands unmasked.
+
 Dimensions: T tokens of the text, N of them masked, B rows, n tokens of a row with <s>.
 """
 
@@ -20,6 +22,7 @@ import torch.nn.functional as F
 from fairseq.models.roberta import RobertaHubInterface
 from torch import Tensor
 
+from fairseq_linformer.analysis.distance import LossesByDistance, answer_distances, octaves
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.perplexity import token_stream
@@ -28,6 +31,12 @@ SHARE = 0.25  # of the tokens are masked, each by <mask>
 TOKENS = 2**19  # of the text at most
 BATCH_TOKENS = 4096  # at least one row
 BINS = 16  # per row, of equal width
+# Limits of the first classes of distance: near_and_far's window of 128 reaches 64 to 191 positions to a side, so that
+# what is at most 64 away is always in it, and what is more than 192 away never is.
+WINDOW = (64, 192)
+# Of the text: a token that is more frequent is left out. Commas and the like stand near nearly every place, and a model
+# guesses them without looking there.
+COMMONEST = 5e-4
 NEAR = (16, 64)  # further limits of bins so far from both ends of a row: near them a model lacks context on one side
 
 
@@ -95,6 +104,12 @@ class MaskedText:
         """Of tokens and masks."""
         return hashlib.sha256(self.tokens.numpy().tobytes() + self.masked.numpy().tobytes()).hexdigest()
 
+    @cached_property
+    def rare(self) -> np.ndarray:
+        """Which masked tokens are at most ``COMMONEST`` of the text, (N,) bool."""
+        often = torch.bincount(self.tokens)[self.tokens] > COMMONEST * len(self.tokens)
+        return ~often[self.masked].numpy()
+
     def rows(self, length: int) -> Iterator[Tensor]:
         """The text in rows of `length`, as places in it, (B, n - 1); a shorter row, alone, where the text ends."""
         width = length - 1
@@ -114,7 +129,7 @@ class MaskedText:
         roberta.eval()
         shown = self.tokens.masked_fill(self.masked, roberta.task.mask_idx)
         start = roberta.task.source_dictionary.bos()
-        losses = []
+        losses = [torch.zeros(0)]
         for places in self.rows(length):
             wanted = self.masked[places]
             if wanted.any():
@@ -123,6 +138,18 @@ class MaskedText:
                 logits = roberta.model(inputs, masked_tokens=asked, padded=False)[0].float().cpu()
                 losses.append(F.cross_entropy(logits, self.tokens[places][wanted], reduction="none"))
         return torch.cat(losses)
+
+    def distances(self, length: int) -> np.ndarray:
+        """How far from each masked token, (N,), the same token stands unmasked in its row of `length`."""
+        rows = ((self.tokens[places].numpy(), self.masked[places].numpy()) for places in self.rows(length))
+        return np.concatenate([answer_distances(*row) for row in rows])
+
+    def by_distance(self, roberta: RobertaHubInterface, length: int) -> LossesByDistance:
+        """Losses at the masked tokens that are ``rare``, by distance; arguments as for ``token_losses``."""
+        losses = self.token_losses(roberta, length).double().numpy()
+        rows = self.masked.nonzero().flatten().numpy() // (length - 1)
+        losses, distances, rows = (own[self.rare] for own in (losses, self.distances(length), rows))
+        return LossesByDistance.of(losses, distances, rows, octaves(WINDOW, length))
 
     def losses(self, roberta: RobertaHubInterface, length: int) -> Losses:
         """The same as sums by position in the row."""

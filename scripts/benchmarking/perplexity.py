@@ -17,6 +17,7 @@ from fairseq_linformer.training.configuration import CONFIGS
 from fairseq_linformer.training.jobs import job_device
 
 from .baselines import Sizes
+from .distance import DISTANCE, distance_tables, measure_distances
 from .engine import Columns, Comparison, Experiment, Trial, Tuned
 from .flags import chosen_variants
 from .measuring import Case, Machine, in_turns, spread
@@ -51,7 +52,9 @@ PERPLEXITY = Comparison(
     quantity="perplexity",
     form="{:.2f}".format,
     columns=perplexity_columns,
-    pictures={"perplexity.png": draw_perplexities},
+    pictures={"perplexity.png": draw_perplexities, **DISTANCE},
+    measures=(measure_distances,),
+    notes=distance_tables,
 )
 
 
@@ -169,8 +172,9 @@ MECHANISMS = Comparison(
     quantity="perplexity",
     form="{:.2f}".format,
     columns=mechanism_columns,
-    pictures={"perplexity.png": draw_curves, "cost.png": draw_costs},
-    costs=mechanism_costs,
+    pictures={"perplexity.png": draw_curves, "cost.png": draw_costs, **DISTANCE},
+    measures=(mechanism_costs, measure_distances),
+    notes=distance_tables,
     order=lambda own: statistics.mean(own.each("perplexity")),
 )
 
@@ -203,5 +207,7 @@ MULTIPLIERS = Comparison(
     quantity="perplexity",
     form="{:.2f}".format,
     columns=perplexity_columns,
-    pictures={"multipliers.png": draw_multipliers},
+    pictures={"multipliers.png": draw_multipliers, **DISTANCE},
+    measures=(measure_distances,),
+    notes=distance_tables,
 )

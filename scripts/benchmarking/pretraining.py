@@ -7,14 +7,17 @@ import itertools
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.optim import build_optimizer
 from fairseq.utils import move_to_cuda, split_paths
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.analysis.distance import LossesByDistance
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.model.resolve import resolve_config
@@ -26,6 +29,7 @@ from fairseq_linformer.training.launch import Training
 from fairseq_linformer.training.perplexity import masked_lm_perplexity
 
 from .engine import Columns, Experiment, Trial, Tuned, values_column
+from .masked_text import COMMONEST, WINDOW, MaskedText, read_split
 from .store import Figures, Store
 from .tables import with_deviation
 
@@ -87,13 +91,14 @@ class Pretraining(Experiment):
         check_data_path(self.data.absolute())
 
     def check(self) -> None:
-        """Composes what the first run of each variant is made of, and its model's configuration."""
+        """Composes what the first run of each variant is made of, and its model's configuration; reads valid."""
         for name in self.variants:
             training = self.training(Trial(name, self.rates[0], self.seeds[0]))
             options = training.provenance.configuration
             model = {option.removeprefix("model."): x for option, x in options.items() if option.startswith("model.")}
             resolve_config(Namespace(**model), options["task.tokens_per_sample"])
             training.is_complete()
+        read_split(self.corpus, "valid", 1)
 
     def training(self, trial: Trial) -> Training:
         """A run, begun or not."""
@@ -114,6 +119,11 @@ class Pretraining(Experiment):
         """What is read beside the trainings."""
         return corpus_folder(self.data)
 
+    @cached_property
+    def text(self) -> MaskedText:
+        """The first tokens of valid, some of them masked: the same for every variant, seed and n."""
+        return MaskedText.of_stream(read_split(self.corpus, "valid", 1))
+
     def measure(self, trials: Sequence[Trial]) -> dict[Trial, Figures]:
         for result in side_by_side([self.training(trial).run for trial in trials], self.jobs):
             if isinstance(result, Exception):
@@ -131,16 +141,29 @@ class Pretraining(Experiment):
             value = masked_lm_perplexity(roberta.model.to(job_device()), roberta.task, batches=BATCHES)
             return {"perplexity": value}
 
-        return self.of_checkpoint("perplexity", trial, compute)["perplexity"]
+        return float(self.of_checkpoint("perplexity", trial, compute)["perplexity"])
+
+    def by_distance(self, trial: Trial) -> LossesByDistance:
+        """Losses of a run's last checkpoint by where the answer stands, in rows as long as those of its training."""
+
+        def compute() -> Figures:
+            roberta = self.load(trial)
+            found = self.text.by_distance(roberta.to(job_device()), roberta.cfg.task.tokens_per_sample)
+            return {"limits": found.limits, "sums": found.sums.tolist(), "counts": found.counts.tolist()}
+
+        made_of: dict[str, Any] = {"text": self.text.digest, "window": WINDOW, "commonest": COMMONEST}
+        kept = self.of_checkpoint("distances", trial, compute, **made_of)
+        cells = (np.array(kept[what]).reshape(-1, len(kept["limits"]) + 1) for what in ("sums", "counts"))
+        return LossesByDistance(tuple(kept["limits"]), *cells)
 
     def of_checkpoint(
         self,
         name: str,
         trial: Trial,
-        compute: Callable[[], dict[str, float]],
+        compute: Callable[[], Figures],
         checkpoint: str = CHECKPOINT,
         **made_of: Any,
-    ) -> dict[str, float]:
+    ) -> Figures:
         """Figures of a checkpoint of a run, measured once.
 
         Args:

@@ -189,7 +189,7 @@ def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     return {**found, **values_column("mean of D", means, ".1f"), **cost_column()}
 
 
-def notes(options: Namespace) -> list[str]:
+def notes(options: Namespace, tuned: Sequence[Tuned]) -> list[str]:
     """What the columns are."""
     return [f"Percent of the values brought back after {options.updates} updates, {len(options.seeds)} seeds."]
 
@@ -221,7 +221,7 @@ RECALL = Comparison(
     form=lambda share: f"{100 * share:.1f}",
     columns=columns,
     pictures={"recall.png": draw_shares, "frontier.png": draw_costs},
-    costs=time_updates,
+    measures=(time_updates,),
     notes=notes,
 )
 FLAGS = {"pairs": Flag("pairs of a row, D", count, several=True, default=[2, 4, 8])}

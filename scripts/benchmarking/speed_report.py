@@ -67,7 +67,7 @@ def rows_table(rows: Sequence[Row]) -> str:
         "model": lambda row: f"`{row['model']}` {row['note']}".rstrip(),
         "ms (quartiles)": _milliseconds,
         "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}" if "seconds" in row else "",
-        "against `linformer`": partial(_against_linformer, rows),
+        "times as long as `linformer`": partial(_beside_linformer, rows),
         "MiB": lambda row: f"{row['MiB']:,.0f}" if "MiB" in row else row.get("memory_skipped", ""),
         "fraction of the measured GEMM peak": lambda row: _percent(row.get("gemm_fraction")),
     }
@@ -82,11 +82,11 @@ def _milliseconds(row: Row) -> str:
     return f"{1000 * row['seconds']:,.1f} ({1000 * row['low']:,.1f} to {1000 * row['high']:,.1f})"
 
 
-def _against_linformer(rows: Sequence[Row], row: Row) -> str:
-    """Speed as a multiple of Linformer's in the same group; "" if one is not timed."""
+def _beside_linformer(rows: Sequence[Row], row: Row) -> str:
+    """Time per token as a multiple of Linformer's in the same group; "" if one is not timed."""
     timed = [other for other in rows if other["group"] == row["group"] and "seconds" in other]
     base = next((other for other in timed if other["model"] == "linformer"), None)
-    return f"{row['tokens_per_second'] / base['tokens_per_second']:.2f} x" if base and "seconds" in row else ""
+    return f"{base['tokens_per_second'] / row['tokens_per_second']:.2f}" if base and "seconds" in row else ""
 
 
 def _percent(share: float | None) -> str:

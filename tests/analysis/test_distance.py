@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from fairseq_linformer.analysis.distance import NOWHERE, LossesByDistance, answer_distances, octaves, ratio_interval
+from fairseq_linformer.analysis.distance import (
+    NOWHERE,
+    LossesByDistance,
+    answer_distances,
+    nowhere_interval,
+    octaves,
+    ratio_interval,
+)
 
 
 def naive_distances(tokens, masked, real):
@@ -69,6 +76,27 @@ def test_a_class_without_tokens_has_no_perplexity():
     found = LossesByDistance.of(np.ones(2), np.array([1, 1]), np.array([0, 1]), [4, 8]).classes()
     assert [math.isnan(one.perplexity) for one in found] == [True, False, True]
     assert [one.share for one in found] == [0, 1, 0]
+
+
+def test_classes_of_two_models_together_and_in_fewer():
+    distances, rows = np.array([NOWHERE, 1, 5, 9]), np.array([0, 0, 1, 1])
+    one, other = (
+        LossesByDistance.of(np.log(x), distances, rows, [4, 8, 16]) for x in ([7.0, 2, 3, 5], [28.0, 2, 12, 20])
+    )
+    both = one + other
+    assert both.perplexities == pytest.approx([14, 2, 6, 10]), "geometric means"
+    coarse = both.coarser([4, 16])
+    assert coarse.limits == (4, 16) and coarse.counts.sum(0).tolist() == [2, 2, 4]
+    assert coarse.perplexities == pytest.approx([14, 2, math.sqrt(60)])
+    assert both.coarser(both.limits).sums.tolist() == both.sums.tolist()
+
+
+def test_what_is_far_is_compared_with_what_is_nowhere_in_the_same_rows():
+    """A model that is half as good far away is so in every resample."""
+    losses = np.random.default_rng(1).normal(3.0, 2.0, 30)
+    distances, rows = np.repeat([NOWHERE, 1], 30), np.tile(np.arange(30), 2)
+    found = LossesByDistance.of(np.concatenate([losses, losses + math.log(0.5)]), distances, rows, [1])
+    assert nowhere_interval(found).tolist() == [pytest.approx([1, 0.5])] * 2
 
 
 def test_the_interval_is_that_of_rows():

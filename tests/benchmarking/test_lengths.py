@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,12 @@ from benchmarking.engine import Trial, Tuned
 from benchmarking.lengths import LENGTHS, AtLength, after, draw_lengths, draw_positions, experiments, minutes
 from benchmarking.masked_text import MaskedText, read_split
 from benchmarking.store import Store
+from benchmarking.variants import variants_of
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.launch import Training
 from tests.helpers.benchmarks import options, write_shards
 from tests.helpers.commands import run
@@ -59,6 +63,25 @@ def test_an_update_has_the_same_tokens_whatever_n_is(corpus, tmp_path):
         assert own.contexts == [rows for rows in (16, 32, 64) if rows <= n]
 
 
+def test_a_window_stands_beside_the_same_without_low_rank_and_longformer_with_as_many_keys():
+    named = {name: dict(word.split("=") for word in own) for name, own in variants_of("lengths", 512).items()}
+    window, mean, longformer = (named[name] for name in ("near_and_far", "window-and-mean", "longformer"))
+    assert {option: value for option, value in mean.items() if window[option] != value} == {
+        "model.projection": "mean-pool",
+        "model.projected_length": "1",
+    }
+    assert mean.keys() == window.keys() and longformer["model.value_residual"] == "true"
+    assert int(longformer["model.longformer_window"]) == 2 * int(window["model.linformer_window"])
+
+
+@pytest.mark.parametrize("n", [16, 4096])
+def test_what_stands_beside_a_window_can_be_built_at_any_length(n):
+    for name in ("window-and-mean", "longformer"):
+        words = [word.removeprefix("model.") for word in variants_of("lengths", n)[name]]
+        config = resolve_config(OmegaConf.from_dotlist(["_name=linformer_roberta_tiny", *words]), n)
+        assert config.value_residual and config.longformer_global_tokens in (1, None)
+
+
 def test_a_corpus_in_shards_is_measured_on_the_first(monkeypatch, tmp_path):
     first = write_shards(tmp_path / "data")
     given = []
@@ -71,9 +94,10 @@ def test_a_corpus_in_shards_is_measured_on_the_first(monkeypatch, tmp_path):
         raise Asked
 
     monkeypatch.setattr(LinformerRobertaModel, "from_pretrained", from_pretrained)
-    text, trial = MaskedText.of_stream(torch.arange(100).numpy()), Trial("a", 0.1, 1)
+    monkeypatch.setattr(AtLength, "text", MaskedText.of_stream(torch.arange(100).numpy()))
+    trial = Trial("a", 0.1, 1)
     arguments = options("lengths", "--data", tmp_path / "data")
-    own = AtLength.of(arguments, Store(tmp_path, {}), 32, {"a": []}, text=text, contexts=[32])
+    own = AtLength.of(arguments, Store(tmp_path, {}), 32, {"a": []}, contexts=[32])
     own.run_folder(trial).mkdir(parents=True)
     (own.run_folder(trial) / "checkpoint_last.pt").touch()
     for measure in (lambda: own.perplexity(trial), lambda: own.step(Tuned("a", 32, {}, 0.1, {}))):
@@ -97,7 +121,7 @@ def pretrained(name, n, values, curve, seconds):
     return Tuned(name, n, {0.1: values[0], 0.2: 99.0}, 0.1, results, cost)
 
 
-PICTURES = ("lengths.png", "positions.png")
+PICTURES = ("lengths.png", "positions.png", "distance.png")
 CURVE = {25: 80.0, 100: 20.0}
 ALL = [
     pretrained("softmax", 16, [10.0, 20.0], CURVE, 0.6),
@@ -119,7 +143,7 @@ def test_time_is_updates_times_the_median_and_perplexity_lies_on_a_line_between_
 
 
 def test_the_table_compares_with_the_first_variant_at_the_same_n_seed_by_seed():
-    assert LENGTHS.tables(OPTIONS, ALL).splitlines() == [
+    assert replace(LENGTHS, notes=lambda *_: []).tables(OPTIONS, ALL).splitlines() == [
         "| variant | n | lr | perplexity after 100 updates, seeds 1, 2 | mean | behind softmax | after 1.0 min "
         "| in rows of 16 | ms per update |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -9,6 +9,7 @@ import torch
 from benchmarking import masked_text
 from benchmarking.masked_text import Losses, MaskedText, bin_starts, read_split
 
+from fairseq_linformer.analysis.distance import NOWHERE
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 
 SYMBOLS, BOS, MASK = 50, 0, 49
@@ -88,6 +89,33 @@ def test_losses_by_position_are_those_of_a_naive_count(text, length):
     assert math.log(losses.perplexity) == pytest.approx(sum(sums.values()) / sum(counts.values()))
     assert losses.perplexities[0] == pytest.approx(math.exp(sums[held[0]] / counts[held[0]]))
     assert Losses.of_figures(losses.as_figures()) == losses
+
+
+@pytest.mark.parametrize("length", [16, 64, 335, 2048])
+def test_losses_by_distance_are_those_of_a_naive_count(text, length, monkeypatch):
+    """The same token in another row, or masked, is no answer; one that is common has no class."""
+    monkeypatch.setattr(masked_text, "COMMONEST", 0.028)
+    monkeypatch.setattr(masked_text, "WINDOW", (4, 32))
+    found = text.by_distance(Model(), length)
+    limits = [0, *found.limits]
+    sums, counts = [0.0] * len(limits), [0] * len(limits)
+    for place in text.masked.nonzero().flatten().tolist():
+        token, row = text.tokens[place], place // (length - 1) * (length - 1)
+        if (text.tokens == token).sum() <= 0.028 * 1003:
+            others = [x for x in range(row, min(1003, row + length - 1)) if text.tokens[x] == token]
+            nearest = min((abs(x - place) for x in others if not text.masked[x]), default=NOWHERE)
+            number = next(number for number, limit in enumerate(limits) if nearest <= limit)
+            sums[number] += np.logaddexp(math.log(SYMBOLS - 1), place - row + 1)
+            counts[number] += 1
+    assert 50 < sum(counts) < 200 and found.counts.sum(0).tolist() == counts
+    assert found.sums.sum(0) == pytest.approx(sums, rel=1e-5)
+
+
+def test_a_text_without_masked_or_rare_tokens_has_no_perplexity(text):
+    for own in (text, MaskedText.of_stream(np.arange(4, 7))):
+        found = own.by_distance(Model(), 64)
+        assert found.limits == (64,) and found.counts.shape == (0, 2)
+        assert all(one.share == 0 and math.isnan(one.high) for one in found.classes())
 
 
 def test_rows_are_those_of_the_training_task(corpus):

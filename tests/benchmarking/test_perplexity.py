@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from benchmarking import perplexity, pretraining
@@ -21,6 +22,7 @@ from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
 
+from fairseq_linformer.analysis.distance import NOWHERE, LossesByDistance
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.training.launch import Training
 from tests.helpers.benchmarks import SIZES, options, write_shards
@@ -42,6 +44,8 @@ def trained(monkeypatch):
     monkeypatch.setattr(Training, "run", run)
     monkeypatch.setattr(Pretraining, "check", lambda self: None)
     monkeypatch.setattr(Pretraining, "perplexity", lambda self, trial: MEASURED.get(trial.folder, 50.0))
+    seen = LossesByDistance.of(np.log([9.0, 3.0]), np.array([NOWHERE, 400]), np.array([0, 0]), [64, 192, 512])
+    monkeypatch.setattr(Pretraining, "by_distance", lambda self, trial: seen)
     return asked
 
 
@@ -106,7 +110,7 @@ def test_what_cannot_work_and_a_run_of_other_settings_are_refused_before_anythin
         folder = tmp_path / "out/a/lr0.005/seed1"
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps({"complete": True}))
-        said = "run.json is damaged: its content has no config"
+        said = r"run\.json is damaged: its content has no config"
     with pytest.raises(ValueError, match=said):
         PERPLEXITY.run("perplexity", asked)
     assert not (tmp_path / "out/study.json").exists()
