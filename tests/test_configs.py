@@ -36,7 +36,7 @@ def test_pretraining(name):
     assert (cfg.task._name, cfg.criterion._name) == ("dynamic_masked_lm", "masked_lm")
     assert cfg.optimizer._name == "fused_adam" and cfg.lr_scheduler._name == "polynomial_decay"
     assert cfg.checkpoint.save_dir == f"runs/{name}"
-    assert (Path(cfg.common.user_dir) / "config.py").is_file()
+    assert (Path(cfg.common.user_dir) / "model/config.py").is_file()
     if size != "tiny":
         tokens = 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] * cfg.task.tokens_per_sample
         assert tokens == 2**20, "the header's batch arithmetic"
@@ -152,7 +152,7 @@ def test_fine_tuning_of_every_model(model):
     assert cfg.checkpoint.best_checkpoint_metric == "score" and cfg.checkpoint.maximize_best_checkpoint_metric
     adam = cfg.optimizer
     assert (adam._name, adam.adam_betas, adam.weight_decay) == ("fused_adam", "(0.9,0.98)", 0.1)
-    assert (Path(cfg.common.user_dir) / "config.py").is_file()
+    assert (Path(cfg.common.user_dir) / "model/config.py").is_file()
 
 
 SET = {

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from traceback import walk_stack
 from types import FrameType
 
 from ..errors import LAST_LINES, UserError, one_line
@@ -43,7 +45,15 @@ def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
     if not isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt):
         return sys.__unraisablehook__(unraisable)
     again = signal.SIGINT if isinstance(unraisable.exc_value, KeyboardInterrupt) else signal.SIGTERM
-    threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
+    threading.Timer(0.01, _send, [again]).start()
+
+
+def _send(number: int) -> None:
+    """Sends a signal to this process, but not while the main thread is in the hook, where it would be ignored, too."""
+    main = threading.main_thread().ident or 0
+    while any(frame.f_code is _raise_again.__code__ for frame, _ in walk_stack(sys._current_frames().get(main))):
+        time.sleep(0.001)
+    os.kill(os.getpid(), number)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -19,6 +19,11 @@ class Ends:
 """
 DURING = "with one_line_errors(): end(); time.sleep(30)"
 IN_A_FINALIZER = "with one_line_errors(): Ends(); time.sleep(30)"
+ON_A_BUSY_MACHINE = """
+import threading
+start = threading.Timer.start
+threading.Timer.start = lambda timer: (start(timer), time.sleep(0.1))
+"""
 AT_THE_END = "atexit.register(end)\nwith one_line_errors(): pass"
 
 
@@ -29,6 +34,8 @@ AT_THE_END = "atexit.register(end)\nwith one_line_errors(): pass"
         (DURING, "SIGINT", 130),
         (IN_A_FINALIZER, "SIGTERM", 143),
         (IN_A_FINALIZER, "SIGINT", 130),
+        (ON_A_BUSY_MACHINE + IN_A_FINALIZER, "SIGTERM", 143),
+        (ON_A_BUSY_MACHINE + IN_A_FINALIZER, "SIGINT", 130),
         (AT_THE_END, "SIGTERM", -signal.SIGTERM),
         (AT_THE_END, "SIGINT", -signal.SIGINT),
     ],
