@@ -42,5 +42,6 @@ def read_task_state(task_state: Any) -> TaskState:
         UserError: it is not one that a task saved, but edited by hand.
     """
     nothing: TaskState = {"vocabulary": {}, "made_of": None, "converted_from": []}
-    carried = {**nothing, **task_state} if isinstance(task_state, dict) else task_state or nothing
-    return check_state(carried, "the checkpoint's task_state", TaskState)
+    carried = {} if task_state is None else task_state
+    whole = {**nothing, **carried} if isinstance(carried, dict) else carried
+    return check_state(whole, "the checkpoint's task_state", TaskState)

@@ -27,5 +27,11 @@ def test_most_checkpoints_have_no_origin(state):
     assert read_task_state(state)["converted_from"] == [] and read_task_state(state)["vocabulary"] == {}
 
 
+@pytest.mark.parametrize("state", [3, "x", [], torch.ones(2), torch.zeros(0), float("nan")])
+def test_what_no_task_saved_is_refused(state):
+    with pytest.raises(UserError, match=r"^the checkpoint's task_state is damaged: "):
+        read_task_state(state)
+
+
 def test_all_are_given():
     assert read_task_state({"converted_from": [ORIGIN, ORIGIN], "vocabulary": {}})["converted_from"] == [ORIGIN, ORIGIN]
