@@ -1,7 +1,6 @@
 """Time, memory and floating-point operations, on cases whose figures are known."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -13,9 +12,8 @@ from benchmarking import measuring
 from benchmarking.measuring import Case, flops, in_turns, largest, spread
 
 from tests.helpers.benchmarks import MACHINE, SIZES
+from tests.helpers.commands import PROCESSES
 from tests.helpers.processes import running_in_group, wait_until
-
-FORK = multiprocessing.get_context("fork")
 
 
 def test_floating_point_operations_are_those_of_the_formula():
@@ -88,16 +86,16 @@ def test_the_largest_batch_that_fits(limit, found):
 
 
 @pytest.fixture
-def forking(monkeypatch):
-    """The process for the largest batch is a fork of this one: a new one would import everything again."""
-    monkeypatch.setattr(measuring, "get_context", lambda method: FORK)
+def forked(monkeypatch):
+    """The process for the largest batch is forked from one that has imported torch and fairseq."""
+    monkeypatch.setattr(measuring, "get_context", lambda method: PROCESSES)
 
 
 def _kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_is_killed_for_memory_is_an_error(monkeypatch, forking):
+def test_a_process_that_is_killed_for_memory_is_an_error(monkeypatch, forked):
     monkeypatch.setattr(measuring, "_largest_batch", _kill)
     with pytest.raises(RuntimeError, match="its process was killed"):
         MACHINE.largest_batch(Case("softmax", SIZES, "forward + backward", ((64,),)), 1.0)
@@ -110,13 +108,13 @@ def _touch_and_sleep(machine, started, limit):
 
 def _benchmark(started):
     os.setsid()
+    measuring._largest_batch = _touch_and_sleep
     MACHINE.largest_batch(started, 1.0)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="no /proc to find processes in")
-def test_the_process_of_a_killed_benchmark_ends_too(tmp_path, monkeypatch, forking):
-    monkeypatch.setattr(measuring, "_largest_batch", _touch_and_sleep)
-    process = FORK.Process(target=_benchmark, args=(tmp_path / "started",))
+def test_the_process_of_a_killed_benchmark_ends_too(tmp_path):
+    process = PROCESSES.Process(target=_benchmark, args=(tmp_path / "started",))
     process.start()
     try:
         wait_until((tmp_path / "started").is_file)
