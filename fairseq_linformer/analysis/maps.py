@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..attention import Attention, AttentionConfig
-from ..attention.blocks import block_size, with_margins
 from ..attention.linformer import LinformerAttention, ProjectedAttention
 from ..attention.pooling import AttentionPooling, ConvProjection, MaxPooling
 from ..attention.projection import Projection
@@ -33,8 +32,8 @@ class Weights(NamedTuple):
 
     Attributes:
         rows: (h, n, m), of the projected rows.
-        near: (h, n, f), of positions that are near, and which these are: (n, f), -1 where there is none. None without
-            a window.
+        near: (h, n, f), of the positions that are seen as they are, and which these are: (h, n, f), -1 where there is
+            none. None without a window.
     """
 
     rows: Tensor
@@ -92,16 +91,16 @@ def projected_weights(attention: ProjectedAttention, x: Tensor) -> Weights:
         return Weights(attention.mix(x, keys, _identity(attention, keys.size(2), x), rows)[0], None)
     linformer = cast(LinformerAttention, attention)
     others = torch.arange(n, device=x.device).unsqueeze(-1) >= int(linformer.class_token)  # (n, 1)
-    if not linformer.window:
-        weights = linformer.mix(x, keys, _identity(attention, keys.size(2), x), rows, None)[0]
-        return Weights(weights * others, None)
-    window = block_size(linformer.window, n)
-    numbers = torch.arange(1, n + 1, device=x.device).view(1, n, 1)  # zeros will be what lies beyond the ends
-    near = with_margins(numbers, window)[0, :, :, 0] - 1  # (N, f)
-    identity = _identity(attention, keys.size(2), x).expand(near.size(0), -1, -1, -1)
-    weights = linformer.mix(x, keys, identity, rows, None)[0] * others  # (h, n, m + f)
-    m = keys.size(2) - near.size(1)
-    return Weights(weights[..., :m], (weights[..., m:], near.repeat_interleave(window, 0)[:n]))
+    seen = linformer.see(x, None)
+    identity = _identity(attention, seen.keys.size(2), x).expand(seen.keys.size(0), -1, -1, -1)
+    weights = linformer.mix(seen._replace(values=identity))[0] * others  # (h, n, m), or s in place of m
+    if seen.near is None:
+        return Weights(weights, None)
+    numbers = torch.arange(1, n + 1, device=x.device).view(1, n, 1, 1).expand(-1, -1, attention.num_heads, -1)
+    rows = numbers.new_zeros((1, attention.num_heads, keys.size(2), 1))
+    own = seen.near.join(rows, numbers.to(x.dtype))[:, :, keys.size(2) :, 0].long() - 1  # (N, h, s - m)
+    near = own.transpose(0, 1).repeat_interleave(seen.near.size, 1)[:, :n]
+    return Weights(weights[..., : keys.size(2)], (weights[..., keys.size(2) :], near))
 
 
 def _projected_maps(attention: ProjectedAttention, x: Tensor) -> Iterator[Tensor]:
@@ -112,8 +111,8 @@ def _projected_maps(attention: ProjectedAttention, x: Tensor) -> Iterator[Tensor
     for head, (rows, columns) in enumerate(zip(weights.rows, matrix.expand(attention.num_heads, -1, -1), strict=True)):
         own = rows @ columns  # (n, m) (m, n)
         if weights.near is not None:
-            near, positions = weights.near
-            shifted = torch.zeros((n, n + 1), dtype=x.dtype, device=x.device).scatter_add_(1, positions + 1, near[head])
+            near, positions = (both[head] for both in weights.near)
+            shifted = torch.zeros((n, n + 1), dtype=x.dtype, device=x.device).scatter_add_(1, positions + 1, near)
             own = own + shifted[:, 1:]
         if full is not None:
             own[0] = next(full)[0]

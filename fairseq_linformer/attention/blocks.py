@@ -44,20 +44,32 @@ def with_neighbours(blocks: Tensor) -> Tensor:
     return torch.cat([padded[:, :-2], blocks, padded[:, 2:]], dim=2)
 
 
-def margins(x: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Each block between e positions on either side: (B, n, ...) -> (B, N, e, ...), (B, N, b, ...), (B, N, e, ...).
+def margins(x: Tensor, size: int, beside: int) -> list[Tensor]:
+    """Each block between e positions on either side, in parts: (B, n, ...) -> (B, N, ..., ...), b + 2 e in all.
 
-    e = floor(b / 2), and 1 beside b = 1, as Long-Short's authors have it. Beyond the ends are zeros (False). All three
-    are views of one tensor.
+    Beyond the ends are zeros (False). All are views of one tensor.
+
+    Args:
+        x: the sequence.
+        size: b.
+        beside: e, at least 1.
     """
-    beside = max(1, size // 2)
-    padded = into_blocks(x, size, beyond=1)
-    return padded[:, :-2, size - beside :], padded[:, 1:-1], padded[:, 2:, :beside]
+    beyond = (beside + size - 1) // size
+    padded = into_blocks(x, size, beyond)
+    parts = [padded[:, place : padded.size(1) - 2 * beyond + place] for place in range(2 * beyond + 1)]
+    cut = beyond * size - beside  # of the outermost
+    parts[0], parts[-1] = parts[0][:, :, cut:], parts[-1][:, :, : size - cut]
+    return parts
 
 
-def with_margins(x: Tensor, size: int) -> Tensor:
+def with_margins(x: Tensor, size: int, beside: int) -> Tensor:
     """``margins``, joined: (B, n, ...) -> (B, N, b + 2 e, ...)."""
-    return torch.cat(margins(x, size), dim=2)
+    return torch.cat(margins(x, size, beside), dim=2)
+
+
+def half_window(window: int) -> int:
+    """e beside a segment of w positions, floor(w / 2), and 1 beside w = 1, as Long-Short's authors have it."""
+    return max(1, window // 2)
 
 
 def attend_in_blocks(
@@ -69,14 +81,13 @@ def attend_in_blocks(
         attention: whose heads and dropout.
         queries: (B, n, d).
         keys, values: (B N, h, m, d_h).
-        attn_mask: boolean, (B, N, m), True for the keys that a block attends to.
+        attn_mask: boolean, (B N, 1 or h, 1, m), True for the keys that a block attends to.
         size: b.
 
     Returns:
         (B, h, n, d_h).
     """
     blocks = into_blocks(queries, size).flatten(0, 1)  # (B N, b, d)
-    attn_mask = attn_mask.flatten(0, 1)[:, None, None, :]
     heads = attention.attend(attention.split_heads(blocks), keys, values, attn_mask)
     positions = heads.transpose(1, 2).flatten(0, 1).unflatten(0, (queries.size(0), -1))  # (B, N b, h, d_h)
     return leading(positions, queries.size(1), dim=1).transpose(1, 2)

@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import check
 from .base import Attention
-from .near import attend_far_and_near, attend_from_first, far_and_near
+from .blocks import attend_in_blocks
+from .near import Seen, attend_from_first, see_near
 from .options import AttentionConfig, Options, option
 from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling
 from .projection import LinearProjection, Projection, RandomProjection
@@ -151,10 +153,20 @@ class LinformerOptions(Options):
 
     linformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
         0,
-        "w: every position also sees its segment of w positions and w / 2 on either side as they are; 0: none; a "
+        "w: every position also sees its block and w / 2 positions on either side of it as they are; 0: none; a "
         "number, one per layer (0,64,…), or FIRST..LAST layer",
         smallest=0,
         per_layer=True,
+    )
+    linformer_block: int = option(0, "with a window: queries of a block; 0: as many as the window has", smallest=0)
+    linformer_sinks: int = option(
+        0, "with a window: the first positions that every position sees as they are", smallest=0
+    )
+    linformer_fetch: int = option(
+        0,
+        "with a window and pooling: segments, each of the positions of a row, that each head of a block chooses by "
+        "their rows and sees as they are",
+        smallest=0,
     )
     linformer_class_token: bool = option(False, "the first position, <s>, attends to every position as it is")
 
@@ -163,7 +175,17 @@ class LinformerOptions(Options):
         {"linformer_window": 4},
         {"linformer_window": 1},
         {"linformer_class_token": True},
+        {"linformer_window": 6, "linformer_block": 2, "linformer_sinks": 2},
     )
+
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        for name in ("linformer_block", "linformer_sinks", "linformer_fetch"):
+            value = getattr(self, name)
+            check(name, value, value == 0 or min(self.linformer_window) > 0, "0 without linformer_window in each layer")
+        averages = PROJECTIONS[config.projection].AVERAGES
+        allowed = f"0 with projection={config.projection}, whose rows stand for no segment of the text"
+        check("linformer_fetch", self.linformer_fetch, averages or self.linformer_fetch == 0, allowed)
 
 
 @register_attention("linformer", LinformerOptions)
@@ -173,11 +195,14 @@ class LinformerAttention(ProjectedAttention):
     Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
     where softmax attention takes B (4 n d^2 + 2 n^2 d).
 
-    With a window w the k rows and what is near stand under one softmax: queries are cut into segments of w, and see
-    their own segment and w / 2 positions on either side as they are, as in Long-Short (Zhu et al. 2021, arXiv
-    2107.02192, section 3.3). That adds B (2 n d^2 + 4 n w d); where a pooling averages (mean-pool, attention-pool,
-    split-pool) the rows are then those averages of the keys and values themselves, B 2 n d instead of B 2 k d^2.
-    Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for pooling.
+    With a window w the k rows and what is near stand under one softmax: queries are cut into blocks of b, and see their
+    own block and w / 2 positions on either side as they are; with b = w, the default, as in Long-Short (Zhu et al.
+    2021, arXiv 2107.02192, section 3.3). That adds B (2 n d^2 + 2 n (b + w) d); where a pooling averages (mean-pool,
+    attention-pool, split-pool) the rows are then those averages of the keys and values themselves, B 2 n d instead of
+    B 2 k d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for pooling.
+
+    Rows that average are an index, too: with ``linformer_fetch`` c each head of a block chooses the c rows of which its
+    queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 2 c n^2 d / k).
 
     With a class token the first position attends to all n positions themselves, in place of all this.
     """
@@ -185,51 +210,28 @@ class LinformerAttention(ProjectedAttention):
     def __init__(self, config: AttentionConfig, options: LinformerOptions, layer: int, *projections: Projection):
         super().__init__(config, options, layer, *projections)
         self.window = options.linformer_window[layer]
+        self.block = options.linformer_block or self.window
+        self.sinks, self.fetch = options.linformer_sinks, options.linformer_fetch
         self.class_token = options.linformer_class_token
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
-        keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
-        heads = self.mix(x, keys, values, rows, padding_mask)
+        heads = self.mix(self.see(x, padding_mask, first_values))
         if self.class_token:
             first = attend_from_first(self, x, padding_mask, first_values)
             heads = torch.cat([first, heads[:, :, 1:]], dim=2)
         return self.join_heads(heads)
 
-    def keys_and_values(
-        self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What queries attend to: without a window as in ``ProjectedAttention``; with one of ``far_and_near``.
-
-        The mask is that of the projected rows in either case.
-        """
-        if not self.window:
-            return super().keys_and_values(x, padding_mask, first_values)
-        near = self.k_proj(x), self.values(x, first_values)
-        if self.key_projection.AVERAGES:
-            real = self.zero_padding(x, padding_mask)
-            keys, values = (
-                projection.project_values(self.split_heads(self.zero_padding(own, padding_mask)), real, padding_mask)
-                for projection, own in zip((self.key_projection, self.value_projection), near, strict=True)
-            )
-            rows = self.key_projection.attended_rows(padding_mask)
-        else:
-            keys, values, rows = super().keys_and_values(x, padding_mask, first_values)
-        return far_and_near(keys, near[0], self.window), far_and_near(values, near[1], self.window), rows
-
-    def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, padding_mask: Tensor | None) -> Tensor:
-        """What each head makes of `values`; the attention weights themselves where these are the identity.
-
-        Args:
-            x, padding_mask: as in ``forward``.
-            keys, rows: as from ``keys_and_values``.
-            values: as from there, but of any width v in place of d_h.
-
-        Returns:
-            (B, h, n, v).
-        """
-        queries = self.q_proj(x)
-        if self.window:
-            real = self.real_positions(x, padding_mask)
-            return attend_far_and_near(self, queries, keys, values, rows, real, self.window)
-        attn_mask = None if rows is None else rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
+    def mix(self, seen: Seen) -> Tensor:
+        """What each head makes of the values, of whatever width v: (B, h, n, v)."""
+        queries, keys, values, attn_mask, near = seen
+        if near is not None and attn_mask is not None:
+            return attend_in_blocks(self, queries, keys, values, attn_mask, near.size)
         return self.attend(self.split_heads(queries), keys, values, attn_mask)
+
+    def see(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None) -> Seen:
+        """Queries, and what they attend to; see ``forward`` for the arguments."""
+        queries = self.q_proj(x)
+        if not self.window:
+            keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
+            return Seen(queries, keys, values, None if rows is None else rows[:, None, None], None)
+        return see_near(self, queries, x, padding_mask, first_values)

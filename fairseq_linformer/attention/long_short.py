@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention
-from .blocks import attend_in_blocks, block_size, convolution_per_head, with_margins
+from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
 from .options import AttentionConfig, Options, check_width, option
 from .registry import register_attention
 
@@ -108,7 +108,8 @@ class LongShortAttention(Attention):
         keys = self.far_and_near(keys, projection, window, token_key)
         values = self.far_and_near(values, projection, window, token_value)
         far = self.rank + int(self.class_token)
-        attn_mask = F.pad(with_margins(real, window), (far, 0), value=True)  # (B, s, m)
+        attn_mask = F.pad(with_margins(real, window, half_window(window)), (far, 0), value=True)  # (B, s, m)
+        attn_mask = attn_mask.flatten(0, 1)[:, None, None]
         return attend_in_blocks(self, self.q_proj(x), keys, values, attn_mask, window)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
@@ -131,6 +132,6 @@ class LongShortAttention(Attention):
         far = projection @ self.split_heads(rows)  # (B, h, r, n) (B, h, n, d_h)
         far = far.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
         far = self.global_norm(far if first is None else torch.cat([first, far], dim=1))  # (B, g + r, d)
-        near = with_margins(rows, window)
+        near = with_margins(rows, window, half_window(window))
         both = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))

@@ -1,47 +1,178 @@
-"""What Linformer shows of the text as it is: a window beside the projected rows, and every position to the first one.
+"""What Linformer shows of the text as it is, beside the projected rows.
 
-Dimensions: B batch, n sequence length, m projected rows, w window, e = floor(w / 2) positions on a side (1 where w is
-1), f = w + 2 e, N = ceil(n / w) segments, d embedding, h heads, d_h = d / h.
+Dimensions: B batch, n sequence length, b block, e positions on a side of it, N = ceil(n / b) blocks, g sinks, m rows,
+w positions of the segment that a row averages, c segments that a block fetches, d embedding, h heads, d_h = d / h,
+s = m + g + b + 2 e + c w keys that a block sees.
 """
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention
-from .blocks import attend_in_blocks, block_size, margins, with_margins
+from .blocks import block_size, half_window, into_blocks, leading, margins
+from .pooling import WindowProjection
+
+LinformerAttention: TypeAlias = Any  # linformer.py imports this module
 
 
-def far_and_near(far: Tensor, positions: Tensor, window: int) -> Tensor:
-    """The keys, or values, that each segment sees: m rows (B, h, m, d_h) and (B, n, d) -> (B N, h, m + f, d_h)."""
-    near = margins(positions, block_size(window, positions.size(1)))  # (B, N, e or w, d)
-    everywhere = far.unsqueeze(1).expand(-1, near[0].size(1), -1, -1, -1)
-    # Joined once: each copy is as large as all that the queries see.
-    parts = (everywhere, *(own.unflatten(-1, (far.size(1), -1)).transpose(2, 3) for own in near))
-    return torch.cat(parts, dim=3).flatten(0, 1)
+class Near(NamedTuple):
+    """The positions that each block of queries sees as they are, under one softmax with the rows.
 
-
-def attend_far_and_near(
-    attention: Attention, queries: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None, real: Tensor, window: int
-) -> Tensor:
-    """Every segment's queries over the m rows and what is near, under one softmax.
-
-    Args:
-        attention: whose heads and dropout.
-        queries: (B, n, d).
-        keys, values: of ``far_and_near``.
-        rows: (B, m), True for the rows that are seen; None for all.
-        real: (B, n), True where a position is no padding.
-        window: w.
-
-    Returns:
-        (B, h, n, d_h).
+    Attributes:
+        size: b.
+        beside: e.
+        sinks: g: every block sees the first g positions (Xiao et al. 2023, arXiv 2309.17453).
+        segments: (B, n, d) to (B, m, w, d), the positions that each row averages, zeros where there are fewer.
+        fetched: (B, h, N, c), the segments that each head of a block fetches (``choose_segments``); None for none.
     """
-    size = block_size(window, queries.size(1))
-    near = with_margins(real, size)  # (B, N, f)
-    far = near.new_ones((queries.size(0), keys.size(2) - near.size(2))) if rows is None else rows
-    attn_mask = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1), near], dim=2)  # (B, N, m + f)
-    return attend_in_blocks(attention, queries, keys, values, attn_mask, size)
+
+    size: int
+    beside: int
+    sinks: int
+    segments: Callable[[Tensor], Tensor]
+    fetched: Tensor | None = None
+
+    def join(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """The keys, or values, that each block sees: (B, h, m, d_h) and (B, n, h, d_h) to (B N, h, s, d_h)."""
+        near = margins(positions, self.size, self.beside)  # (B, N, ..., h, d_h)
+        everywhere = [rows, self._first(positions).transpose(1, 2)] if self.sinks else [rows]  # (B, h, ..., d_h)
+        # Joined once: each copy is as large as all that the queries see.
+        parts = [own.unsqueeze(1).expand(-1, near[0].size(1), -1, -1, -1) for own in everywhere]
+        parts += [own.transpose(2, 3) for own in near]
+        if self.fetched is not None:
+            parts.append(self._fetch(positions, self.fetched))
+        return torch.cat(parts, dim=3).flatten(0, 1)
+
+    def attn_mask(self, rows: Tensor, real: Tensor) -> Tensor:
+        """Which keys a block sees. What comes twice is seen once: as a sink, or else near, or else fetched.
+
+        Args:
+            rows: (B, m), True for the rows that are seen.
+            real: (B, n), True where a position is no padding.
+
+        Returns:
+            (B N, h, 1, s), with 1 for h where nothing is fetched.
+        """
+        places = torch.arange(1, real.size(1) + 1, device=real.device) * real  # counted from 1; 0 for padding
+        near = torch.cat(margins(places, self.size, self.beside), dim=2) > self.sinks  # (B, N, b + 2 e)
+        everywhere = torch.cat([rows, self._first(real)], dim=1) if self.sinks else rows
+        mask = torch.cat([everywhere.unsqueeze(1).expand(-1, near.size(1), -1), near], dim=2).unsqueeze(2)
+        if self.fetched is not None:
+            heads = self.fetched.size(1)
+            own = self._fetch(places[..., None, None].expand(-1, -1, heads, 1).float(), self.fetched).squeeze(-1)
+            start = self._starts(near.size(1), real.device)[:, None, None]
+            away = (own <= start - self.beside) | (own > start + self.size + self.beside)
+            mask = torch.cat([mask.expand(-1, -1, heads, -1), away & (own > self.sinks)], dim=3)
+        return mask.flatten(0, 1).unsqueeze(2)
+
+    def choose_segments(self, queries: Tensor, rows: Tensor, seen: Tensor, real: Tensor, count: int) -> Tensor:
+        """The c segments of which each head of a block makes most: the sum of its queries' weights on their rows.
+
+        As in the selection of Native Sparse Attention (Yuan et al. 2025, arXiv 2502.11089, eq. 8 to 10), in both
+        directions and with the choice of each head its own. Nothing is differentiated: the rows learn what to be found
+        by under the softmax in which they stand themselves. Costs B n m d.
+
+        Args:
+            queries, rows: (B, h, n, d_h) and (B, h, m, d_h).
+            seen, real: (B, m) and (B, n), as for ``attn_mask``.
+            count: c; all m where there are fewer.
+
+        Returns:
+            (B, h, N, c).
+        """
+        with torch.no_grad():
+            scores = (queries @ rows.transpose(2, 3)) * queries.size(-1) ** -0.5
+            hidden = torch.finfo(scores.dtype).min
+            weights = scores.masked_fill(~seen[:, None, None], hidden).softmax(-1).transpose(1, 2)  # (B, n, h, m)
+            blocks = into_blocks(weights * real[..., None, None], self.size).sum(2)  # (B, N, h, m)
+            places = torch.arange(1, real.size(1) + 1, device=real.device).expand(real.shape)
+            numbers = self.segments(places.unsqueeze(-1).float() * real.unsqueeze(-1)).squeeze(-1)  # (B, m, w)
+            first, last = numbers[..., 0].unsqueeze(1), numbers.amax(-1).unsqueeze(1)  # (B, 1, m)
+            start = self._starts(blocks.size(1), real.device).unsqueeze(-1)  # (N, 1)
+            near = (first > start - self.beside) & (last <= start + self.size + self.beside)  # (B, N, m)
+            blocks = blocks.masked_fill(near.unsqueeze(2), -1.0).transpose(1, 2)  # (B, h, N, m)
+            return blocks.topk(torch.sym_min(count, rows.size(2))).indices
+
+    def _first(self, positions: Tensor) -> Tensor:
+        return leading(positions, torch.sym_min(self.sinks, positions.size(1)), dim=1)
+
+    def _starts(self, blocks: int, device: torch.device) -> Tensor:
+        return torch.arange(blocks, device=device) * self.size
+
+    def _fetch(self, positions: Tensor, fetched: Tensor) -> Tensor:
+        """The positions of the fetched segments: (B, n, h, d_h) to (B, N, h, c w, d_h)."""
+        segments = self.segments(positions.flatten(2)).unflatten(-1, positions.shape[2:])  # (B, m, w, h, d_h)
+        batch, rows, width, heads, size = segments.shape
+        table = segments.permute(0, 3, 1, 2, 4).reshape(-1, width * size)  # (B h m, w d_h)
+        before = rows * torch.arange(batch * heads, device=positions.device).view(batch, heads, 1, 1)
+        # As an embedding, because the backward pass of indexing adds in any order on a GPU.
+        found = F.embedding(before + fetched, table)  # (B, h, N, c, w d_h)
+        return found.unflatten(-1, (width, size)).flatten(3, 4).transpose(1, 2)
+
+
+class Seen(NamedTuple):
+    """What the queries of a layer attend to.
+
+    Attributes:
+        queries: (B, n, d).
+        keys, values: (B, h, m, d_h); with a window (B N, h, s, d_h), as ``Near.join`` has them.
+        attn_mask: boolean (B, 1, 1, m), True for what is seen, or None for all; with a window that of ``Near``.
+        near: with a window what each block sees beside the rows.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    attn_mask: Tensor | None
+    near: Near | None
+
+
+def see_near(
+    attention: LinformerAttention, queries: Tensor, x: Tensor, padding_mask: Tensor | None, first: Tensor | None
+) -> Seen:
+    """What queries (B, n, d) attend to in a layer with a window; the other arguments are those of its ``forward``."""
+    own = attention.k_proj(x), attention.values(x, first)
+    if attention.key_projection.AVERAGES:
+        keys, values = _averages(attention, own, x, padding_mask)
+        rows = attention.key_projection.attended_rows(padding_mask)
+    else:
+        keys, values, rows = attention.keys_and_values(x, padding_mask, first)
+    if rows is None:
+        rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
+    near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
+    if attention.fetch:
+        chosen = near.choose_segments(attention.split_heads(queries), keys, rows, real, attention.fetch)
+        near = near._replace(fetched=chosen)
+    keys, values = (
+        near.join(far, positions.unflatten(-1, (attention.num_heads, attention.head_dim)))
+        for far, positions in zip((keys, values), own, strict=True)
+    )
+    return Seen(queries, keys, values, near.attn_mask(rows, real), near)
+
+
+def _averages(
+    attention: LinformerAttention, own: tuple[Tensor, Tensor], x: Tensor, padding_mask: Tensor | None
+) -> Iterator[Tensor]:
+    """The rows of keys and of values, where they average those of all positions, `own`: (B, h, m, d_h) each."""
+    real = attention.zero_padding(x, padding_mask)
+    projections = attention.key_projection, attention.value_projection
+    for projection, positions in zip(projections, own, strict=True):
+        heads = attention.split_heads(attention.zero_padding(positions, padding_mask))
+        yield projection.project_values(heads, real, padding_mask)
+
+
+def _near(attention: LinformerAttention, length: int, padding_mask: Tensor | None) -> Near:
+    """What the blocks of a text of that many positions see as it is; nothing fetched yet."""
+
+    def segments(positions: Tensor) -> Tensor:
+        return cast(WindowProjection, attention.key_projection).windows(positions, padding_mask)[0]
+
+    beside = block_size(half_window(attention.window), length)
+    return Near(block_size(attention.block, length), beside, attention.sinks, segments)
 
 
 def attend_from_first(

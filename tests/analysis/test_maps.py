@@ -20,6 +20,15 @@ VARIANTS = [
     {"name": "linformer", "linformer_window": 4},
     {"name": "linformer", "linformer_window": 1, "projection": "split-pool", "sharing": "key-value"},
     {"name": "linformer", "linformer_window": 100, "sharing": "none"},
+    {
+        "name": "linformer",
+        "projection": "mean-pool",
+        "sharing": "key-value",
+        "linformer_window": 2,
+        "linformer_block": 2,
+        "linformer_sinks": 1,
+        "linformer_fetch": 2,
+    },
     {"name": "linformer", "linformer_class_token": True},
     {"name": "linformer", "linformer_window": 4, "linformer_class_token": True},
     {"name": "linformer", "adaptive": True},
@@ -69,8 +78,8 @@ def test_near_and_far_weights_are_one_softmax():
     weights = projected_weights(attention, torch.randn(1, N, D, dtype=torch.double))
     near, positions = weights.near
     torch.testing.assert_close(weights.rows.sum(-1) + near.sum(-1), torch.ones(3, N, dtype=torch.double))
-    assert positions[5].tolist() == [2, 3, 4, 5, 6, 7, 8, 9]  # its segment, 4 to 7, and two on either side
-    assert positions[0].tolist() == [-1, -1, 0, 1, 2, 3, 4, 5]
+    assert positions[0, 5].tolist() == [2, 3, 4, 5, 6, 7, 8, 9]  # its segment, 4 to 7, and two on either side
+    assert positions[0, 0].tolist() == [-1, -1, 0, 1, 2, 3, 4, 5]
     assert not near[:, 0, :2].any()
 
 

@@ -38,6 +38,16 @@ CASES += [
     for projection in ("linear", "mean-pool", "split-pool")  # rows that are all seen, that are not, and one per head
     for small in ATTENTIONS["linformer"].Options.SMALL[1:]
 ]
+FETCHING = {"linformer_window": 2, "linformer_block": 2, "linformer_fetch": 2}
+CASES += [
+    ("linformer", {"projection": projection, "sharing": "key-value", **FETCHING, **beside})
+    for projection, beside in (
+        ("mean-pool", {}),
+        ("mean-pool", {"linformer_fetch": 9, "linformer_sinks": 3, "linformer_class_token": True}),
+        ("split-pool", {"adaptive": True, "linformer_block": 3}),
+        ("attention-pool", {"linformer_block": 5}),
+    )
+]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool", "split-pool")
 
@@ -155,7 +165,13 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in ATTENTIONS), ("linformer", {"linformer_window": 64})], ids=str
+    ("name", "options"),
+    [
+        *((name, {}) for name in ATTENTIONS),
+        ("linformer", {"linformer_window": 64}),
+        ("linformer", {"projection": "mean-pool", "linformer_window": 64, "linformer_block": 32, "linformer_sinks": 1}),
+    ],
+    ids=str,
 )
 def test_memory_grows_with_n_and_not_with_its_square(name, options):
     """Forward and backward, from n = 1k to 8k, with each mechanism's default options: at most as n sqrt n."""

@@ -99,12 +99,35 @@ def pooled(projection: WindowProjection, head: int, window: list[Tensor]) -> Ten
     return torch.stack([max(channel) for channel in zip(*window, strict=True)])
 
 
-def neighbours(position: int, length: int, window: int) -> list[int]:
-    """The positions of the segment of `window` that a position lies in, and half of one (at least 1) on either side."""
-    if window == 0:
+def block_of(position: int, size: int) -> range:
+    """The places of the block of `size` that a position lies in, beyond the end of the text as well."""
+    start = position - position % size
+    return range(start, start + size)
+
+
+def near(module: LinformerAttention, position: int, length: int) -> set[int]:
+    """The positions of its block, and half a window (at least 1) on either side."""
+    block, beside = block_of(position, module.block), max(1, module.window // 2)
+    return {q for q in range(length) if block.start - beside <= q < block.stop + beside}
+
+
+def fetched(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor) -> set[int]:
+    """The positions of the segments of which the queries of the block make most, but for those that are near anyway."""
+    length, own = len(queries), near(module, position, len(queries))
+    segments = [{int(q) for q in segment} for segment in windows(module.key_projection, torch.arange(length))]
+    block = [q for q in block_of(position, module.block) if q < length]
+    weights = sum(torch.softmax(queries[q] @ keys.T / module.head_dim**0.5, 0) for q in block)
+    order = sorted(range(len(segments)), key=lambda j: -1.0 if segments[j] <= own else float(weights[j]), reverse=True)
+    return set().union(*(segments[j] for j in order[: module.fetch]))
+
+
+def shown(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor) -> list[int]:
+    """The positions that a position sees as they are, from the queries (n, d_h) and rows' keys (m, d_h) of a head."""
+    if not module.window:
         return []
-    start, beside = position - position % window, max(1, window // 2)
-    return [q for q in range(length) if start - beside <= q < start + window + beside]
+    sinks = set(range(min(module.sinks, len(queries))))
+    segments = fetched(module, position, queries, keys) if module.fetch else set()
+    return sorted(sinks | near(module, position, len(queries)) | segments)
 
 
 def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
@@ -115,11 +138,10 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
     ):
         keys = project(module.key_projection, i, x) @ wk.T + bk
         values = project(module.value_projection, i, x) @ wv.T + bv
-        rows = []
-        for p in range(len(x)):
-            seen = x[neighbours(p, len(x), module.window)]
+        queries, rows = x @ wq.T + bq, []
+        for p, query in enumerate(queries.unsqueeze(1)):
+            seen = x[shown(module, p, queries, keys)]
             near_keys, near_values = seen @ wk.T + bk, seen @ wv.T + bv
-            query = (wq @ x[p] + bq).unsqueeze(0)
             if p == 0 and module.class_token:
                 rows.append(attend(query, x @ wk.T + bk, x @ wv.T + bv))
             else:
