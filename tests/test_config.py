@@ -91,6 +91,8 @@ def test_what_multiplies_the_work_has_a_bound_of_its_own(attention, option, most
 
 
 REFUSED = {
+    "alternating_every=0": "at least 1",
+    "alternating_window=3": "even and at least 2",
     "bigbird_block=0": "at least 1",
     "bigbird_random_blocks=-1": "at least 0",
     "long_short_conv_width=4": r"0 \(none\) or an odd width",
@@ -120,6 +122,7 @@ REFUSED = {
     "sparse_stride=-1": "at least 1, or 0 for about the root",
 }
 REFUSED_IN_PART = {  # where the value that cannot work is one of several, or follows from another
+    "alternating_first=3": "alternating_first=3 is not allowed: it must be below alternating_every=3",
     "longformer_window=4..0": "longformer_window=0 is not allowed: it must be even and at least 2",
     "longformer_window=4,7": "longformer_window=7 is not allowed: it must be even and at least 2",
     "sparse_stride=4": "sparse_expressivity=8 is not allowed: it must be from 1 to sparse_stride=4",
@@ -241,6 +244,14 @@ def test_projected_length_by_layer_as_a_flag(written):
         (
             {"projection": "conv", "projection_multiplier": 0.5},
             "projection_multiplier=0.5 .* left out with projection=conv",
+        ),
+        (
+            {"linformer_sinks": 1},
+            "linformer_sinks=1 is not allowed: it must be 0 without linformer_window in each layer",
+        ),
+        (
+            {"linformer_window": 8, "linformer_fetch": 2},
+            "linformer_fetch=2 is not allowed: it must be 0 with projection=linear, whose rows stand for no segment",
         ),
         ({"linformer_window": -1}, "linformer_window=-1 is not allowed: it must be at least 0"),
         (

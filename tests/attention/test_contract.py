@@ -362,6 +362,12 @@ def test_the_window_may_differ_per_layer():
         assert torch.equal(one(x), other(x)) == alike
 
 
+def test_alternating_is_full_in_every_third_layer():
+    layers = build("alternating", layers=7, alternating_first=1, alternating_window=4)
+    assert [layer.name for layer in layers] == ["longformer", "softmax", "longformer"] * 2 + ["longformer"]
+    assert {layer.reach for layer in layers if layer.name == "longformer"} == {2}
+
+
 def test_frozen_projection_is_not_trained():
     layers = build("linformer", sharing="headwise", frozen=True)
     trained = [name for layer in layers for name, p in layer.named_parameters() if p.requires_grad]

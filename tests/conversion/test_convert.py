@@ -147,7 +147,7 @@ def test_matrices_that_are_not_to_be_trained_can_be_fitted(of_corpus, corpus, tm
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["model.attention=full"], "attention=full is not known; choose from bigbird"),
+        (["model.attention=full"], "attention=full is not known; choose from alternating, bigbird"),
         (["model.encoder_layers=3"], "only these may be other than in the source: attention, projection"),
         (["model.dropout=0.5"], "only these may be other than in the source"),
         (["model.windows=3"], "model.windows=3: there is no such option of the model"),

@@ -1,0 +1,55 @@
+"""Alternating attention: a sliding window in most layers, full attention in every third one.
+
+ModernBERT's (Warner et al. 2024, arXiv 2412.13663, section 2.1.2), whose first layer is full: position i of the others
+attends to {j : |i - j| <= w / 2}.
+
+Dimensions: B batch, n sequence length, w window, d embedding.
+Cost per layer: that of ``softmax``, O(B n^2 d), in a full one, and O(B n w d) in the others.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import check
+from .base import Attention
+from .longformer import LongformerAttention, LongformerOptions
+from .options import AttentionConfig, Options, option
+from .registry import register_attention
+from .softmax import SoftmaxAttention
+
+
+@dataclass
+class AlternatingOptions(Options):
+    """Options of ``alternating``; ModernBERT's are the defaults."""
+
+    alternating_window: int = option(
+        128, "positions that a position sees in a layer with a window: half of them on each side; an even number"
+    )
+    alternating_every: int = option(3, "a full layer after so many", smallest=1)
+    alternating_first: int = option(0, "the first full layer, counted from 0", smallest=0)
+
+    SMALL: ClassVar = ({}, {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1})
+
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        window, every = self.alternating_window, self.alternating_every
+        check("alternating_window", window, window >= 2 and window % 2 == 0, "even and at least 2")
+        first, allowed = self.alternating_first, f"below alternating_every={every}"
+        check("alternating_first", first, first < every, allowed)
+
+
+@register_attention("alternating", AlternatingOptions)
+class AlternatingAttention(Attention):
+    """The layers are those of ``softmax`` and of ``longformer`` without global tokens; none is of this class."""
+
+    @classmethod
+    def build_layers(cls, config: AttentionConfig) -> list[Attention]:
+        options = cls.Options.read(config)
+        local = LongformerOptions([options.alternating_window] * config.encoder_layers, longformer_global_tokens=0)
+
+        def build(layer: int) -> Attention:
+            if layer % options.alternating_every == options.alternating_first:
+                return SoftmaxAttention(config, layer=layer)
+            return LongformerAttention(config, local, layer)
+
+        return [build(layer) for layer in range(config.encoder_layers)]

@@ -1,0 +1,16 @@
+"""Alternating attention: each layer is one of two others."""
+
+from torch import Tensor
+
+from fairseq_linformer.attention.base import Attention
+from fairseq_linformer.attention.longformer import LongformerAttention
+
+from . import longformer, naive_attention
+
+
+def reference(module: Attention, x: Tensor) -> Tensor:
+    return (
+        longformer.reference(module, x)
+        if isinstance(module, LongformerAttention)
+        else naive_attention.softmax(module, x)
+    )
