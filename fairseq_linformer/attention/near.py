@@ -69,7 +69,7 @@ class Near(NamedTuple):
             mask = torch.cat([mask.expand(-1, -1, heads, -1), away & (own > self.sinks)], dim=3)
         return mask.flatten(0, 1).unsqueeze(2)
 
-    def choose_segments(self, queries: Tensor, rows: Tensor, seen: Tensor, real: Tensor, count: int) -> Tensor:
+    def choose_segments(self, queries: Tensor, rows: Tensor, seen: Tensor | None, real: Tensor, count: int) -> Tensor:
         """The c segments of which each head of a block makes most: the sum of its queries' weights on their rows.
 
         As in the selection of Native Sparse Attention (Yuan et al. 2025, arXiv 2502.11089, eq. 8 to 10), in both
@@ -77,25 +77,31 @@ class Near(NamedTuple):
         by under the softmax in which they stand themselves. Costs B n m d.
 
         Args:
-            queries, rows: (B, h, n, d_h) and (B, h, m, d_h).
-            seen, real: (B, m) and (B, n), as for ``attn_mask``.
+            queries: (B, n, h, d_h).
+            rows: (B, h, m, d_h).
+            seen, real: as for ``attn_mask``; None for all rows.
             count: c; all m where there are fewer.
 
         Returns:
             (B, h, N, c).
         """
         with torch.no_grad():
-            scores = (queries @ rows.transpose(2, 3)) * queries.size(-1) ** -0.5
-            hidden = torch.finfo(scores.dtype).min
-            weights = scores.masked_fill(~seen[:, None, None], hidden).softmax(-1).transpose(1, 2)  # (B, n, h, m)
-            blocks = into_blocks(weights * real[..., None, None], self.size).sum(2)  # (B, N, h, m)
-            places = torch.arange(1, real.size(1) + 1, device=real.device).expand(real.shape)
-            numbers = self.segments(places.unsqueeze(-1).float() * real.unsqueeze(-1)).squeeze(-1)  # (B, m, w)
-            first, last = numbers[..., 0].unsqueeze(1), numbers.amax(-1).unsqueeze(1)  # (B, 1, m)
-            start = self._starts(blocks.size(1), real.device).unsqueeze(-1)  # (N, 1)
-            near = (first > start - self.beside) & (last <= start + self.size + self.beside)  # (B, N, m)
-            blocks = blocks.masked_fill(near.unsqueeze(2), -1.0).transpose(1, 2)  # (B, h, N, m)
-            return blocks.topk(torch.sym_min(count, rows.size(2))).indices
+            # The weights of a query of zeros are equal: where there is none, nothing is preferred.
+            blocks = into_blocks(queries * real[..., None, None], self.size).permute(0, 3, 1, 2, 4)  # (B, h, N, b, d_h)
+            scores = (blocks * queries.size(-1) ** -0.5) @ rows.unsqueeze(2).transpose(3, 4)
+            if seen is not None:
+                scores = scores.masked_fill(~seen[:, None, None, None], torch.finfo(scores.dtype).min)
+            weights = scores.softmax(-1).sum(3)  # (B, h, N, m)
+            found = weights.masked_fill(self._is_near(blocks.size(2), real).unsqueeze(1), -1.0)
+            return found.topk(torch.sym_min(count, rows.size(2))).indices
+
+    def _is_near(self, blocks: int, real: Tensor) -> Tensor:
+        """Whether a block sees all of a segment without fetching it: (B, n) to (B, N, m)."""
+        places = torch.arange(1, real.size(1) + 1, device=real.device) * real  # counted from 1; 0 for padding
+        numbers = self.segments(places.unsqueeze(-1).float()).squeeze(-1)  # (B, m, w)
+        first, last = numbers[..., 0].unsqueeze(1), numbers.amax(-1).unsqueeze(1)  # (B, 1, m)
+        start = self._starts(blocks, real.device).unsqueeze(-1)
+        return (first > start - self.beside) & (last <= start + self.size + self.beside)
 
     def _first(self, positions: Tensor) -> Tensor:
         return leading(positions, torch.sym_min(self.sinks, positions.size(1)), dim=1)
@@ -141,15 +147,15 @@ def see_near(
         rows = attention.key_projection.attended_rows(padding_mask)
     else:
         keys, values, rows = attention.keys_and_values(x, padding_mask, first)
+    near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
+    heads = (attention.num_heads, attention.head_dim)
+    if attention.fetch:
+        chosen = near.choose_segments(queries.unflatten(-1, heads), keys, rows, real, attention.fetch)
+        near = near._replace(fetched=chosen)
     if rows is None:
         rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
-    near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
-    if attention.fetch:
-        chosen = near.choose_segments(attention.split_heads(queries), keys, rows, real, attention.fetch)
-        near = near._replace(fetched=chosen)
     keys, values = (
-        near.join(far, positions.unflatten(-1, (attention.num_heads, attention.head_dim)))
-        for far, positions in zip((keys, values), own, strict=True)
+        near.join(far, positions.unflatten(-1, heads)) for far, positions in zip((keys, values), own, strict=True)
     )
     return Seen(queries, keys, values, near.attn_mask(rows, real), near)
 
