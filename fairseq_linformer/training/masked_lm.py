@@ -2,6 +2,7 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+import logging
 from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,20 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.utils import split_paths
+from omegaconf import DictConfig
 from torch import Tensor
 
 from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from ..data.batches import DescribedBatches
 from ..data.epochs import SharedEpochDataset
+from ..data.lengths import Stage, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
 from .task import TrainingTask, check_file, length_of_model, save_interval, set_options
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,6 +41,13 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
         default=None,
         metadata={"help": "masked share of the last update and of validation, falling to it (default: mask_prob)"},
     )
+    lengths: Any = field(
+        default=None,
+        metadata={
+            "help": "length:share pairs, 512:0.6,2048:0.4: rows are cut to each length for its share of the updates; "
+            "each divides the next, the last is tokens_per_sample (default: tokens_per_sample throughout)"
+        },
+    )
     save_interval_minutes: float = save_interval()
 
 
@@ -47,6 +59,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     With ``mask_prob_end`` the masked share falls linearly over the updates of a run (Ankner et al. 2023, arXiv
     2305.15096). Validation has the last share, so that its losses compare.
+
+    With ``lengths`` rows are short first: as many tokens per update, in the same order, cut into shorter rows
+    (``data.lengths.cut_rows``), which keep their positions; validation has the whole rows. A learned projection trains
+    its first columns on them, so pooling, or ``adaptive_length``, suits that better.
 
     With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
 
@@ -73,12 +89,16 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             longest = length_of_model(cfg)
             check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
             set_options(cfg, tokens_per_sample=longest)
-        if last is not None and task.to_train is not None:
+        if task.to_train is not None:
             updates = task.to_train.optimization.max_update
             allowed = "left out without optimization.max_update, over which the share of masks falls"
-            check("mask_prob_end", last, updates > 0, allowed)
+            check("mask_prob_end", last, last is None or updates > 0, allowed)
+            if cfg.lengths is not None:
+                task.stages = stages_of(task.to_train)
         return task
 
+    stages: list[Stage] | None = None  # where rows of a training are short first
+    stage: Stage | None = None  # of the last update
     word_starts: Tensor | None = None
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -101,11 +121,19 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         self.word_starts = get_whole_word_mask(self.args, self.source_dictionary).bool()
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
-        """The batch with as many masks as its update has."""
+        """The batch with as many masks as its update has, in rows as long as it has."""
         first, last, cfg = self.cfg.mask_prob, self.cfg.mask_prob_end, self.to_train
-        if last is None or cfg is None:
-            return sample
-        return self._thinned(sample, share_of_masks(first, last, update_num, cfg.optimization.max_update), update_num)
+        if last is not None and cfg is not None:
+            share = share_of_masks(first, last, update_num, cfg.optimization.max_update)
+            sample = self._thinned(sample, share, update_num)
+        return sample if self.stages is None else self._cut(sample, stage_of(self.stages, update_num), update_num)
+
+    def _cut(self, sample: dict[str, Any], stage: Stage, update: int) -> dict[str, Any]:
+        length, end = stage
+        if self.stage != stage:
+            logger.info(f"after update {update:,}: rows of {length:,} tokens, up to update {end:,}")
+            self.stage = stage
+        return cut_rows(sample, length, self.source_dictionary.bos(), self.source_dictionary.pad())
 
     def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
         """One batch of validation, with the masks of the last update; the same ones whenever it is validated."""
@@ -124,3 +152,16 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         tokens, targets = thin_masks(*masked, sample["id"], kept, seed, pad, self.word_starts)
         others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
         return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
+
+
+def stages_of(cfg: DictConfig) -> list[Stage]:
+    """The stages of ``task.lengths`` in a whole configuration.
+
+    Raises:
+        UserError: they cannot be (``read_stages``), there is no ``optimization.max_update`` to share out, or the model
+            is another than ``linformer_roberta``, which would give cut rows the positions of whole ones.
+    """
+    given, updates = cfg.task.lengths, cfg.optimization.max_update
+    check("lengths", given, updates > 0, "left out without optimization.max_update, of which they have shares")
+    check("lengths", given, "projected_length" in cfg.model, "left out with another model than linformer_roberta")
+    return read_stages(given, updates, cfg.task.tokens_per_sample)
