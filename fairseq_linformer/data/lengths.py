@@ -17,11 +17,16 @@ from ..errors import check
 Stage = tuple[int, int]  # the length of its rows, in tokens, and the number of its last update
 
 
-def read_stages(given: Any, updates: int, longest: int) -> list[Stage]:
+def as_text(given: Any) -> str:
+    """Length:share pairs as one text, 512:0.6,2048:0.4, of such a text, a list of such pairs, or a mapping."""
+    return str(given).strip("[]{}").replace("'", "").replace(" ", "")
+
+
+def read_stages(given: str, updates: int, longest: int) -> list[Stage]:
     """The stages of a training.
 
     Args:
-        given: length:share pairs, as text (512:0.6,2048:0.4), a list of such pairs, or a mapping.
+        given: length:share pairs, as ``as_text`` writes them.
         updates: of the training; a stage lasts its share of them.
         longest: what the last length must be, the tokens of a row.
 
@@ -29,19 +34,18 @@ def read_stages(given: Any, updates: int, longest: int) -> list[Stage]:
         UserError: they are no such pairs, a length is below 2 or does not divide the next, the last one is not the
             longest, or the shares are not above 0 or do not sum to 1.
     """
-    shown = str(given).strip("[]{}").replace("'", "")
     try:
-        pairs = [(int(length), float(share)) for length, share in (pair.split(":") for pair in shown.split(","))]
+        pairs = [(int(length), float(share)) for length, share in (pair.split(":") for pair in given.split(","))]
     except ValueError:
         pairs = []
-    check("lengths", shown, bool(pairs), "LENGTH:SHARE pairs, such as 512:0.6,2048:0.4")
+    check("lengths", given, bool(pairs), "LENGTH:SHARE pairs, such as 512:0.6,2048:0.4")
     lengths, shares = zip(*pairs, strict=True)
-    check("lengths", shown, lengths[0] >= 2, "of lengths of at least 2 tokens")
-    check("lengths", shown, lengths[-1] == longest, f"of lengths up to task.tokens_per_sample={longest}")
+    check("lengths", given, lengths[0] >= 2, "of lengths of at least 2 tokens")
+    check("lengths", given, lengths[-1] == longest, f"of lengths up to task.tokens_per_sample={longest}")
     rising = all(one < other and other % one == 0 for one, other in pairwise(lengths))
-    check("lengths", shown, rising, "of rising lengths, each a divisor of the next")
+    check("lengths", given, rising, "of rising lengths, each a divisor of the next")
     whole = min(shares) > 0 and math.isclose(sum(shares), 1, abs_tol=1e-6)
-    check("lengths", shown, whole, "of shares above 0 whose sum is 1")
+    check("lengths", given, whole, "of shares above 0 whose sum is 1")
     return [(length, round(end * updates)) for length, end in zip(lengths, accumulate(shares), strict=True)]
 
 

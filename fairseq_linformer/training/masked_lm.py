@@ -20,7 +20,7 @@ from torch import Tensor
 from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from ..data.batches import DescribedBatches
 from ..data.epochs import SharedEpochDataset
-from ..data.lengths import Stage, cut_rows, read_stages, stage_of
+from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.tokenizer import DICTIONARY_FILE
@@ -67,6 +67,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
 
     Attributes:
+        stages: with ``lengths``, in a training: how long its rows are.
+        stage: that of the last update.
         word_starts: with ``mask_whole_words``, whether each token of the dictionary begins a word, (V,).
     """
 
@@ -90,16 +92,30 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
             set_options(cfg, tokens_per_sample=longest)
         if task.to_train is not None:
-            updates = task.to_train.optimization.max_update
-            allowed = "left out without optimization.max_update, over which the share of masks falls"
-            check("mask_prob_end", last, last is None or updates > 0, allowed)
-            if cfg.lengths is not None:
-                task.stages = stages_of(task.to_train)
+            task.read_schedules(task.to_train)
         return task
 
-    stages: list[Stage] | None = None  # where rows of a training are short first
-    stage: Stage | None = None  # of the last update
+    stages: list[Stage] | None = None
+    stage: Stage | None = None
     word_starts: Tensor | None = None
+
+    def read_schedules(self, cfg: DictConfig) -> None:
+        """Reads what changes over the updates of a training, from its whole configuration.
+
+        Raises:
+            UserError: ``optimization.max_update`` is not given, the stages of ``lengths`` cannot be (``read_stages``),
+                or the model is not ``linformer_roberta``: another one would number the positions of each part anew.
+        """
+        options, updates = self.cfg, cfg.optimization.max_update
+        for name, what in (("mask_prob_end", "the share of masks falls"), ("lengths", "rows become longer")):
+            allowed = f"left out without optimization.max_update, over which {what}"
+            check(name, options[name], options[name] is None or updates > 0, allowed)
+        if options.lengths is None:
+            return
+        set_options(options, lengths=as_text(options.lengths))
+        allowed = "left out with another model than linformer_roberta"
+        check("lengths", options.lengths, "projected_length" in cfg.model, allowed)
+        self.stages = read_stages(options.lengths, updates, options.tokens_per_sample)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Loads a split, masked.
@@ -152,16 +168,3 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         tokens, targets = thin_masks(*masked, sample["id"], kept, seed, pad, self.word_starts)
         others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
         return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
-
-
-def stages_of(cfg: DictConfig) -> list[Stage]:
-    """The stages of ``task.lengths`` in a whole configuration.
-
-    Raises:
-        UserError: they cannot be (``read_stages``), there is no ``optimization.max_update`` to share out, or the model
-            is another than ``linformer_roberta``, which would give cut rows the positions of whole ones.
-    """
-    given, updates = cfg.task.lengths, cfg.optimization.max_update
-    check("lengths", given, updates > 0, "left out without optimization.max_update, of which they have shares")
-    check("lengths", given, "projected_length" in cfg.model, "left out with another model than linformer_roberta")
-    return read_stages(given, updates, cfg.task.tokens_per_sample)

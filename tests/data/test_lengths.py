@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 
-from fairseq_linformer.data.lengths import cut_rows, read_stages, stage_of
+from fairseq_linformer.data.lengths import as_text, cut_rows, read_stages, stage_of
 from fairseq_linformer.errors import UserError
 from tests.helpers.models import Task, small, tokens
 
@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_its_rows_one_by_one(options, padding):
 
 def test_stages_are_shares_of_the_updates():
     for given in ("4:0.5,8:0.25,16:0.25", ["4:0.5", "8:0.25", "16:0.25"], {4: 0.5, 8: 0.25, 16: 0.25}):
-        stages = read_stages(given, 10, 16)
+        stages = read_stages(as_text(given), 10, 16)
         assert stages == [(4, 5), (8, 8), (16, 10)]
     assert [stage_of(stages, done)[0] for done in range(11)] == [4] * 5 + [8] * 3 + [16] * 3
 
@@ -110,4 +110,4 @@ def test_stages_are_shares_of_the_updates():
 )
 def test_stages_that_cannot_be_are_refused(given, allowed):
     with pytest.raises(UserError, match=rf"^lengths={given} is not allowed: it must be {allowed}"):
-        read_stages(given, 100, 2048)
+        read_stages(as_text(given), 100, 2048)
