@@ -62,7 +62,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     With ``lengths`` rows are short first: as many tokens per update, in the same order, cut into shorter rows
     (``data.lengths.cut_rows``), which keep their positions; validation has the whole rows. A learned projection trains
-    its first columns on them, so pooling, or ``adaptive_length``, suits that better.
+    its first columns alone on them, so pooling suits that better; with ``adaptive_length`` they fill all k rows.
 
     With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
 
@@ -107,12 +107,13 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
                 or the model is not ``linformer_roberta``: another one would number the positions of each part anew.
         """
         options, updates = self.cfg, cfg.optimization.max_update
+        if options.lengths is not None:
+            set_options(options, lengths=as_text(options.lengths))
         for name, what in (("mask_prob_end", "the share of masks falls"), ("lengths", "rows become longer")):
             allowed = f"left out without optimization.max_update, over which {what}"
             check(name, options[name], options[name] is None or updates > 0, allowed)
         if options.lengths is None:
             return
-        set_options(options, lengths=as_text(options.lengths))
         allowed = "left out with another model than linformer_roberta"
         check("lengths", options.lengths, "projected_length" in cfg.model, allowed)
         self.stages = read_stages(options.lengths, updates, options.tokens_per_sample)

@@ -11,6 +11,7 @@ from fairseq_linformer.errors import UserError
 from tests.helpers.models import Task, small, tokens
 
 BOS, PAD = 0, 1
+POOLED = {"projection": "split-pool", "linformer_window": 8, "adaptive_length": True, "value_residual": True}
 T = 30  # a target is its token and this
 
 
@@ -60,7 +61,7 @@ def test_rows_that_are_short_already_stay():
     assert cut_rows(batch, 3, BOS, PAD) is batch
 
 
-@pytest.mark.parametrize("options", [{}, {"projection": "mean-pool"}, {"attention": "softmax"}])
+@pytest.mark.parametrize("options", [{}, POOLED, {"attention": "softmax"}])
 @pytest.mark.parametrize("padding", [0, 20])
 @torch.no_grad()
 def test_the_loss_is_that_of_its_rows_one_by_one(options, padding):
