@@ -127,10 +127,15 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
 
-    def embed(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers."""
+    def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
+        """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
+
+        ``first_positions`` (B,) int64: where each row begins, for parts of longer rows; None: at 0.
+        """
         first = self.padding_idx + 1
         positions = torch.arange(first, first + tokens.size(1), device=tokens.device).expand(tokens.shape[:2])
+        if first_positions is not None:
+            positions = positions + first_positions.unsqueeze(1)
         if padding_mask is not None:
             positions = positions.masked_fill(padding_mask, self.padding_idx)
         x = tokens + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
@@ -198,6 +203,7 @@ class SentenceEncoder(Encoder):
         wanted: Positions | None = None,
         keep_states: bool = False,
         padded: bool | None = None,
+        first_positions: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Encodes a batch.
 
@@ -205,6 +211,7 @@ class SentenceEncoder(Encoder):
             src_tokens: (B, n) token ids, padded on the right.
             wanted, keep_states: as in ``encode``, and so is what is returned.
             padded: whether the batch holds padding, where that is known; it spares the mask, or the question.
+            first_positions: as in ``embed``.
 
         Raises:
             UserError: the batch cannot be encoded (``check_tokens``).
@@ -214,7 +221,8 @@ class SentenceEncoder(Encoder):
         if padded is None:
             padded = may_be_padded(padding_mask)
         mask = padding_mask if padded else None
-        return self.encode(self.embed(self.embed_tokens(src_tokens), mask), mask, wanted, keep_states)
+        x = self.embed(self.embed_tokens(src_tokens), mask, first_positions)
+        return self.encode(x, mask, wanted, keep_states)
 
     def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
         if not self.recompute or not torch.is_grad_enabled():

@@ -41,25 +41,32 @@ class LinformerRobertaEncoder(RobertaEncoder):
         masked_tokens: Tensor | None = None,
         masked_positions: Tensor | None = None,
         padded: bool | None = None,
+        first_positions: Tensor | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for.
 
         ``padded`` and ``masked_positions``, the numbers of the masked tokens, are known to our tasks' batches
-        (``data/batches.py``): nothing here waits for a GPU then.
+        (``data/batches.py``): nothing here waits for a GPU then. ``first_positions`` is as in the sentence encoder.
         """
         if features_only or return_all_hiddens or masked_tokens is None:
-            features, extra = self.extract_features(src_tokens, return_all_hiddens, padded)
+            features, extra = self.extract_features(src_tokens, return_all_hiddens, padded, first_positions)
             return (features if features_only else self.output_layer(features, masked_tokens)), extra
         wanted = masked_tokens if masked_positions is None else masked_positions
-        features, _ = self.sentence_encoder(src_tokens, wanted, padded=padded)
+        features, _ = self.sentence_encoder(src_tokens, wanted, padded=padded, first_positions=first_positions)
         return self.output_layer(features), {"inner_states": None}
 
     def extract_features(
-        self, src_tokens: Tensor, return_all_hiddens: bool = False, padded: bool | None = None, **unused: Any
+        self,
+        src_tokens: Tensor,
+        return_all_hiddens: bool = False,
+        padded: bool | None = None,
+        first_positions: Tensor | None = None,
+        **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa: features (B, n, d), and on demand the input of the first layer and what leaves each one."""
-        features, states = self.sentence_encoder(src_tokens, keep_states=return_all_hiddens, padded=padded)
+        known = {"padded": padded, "first_positions": first_positions}
+        features, states = self.sentence_encoder(src_tokens, None, return_all_hiddens, **known)
         return features, {"inner_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else None}
 
 

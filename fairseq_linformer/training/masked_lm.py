@@ -2,6 +2,7 @@
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+import logging
 from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,20 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.utils import split_paths
+from omegaconf import DictConfig
 from torch import Tensor
 
 from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from ..data.batches import DescribedBatches
 from ..data.epochs import SharedEpochDataset
+from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
 from .task import TrainingTask, check_file, length_of_model, save_interval, set_options
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,6 +41,13 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
         default=None,
         metadata={"help": "masked share of the last update and of validation, falling to it (default: mask_prob)"},
     )
+    lengths: Any = field(
+        default=None,
+        metadata={
+            "help": "length:share pairs, 512:0.6,2048:0.4: rows are cut to each length for its share of the updates; "
+            "each divides the next, the last is tokens_per_sample (default: tokens_per_sample throughout)"
+        },
+    )
     save_interval_minutes: float = save_interval()
 
 
@@ -48,9 +60,15 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     With ``mask_prob_end`` the masked share falls linearly over the updates of a run (Ankner et al. 2023, arXiv
     2305.15096). Validation has the last share, so that its losses compare.
 
+    With ``lengths`` rows are short first: as many tokens per update, in the same order, cut into shorter rows
+    (``data.lengths.cut_rows``), which keep their positions; validation has the whole rows. A learned projection trains
+    its first columns alone on them, so pooling suits that better; with ``adaptive_length`` they fill all k rows.
+
     With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
 
     Attributes:
+        stages: with ``lengths``, in a training: how long its rows are.
+        stage: that of the last update.
         word_starts: with ``mask_whole_words``, whether each token of the dictionary begins a word, (V,).
     """
 
@@ -73,13 +91,32 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             longest = length_of_model(cfg)
             check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
             set_options(cfg, tokens_per_sample=longest)
-        if last is not None and task.to_train is not None:
-            updates = task.to_train.optimization.max_update
-            allowed = "left out without optimization.max_update, over which the share of masks falls"
-            check("mask_prob_end", last, updates > 0, allowed)
+        if task.to_train is not None:
+            task.read_schedules(task.to_train)
         return task
 
+    stages: list[Stage] | None = None
+    stage: Stage | None = None
     word_starts: Tensor | None = None
+
+    def read_schedules(self, cfg: DictConfig) -> None:
+        """Reads what changes over the updates of a training, from its whole configuration.
+
+        Raises:
+            UserError: ``optimization.max_update`` is not given, the stages of ``lengths`` cannot be (``read_stages``),
+                or the model is not ``linformer_roberta``: another one would number the positions of each part anew.
+        """
+        options, updates = self.cfg, cfg.optimization.max_update
+        if options.lengths is not None:
+            set_options(options, lengths=as_text(options.lengths))
+        for name, what in (("mask_prob_end", "the share of masks falls"), ("lengths", "rows become longer")):
+            allowed = f"left out without optimization.max_update, over which {what}"
+            check(name, options[name], options[name] is None or updates > 0, allowed)
+        if options.lengths is None:
+            return
+        allowed = "left out with another model than linformer_roberta"
+        check("lengths", options.lengths, "projected_length" in cfg.model, allowed)
+        self.stages = read_stages(options.lengths, updates, options.tokens_per_sample)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Loads a split, masked.
@@ -101,11 +138,19 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         self.word_starts = get_whole_word_mask(self.args, self.source_dictionary).bool()
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
-        """The batch with as many masks as its update has."""
+        """The batch with as many masks as its update has, in rows as long as it has."""
         first, last, cfg = self.cfg.mask_prob, self.cfg.mask_prob_end, self.to_train
-        if last is None or cfg is None:
-            return sample
-        return self._thinned(sample, share_of_masks(first, last, update_num, cfg.optimization.max_update), update_num)
+        if last is not None and cfg is not None:
+            share = share_of_masks(first, last, update_num, cfg.optimization.max_update)
+            sample = self._thinned(sample, share, update_num)
+        return sample if self.stages is None else self._cut(sample, stage_of(self.stages, update_num), update_num)
+
+    def _cut(self, sample: dict[str, Any], stage: Stage, update: int) -> dict[str, Any]:
+        length, end = stage
+        if self.stage != stage:
+            logger.info(f"after update {update:,}: rows of {length:,} tokens, up to update {end:,}")
+            self.stage = stage
+        return cut_rows(sample, length, self.source_dictionary.bos(), self.source_dictionary.pad())
 
     def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
         """One batch of validation, with the masks of the last update; the same ones whenever it is validated."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -19,6 +20,8 @@ RANKS = 2
 STOPPED = 128 + signal.SIGUSR1
 UPDATES = 24
 TWICE = "optimization.update_freq=[2]"  # one rank, as many rows per update as two
+GROWING = ["task.lengths=[8:0.45,32:0.55]", "task.mask_prob_end=0.1", "dataset.batch_size=64"]
+GROWING += ["checkpoint.save_interval_updates=1", "checkpoint.keep_interval_updates=-1"]
 JOINED = {"distributed_init_method": "env://", "distributed_world_size": RANKS, "distributed_rank": -1}
 JOINED |= {"distributed_backend": "undefined"}  # as flags, what configs/distributed/torchrun.yaml says
 
@@ -48,6 +51,28 @@ def test_a_run_goes_on_with_another_number_of_ranks(corpus, alone, tmp_path):
         output = run(*(by_torchrun(ranks, command) if ranks == RANKS else command), cwd=tmp_path)
         assert output.count(f"complete: {updates} updates") == 1
     assert_same_weights(tmp_path / "run", alone)
+
+
+@pytest.fixture(scope="module")
+def growing(corpus, tmp_path_factory):
+    """One rank whose rows grow after four of nine updates, while its masks become fewer; three make an epoch."""
+    folder = tmp_path_factory.mktemp("growing")
+    output = run(*pretraining(corpus, "run", 9, TWICE, *GROWING), cwd=folder)
+    said = ["after update 0: rows of 8 tokens, up to update 4", "after update 4: rows of 32 tokens, up to update 9"]
+    assert re.findall(r"after update .*", output) == said
+    return folder / "run"
+
+
+@pytest.mark.parametrize(("done", "ranks"), [(2, 1), (2, 2), (4, 1), (5, 1)])
+def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
+    """From before, where and after they do: to the last bit the same, also with another number of ranks."""
+    (tmp_path / "run").mkdir()
+    (saved,) = growing.glob(f"checkpoint_?_{done}.pt")
+    shutil.copy(saved, tmp_path / "run/checkpoint_last.pt")
+    command = pretraining(corpus, "run", 9, *GROWING, *([] if ranks == RANKS else [TWICE]))
+    output = run(*(by_torchrun(ranks, command) if ranks == RANKS else command), cwd=tmp_path)
+    assert f"@ {done} updates" in output
+    assert_same_weights(tmp_path / "run", growing)
 
 
 def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone, tmp_path):

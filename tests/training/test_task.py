@@ -25,6 +25,7 @@ from fairseq_linformer.data.truncation import METHODS, kept_tokens
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
+from tests.helpers.configs import composed
 from tests.helpers.inputs import Numbers, gpt2_files, sentences
 
 BOS, PAD, EOS = 0, 1, 2
@@ -473,3 +474,43 @@ def test_masks_become_fewer_over_a_run_and_validation_has_the_last_share(corpus)
     task.valid_step(sample, model, criterion)
     assert shares == pytest.approx([0.4, 0.25, 0.1, 0.1, 0.1], abs=0.04) and shares[-1] == shares[-2]
     assert torch.equal(sample["target"], before), "the batch itself stays as it was"
+
+
+def test_rows_are_cut_in_training_as_their_masks_were_thinned(corpus, caplog):
+    """Parts of a row have the masks that the whole one would have; validation has whole rows."""
+    config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.1, "sample_break_mode": "none", "seed": 1}
+    task = DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(**config, tokens_per_sample=64))
+    task.load_dataset("train")
+    dataset = task.datasets["train"]
+    sample = dataset.collater([dataset[index] for index in range(8)])
+    task.to_train = OmegaConf.create({"optimization": {"max_update": 100}})
+    whole = {update: task.before_update(sample, update) for update in (59, 60)}
+    task.stages = [(16, 60), (64, 100)]
+    with caplog.at_level("INFO"):
+        cut = {update: task.before_update(sample, update) for update in (58, 59, 60, 61)}
+    assert [message for message in caplog.messages if "rows of" in message] == [
+        "after update 58: rows of 16 tokens, up to update 60",
+        "after update 60: rows of 64 tokens, up to update 100",
+    ]
+    inputs, targets = cut[59]["net_input"], whole[59]["target"].view(-1, 16).clone()
+    later = inputs["first_positions"] > 0
+    assert inputs["src_tokens"][later, 0].eq(BOS).all() and later.tolist() == [False, True, True, True] * 8
+    assert inputs["src_tokens"][:, 1:].equal(whole[59]["net_input"]["src_tokens"].view(-1, 16)[:, 1:])
+    targets[later, 0] = PAD
+    assert cut[59]["target"].equal(targets)
+    assert cut[60]["target"].equal(whole[60]["target"]) and "first_positions" not in cut[60]["net_input"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "value", "allowed"),
+    [
+        ("common.seed", 1, "of lengths up to task.tokens_per_sample=512"),
+        ("optimization.max_update", 0, r"left out without optimization\.max_update, over which rows become"),
+        ("model", {"_name": "roberta", "max_positions": 64}, "left out with another model than linformer_roberta"),
+    ],
+)
+def test_rows_that_cannot_become_longer_are_refused(corpus, changed, value, allowed):
+    cfg = composed("pretrain", "tiny_512", f"task.data={corpus}", "task.lengths=[16:0.5,64:0.5]", "common.cpu=true")
+    OmegaConf.update(cfg, changed, value, merge=False)
+    with pytest.raises(UserError, match=rf"^lengths=16:0\.5,64:0\.5 is not allowed: it must be {allowed}"):
+        setup_task(cfg.task)
