@@ -66,11 +66,13 @@ def head_maps(attention: Attention, x: Tensor) -> Iterator[Tensor]:
 
 def softmax_maps(attention: Attention, x: Tensor) -> Iterator[Tensor]:
     """softmax(Q K^T / sqrt(d_h)) of each head in turn, (n, n), whatever the mechanism."""
-    queries, keys = (attention.split_heads(linear(x)) for linear in (attention.q_proj, attention.k_proj))
+    queries, keys = (attention.split_heads(own) for own in attention.project(x)[:2])
     identity = torch.eye(x.size(1), dtype=x.dtype, device=x.device)[None, None]
+    at = torch.arange(x.size(1), device=x.device)
+    bias = attention.biased(None, at, at) if attention.alibi else None
     for head in range(attention.num_heads):
         own = slice(head, head + 1)
-        yield attention.attend(queries[:, own], keys[:, own], identity)[0, 0]
+        yield attention.attend(queries[:, own], keys[:, own], identity, None if bias is None else bias[own])[0, 0]
 
 
 def projection_matrix(projection: Projection, x: Tensor) -> Tensor:

@@ -38,6 +38,21 @@ CASES += [
     for projection in ("linear", "mean-pool", "split-pool")  # rows that are all seen, that are not, and one per head
     for small in ATTENTIONS["linformer"].Options.SMALL[1:]
 ]
+RELATIVE = [
+    {"positions": "rotary", "share": 0.5, "heads": 3},
+    {"positions": "rotary", "share": 2 / 3, "heads": 2},
+    {"positions": "rotary"},
+    {"positions": "alibi", "heads": 3},
+    {"positions": "alibi", "heads": 2},
+]
+CASES += [
+    (name, {**small, **relative})
+    for name, kind in ATTENTIONS.items()
+    if kind.RELATIVE_POSITIONS
+    for small in kind.Options.SMALL
+    for relative in RELATIVE
+    if relative != {"positions": "rotary"} or name != "long-short"  # whose summaries need dimensions that do not turn
+]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool", "split-pool")
 

@@ -21,12 +21,15 @@ from fairseq_linformer.attention.pooling import (
 from fairseq_linformer.attention.projection import LinearProjection, Projection
 from fairseq_linformer.attention.softmax import SoftmaxAttention
 
+from .positions import bias, turned
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d_h)) v, one query at a time: (n, d_h), (m, d_h), (m, d_h) -> (n, d_h)."""
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, biases: list[Tensor] | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(d_h) + bias) v, one query at a time: (n, d_h), (m, d_h), (m, d_h) -> (n, d_h)."""
     rows = []
-    for query in queries:
+    for i, query in enumerate(queries):
         scores = torch.stack([(query * key).sum() for key in keys]) / queries.shape[1] ** 0.5
+        scores = scores if biases is None else scores + biases[i]
         weights = scores.exp() / scores.exp().sum()
         rows.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
     return torch.stack(rows)
@@ -41,12 +44,14 @@ def heads_of(module: torch.nn.Module, linear: torch.nn.Linear) -> list[tuple[Ten
     ]
 
 
-def softmax(module: SoftmaxAttention, x: Tensor) -> Tensor:
-    heads = []
-    for (wq, bq), (wk, bk), (wv, bv) in zip(
-        *(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True
+def softmax(module: SoftmaxAttention, x: Tensor, first: int = 0) -> Tensor:
+    """`first` is the position of the first row."""
+    heads, at = [], list(range(first, first + len(x)))
+    for head, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
+        zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        heads.append(attend(x @ wq.T + bq, x @ wk.T + bk, x @ wv.T + bv))
+        queries, keys = turned(module, x @ wq.T + bq, at), turned(module, x @ wk.T + bk, at)
+        heads.append(attend(queries, keys, x @ wv.T + bv, [bias(module, head, i, at) for i in at]))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
 
 
