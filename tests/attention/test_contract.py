@@ -169,8 +169,22 @@ class LargestTensor(TorchDispatchMode):
         return made
 
 
+AT_DEFAULTS = [(name, {}) for name in ATTENTIONS]
+AT_DEFAULTS += [
+    (name, {"positions": positions, "share": 0.5})
+    for name, kind in ATTENTIONS.items()
+    if kind.RELATIVE_POSITIONS
+    for positions in ("rotary", "alibi")
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in ATTENTIONS), ("linformer", {"linformer_window": 64})], ids=str
+    ("name", "options"),
+    [
+        *(case for case in AT_DEFAULTS if case[0] != "softmax" or case[1].get("positions") != "alibi"),
+        ("linformer", {"linformer_window": 64}),
+    ],
+    ids=str,
 )
 def test_memory_grows_with_n_and_not_with_its_square(name, options):
     """Forward and backward, from n = 1k to 8k, with each mechanism's default options: at most as n sqrt n."""
@@ -185,11 +199,11 @@ def test_memory_grows_with_n_and_not_with_its_square(name, options):
     assert largest[1] < 8192**2 / 2
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize(("name", "options"), AT_DEFAULTS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_finite_and_near(name, dtype):
+def test_half_precision_is_finite_and_near(name, options, dtype):
     """Activations as large as a trained model has them, and long enough that sums of n terms could overflow."""
-    attention = build(name, heads=2, n=600, k=16, d=16)[0]
+    attention = build(name, heads=2, n=600, k=16, d=16, **options)[0]
     x = 4 * torch.randn(2, 600, 16)
     mask = torch.arange(600).expand(2, 600) >= torch.tensor([[600], [400]])
     exact = attention(x, mask)

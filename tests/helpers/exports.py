@@ -58,6 +58,8 @@ LAYERS = [
     {"untie_weights_roberta": True, "layernorm_embedding": False, "sharing": "layerwise"},
     {"attention": "softmax", "untie_weights_roberta": True},
     {"attention": "softmax", "activation_fn": "relu"},
+    {"attention": "softmax", "positions": "rotary", "rotary_base": 20.0, "rotary_share": 0.5},
+    {"attention": "longformer", "longformer_window": 4, "positions": "alibi"},
 ]
 VARIANTS = [*MECHANISMS, *({"projected_length": 5, **options} for options in (*PROJECTIONS, *LAYERS))]
 

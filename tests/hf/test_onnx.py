@@ -44,6 +44,12 @@ def options_of(name):
 
 
 MECHANISMS = [options_of(name) for name in ATTENTIONS if name != "linformer"]
+MECHANISMS += [
+    {**options_of(name), "positions": positions, "rotary_share": 0.5}
+    for name, kind in ATTENTIONS.items()
+    if kind.RELATIVE_POSITIONS
+    for positions in ("rotary", "alibi")
+]
 
 
 def small(kind=hf.LinformerRobertaForMaskedLM, **options):
