@@ -14,6 +14,12 @@ from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from tests.helpers.models import RECOMPUTED, small, tokens
 
 VARIANTS = [{"attention": name} for name in sorted(ATTENTIONS)]
+VARIANTS += [
+    {"attention": name, "positions": positions, "rotary_share": 0.5}
+    for name, kind in sorted(ATTENTIONS.items())
+    if kind.RELATIVE_POSITIONS
+    for positions in ("rotary", "alibi")
+]
 VARIANTS += [{"sharing": sharing} for sharing in SHARINGS]
 VARIANTS += [{"projection": projection} for projection in PROJECTIONS]
 VARIANTS += [{"projection": "split-pool", "linformer_window": 4}, {"adaptive_length": True}]

@@ -119,13 +119,13 @@ class LongShortAttention(Attention):
 
     def _attn_mask(self, real: Tensor, window: int) -> Tensor:
         """Which keys each segment sees, or ALiBi's bias: (B, n) -> (B, s, 1, 1, m) or (B, s, h, w, m)."""
-        near = with_margins(real, window)[:, :, None, None]
-        if self.alibi:
-            near_at = torch.arange(near.size(-1), device=real.device)  # from the first position on the left side
-            beside = (near.size(-1) - window) // 2
-            near = self.biased(near, near_at[beside : beside + window], near_at)
-        everywhere = 0.0 if self.alibi else True
-        return F.pad(near, (self.rank + int(self.class_token), 0), value=everywhere)
+        far = self.rank + int(self.class_token)
+        attn_mask = F.pad(with_margins(real, window), (far, 0), value=True)[:, :, None, None]
+        if not self.alibi:
+            return attn_mask
+        near_at = torch.arange(attn_mask.size(-1) - far, device=real.device)  # from the first position on the left side
+        beside = (near_at.size(0) - window) // 2
+        return self.biased(attn_mask, near_at[beside : beside + window], near_at, far)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
         """The class token over itself and the others' heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""

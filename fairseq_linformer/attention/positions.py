@@ -17,6 +17,7 @@ Dimensions: B batch, n sequence length, m keys, d embedding, h heads, d_h = d / 
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
@@ -62,19 +63,20 @@ class RelativePositions(nn.Module):
         dimension = torch.arange(keys.size(-1), device=keys.device) % self.head_dim
         return keys.masked_fill(dimension < self.turned, 0.0)
 
-    def biased(self, attn_mask: Tensor | None, queries_at: Tensor, keys_at: Tensor) -> Tensor:
+    def biased(self, attn_mask: Tensor | None, queries_at: Tensor, keys_at: Tensor, rows: int = 0) -> Tensor:
         """ALiBi's bias, and minus infinity where a boolean mask is False. Only with ``alibi``.
 
         Args:
-            attn_mask: broadcasts with (..., h, n, m), True where a query attends to a key; None for everywhere.
+            attn_mask: broadcasts with (..., h, n, rows + m), True where a query attends to a key; None for everywhere.
             queries_at: (n,), or (..., h or 1, n): the position of each query.
             keys_at: (m,), or (..., h or 1, m): that of each key.
+            rows: how many keys stand before these that are no positions and have no bias.
 
         Returns:
-            (..., h, n, m), in float32.
+            (..., h, n, rows + m), in float32.
         """
         distance = (queries_at.unsqueeze(-1) - keys_at.unsqueeze(-2)).abs()
-        bias = distance * -alibi_slopes(self.num_heads, distance.device)[:, None, None]
+        bias = F.pad(distance * -alibi_slopes(self.num_heads, distance.device)[:, None, None], (rows, 0))
         return bias if attn_mask is None else bias.masked_fill(~attn_mask, -torch.inf)
 
 
