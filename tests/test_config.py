@@ -49,6 +49,28 @@ def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (
+            {"attention": "performer"},
+            "positions=rotary .* must be learned with attention=performer; others have bigbir",
+        ),
+        ({"attention": "nystrom"}, "others have bigbird, .*long-short, longformer, softmax"),
+        ({"rotary_share": 0.0}, "rotary_share=0.0 .* above 0 and at most 1"),
+        ({"rotary_share": 1.5}, "rotary_share=1.5 .* above 0 and at most 1"),
+        ({"rotary_share": 0.3}, "rotary_share=0.3 .* an even number of d_h=64 dimensions"),
+        ({"rotary_share": 0.01}, "an even number of d_h=64 dimensions"),
+        ({"rotary_base": 1.0}, "rotary_base=1.0 .* a number above 1"),
+        ({"rotary_base": float("nan")}, "a number above 1"),
+        ({"attention": "long-short"}, "rotary_share=1.0 .* below 1"),
+    ],
+)
+def test_positions_that_cannot_work_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        resolve_config(OmegaConf.create({"attention": "softmax", "positions": "rotary", **options}), 512)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         ({"encoder_layers": 1}, "^value_residual=True is not allowed: it must be false with encoder_layers=1"),
         (
             {"encoder_layers_to_keep": "1,2"},

@@ -65,11 +65,13 @@ def head_maps(attention: Attention, x: Tensor) -> Iterator[Tensor]:
 
 def softmax_maps(attention: Attention, x: Tensor) -> Iterator[Tensor]:
     """softmax(Q K^T / sqrt(d_h)) of each head in turn, (n, n), whatever the mechanism."""
-    queries, keys = (attention.split_heads(linear(x)) for linear in (attention.q_proj, attention.k_proj))
+    queries, keys = (attention.split_heads(own) for own in attention.project(x)[:2])
     identity = torch.eye(x.size(1), dtype=x.dtype, device=x.device)[None, None]
+    at = torch.arange(x.size(1), device=x.device)
+    bias = attention.biased(None, at, at) if attention.alibi else None
     for head in range(attention.num_heads):
         own = slice(head, head + 1)
-        yield attention.attend(queries[:, own], keys[:, own], identity)[0, 0]
+        yield attention.attend(queries[:, own], keys[:, own], identity, None if bias is None else bias[own])[0, 0]
 
 
 def projection_matrix(projection: Projection, x: Tensor) -> Tensor:
@@ -98,7 +100,7 @@ def projected_weights(attention: ProjectedAttention, x: Tensor) -> Weights:
         return Weights(weights, None)
     numbers = torch.arange(1, n + 1, device=x.device).view(1, n, 1, 1).expand(-1, -1, attention.num_heads, -1)
     rows = numbers.new_zeros((1, attention.num_heads, keys.size(2), 1))
-    own = seen.near.join(rows, numbers.to(x.dtype))[:, :, keys.size(2) :, 0].long() - 1  # (N, h, s - m)
+    own = seen.near.join(rows, *2 * [numbers.to(x.dtype)])[:, :, keys.size(2) :, 0].long() - 1  # (N, h, s - m)
     near = own.transpose(0, 1).repeat_interleave(seen.near.size, 1)[:, :n]
     return Weights(weights[..., : keys.size(2)], (weights[..., keys.size(2) :], near))
 

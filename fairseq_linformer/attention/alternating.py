@@ -42,6 +42,8 @@ class AlternatingOptions(Options):
 class AlternatingAttention(Attention):
     """The layers are those of ``softmax`` and of ``longformer`` without global tokens; none is of this class."""
 
+    RELATIVE_POSITIONS = True
+
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
         options = cls.Options.read(config)

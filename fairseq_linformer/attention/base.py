@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from .dropout import is_slow
 from .options import AttentionConfig, Options
+from .positions import RelativePositions
 from .residual import ValueResidual
 from .sdpa import attend_with_dropout
 
 
-class Attention(ValueResidual, ABC):
+class Attention(ValueResidual, RelativePositions, ABC):
     """Bidirectional self-attention over a batch of sequences.
 
     Contract, held by one test suite over the whole registry:
@@ -29,6 +30,8 @@ class Attention(ValueResidual, ABC):
     * The output at real positions does not depend on padded ones, on their number or on the other rows of the batch.
       The output at padded positions is finite and otherwise free.
     * n is any length from 1 to ``max_positions``; the encoder refuses longer ones.
+    * A mechanism with ``RELATIVE_POSITIONS`` has ``rotated`` queries and keys, and its masks ``biased``, wherever a
+      query meets a position as it is; the configuration refuses such positions to all others.
     * Attention dropout applies to the attention weights, in training mode only. A mechanism that never has them
       (``HAS_WEIGHTS``) is not built with any.
     """
@@ -72,6 +75,7 @@ class Attention(ValueResidual, ABC):
         self.num_heads = config.encoder_attention_heads
         self.head_dim = self.embed_dim // self.num_heads
         self.dropout = config.attention_dropout
+        self.set_positions(config)
         for name in Attention.INPUT_MAPS:
             linear = nn.Linear(self.embed_dim, self.embed_dim)  # drawn even if left out: seeds keep their meaning
             if name in self.INPUT_MAPS:
@@ -82,8 +86,8 @@ class Attention(ValueResidual, ABC):
         self.register_parameter("value_mix", None)  # add_value_residual makes it one
 
     def project(self, x: Tensor, first_values: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: (B, n, d) -> three times (B, n, d)."""
-        return self.q_proj(x), self.k_proj(x), self.values(x, first_values)
+        """Queries and keys, rotated where positions are rotary, and values: (B, n, d) -> three times (B, n, d)."""
+        return self.rotated(self.q_proj(x)), self.rotated(self.k_proj(x)), self.values(x, first_values)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, n, d) -> (B, h, n, d_h)."""
@@ -104,12 +108,15 @@ class Attention(ValueResidual, ABC):
         Args:
             queries: (B, h, n, d_h).
             keys, values: (B, h, m, d_h), m keys of whatever kind.
-            attn_mask: boolean (B or 1, h or 1, n or 1, m), True where a query attends to a key; None for everywhere.
+            attn_mask: (B or 1, h or 1, n or 1, m); None for every key. Boolean, True where a query attends to a key; or
+                numbers, without gradient, that are added to the scores, minus infinity where it does not (``biased``).
                 The result of a query without any key is finite and otherwise free.
 
         Returns:
             (B, h, n, d_h).
         """
+        if attn_mask is not None and attn_mask.is_floating_point():  # finite: minus infinity alone would give nan
+            attn_mask = attn_mask.to(queries.dtype).clamp(min=torch.finfo(queries.dtype).min)
         p = self.dropout if self.training else 0.0
         if p > 0 and is_slow(queries):
             return attend_with_dropout(queries, keys, values, attn_mask, p)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention
-from .blocks import block_size, into_blocks, out_of_blocks
+from .blocks import block_size, into_blocks, leading, out_of_blocks
 from .options import AttentionConfig, Options, option
 from .registry import register_attention
 
@@ -66,6 +66,8 @@ class BigBirdAttention(Attention):
     those of them that it reaches: its random blocks depend on positions alone, but are fewer.
     """
 
+    RELATIVE_POSITIONS = True
+
     random_blocks: Tensor
 
     def __init__(self, config: AttentionConfig, options: BigBirdOptions, layer: int):
@@ -96,7 +98,13 @@ class BigBirdAttention(Attention):
         of_last = queries.gather(1, last.expand(-1, -1, *queries.shape[2:]))
         both = torch.cat([queries[:, :1], of_last], dim=1)
         both, keys, values = (self.split_heads(blocks.flatten(1, 2)) for blocks in (both, keys, values))
-        out = self.softmax_attention(both, keys, values, real.flatten(1, 2)[:, None, None, :])  # (B, 2 b, d)
+        attn_mask = real.flatten(1, 2)[:, None, None, :]
+        if self.alibi:
+            at = torch.arange(attn_mask.size(-1), device=real.device)
+            first_at = leading(at, real.size(2), dim=0)
+            last_at = last[..., 0] * real.size(2) + first_at  # (B, 1, b)
+            attn_mask = self.biased(attn_mask, torch.cat([first_at.expand_as(last_at), last_at], dim=-1), at)
+        out = self.softmax_attention(both, keys, values, attn_mask)  # (B, 2 b, d)
         return out.unsqueeze(1).chunk(2, dim=2)
 
     def _attend_to_some(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
@@ -107,10 +115,15 @@ class BigBirdAttention(Attention):
         seen, attended = self._seen_blocks(queries.size(1), last)  # (B, N, h, m)
         index = seen + queries.size(1) * torch.arange(seen.size(0), device=seen.device)[:, None, None, None]
         attn_mask = attended.unsqueeze(-1) & real.flatten(0, 1)[index]  # (B, N, h, m, b)
-        attn_mask = attn_mask.flatten(3).flatten(0, 1).unsqueeze(2)  # (B N, h, 1, m b)
+        attn_mask = attn_mask.flatten(3).unsqueeze(3)  # (B, N, h, 1, m b)
+        if self.alibi:
+            block = torch.arange(real.size(2), device=real.device)
+            queries_at = torch.arange(real.size(1), device=real.device)[:, None, None] * real.size(2) + block
+            attn_mask = self.biased(attn_mask, queries_at, (seen.unsqueeze(-1) * real.size(2) + block).flatten(3))
         keys, values = (self._take(blocks, index) for blocks in (keys, values))
-        out = self.softmax_attention(self.split_heads(queries.flatten(0, 1)), keys, values, attn_mask)  # (B N, b, d)
-        return out.unflatten(0, queries.shape[:2])
+        queries = self.split_heads(queries.flatten(0, 1))
+        out = self.softmax_attention(queries, keys, values, attn_mask.flatten(0, 1))  # (B N, b, d)
+        return out.unflatten(0, real.shape[:2])
 
     def _seen_blocks(self, blocks: int, last: Tensor) -> tuple[Tensor, Tensor]:
         """Numbers of the blocks that each block sees, head by head, and which of them count: both (B, N, h, m).

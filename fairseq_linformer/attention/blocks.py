@@ -81,14 +81,14 @@ def attend_in_blocks(
         attention: whose heads and dropout.
         queries: (B, n, d).
         keys, values: (B N, h, m, d_h).
-        attn_mask: boolean, (B N, 1 or h, 1, m), True for the keys that a block attends to.
+        attn_mask: (B, N, h or 1, b or 1, m): of each block as ``Attention.attend`` takes it.
         size: b.
 
     Returns:
         (B, h, n, d_h).
     """
     blocks = into_blocks(queries, size).flatten(0, 1)  # (B N, b, d)
-    heads = attention.attend(attention.split_heads(blocks), keys, values, attn_mask)
+    heads = attention.attend(attention.split_heads(blocks), keys, values, attn_mask.flatten(0, 1))
     positions = heads.transpose(1, 2).flatten(0, 1).unflatten(0, (queries.size(0), -1))  # (B, N b, h, d_h)
     return leading(positions, queries.size(1), dim=1).transpose(1, 2)
 

@@ -22,6 +22,7 @@ from .blocks import attend_in_blocks
 from .near import Seen, attend_from_first, see_near
 from .options import AttentionConfig, Options, option
 from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling
+from .positions import check_content_is_left
 from .projection import LinearProjection, Projection, RandomProjection
 from .registry import register_attention
 
@@ -183,6 +184,9 @@ class LinformerOptions(Options):
         for name in ("linformer_block", "linformer_sinks", "linformer_fetch"):
             value = getattr(self, name)
             check(name, value, value == 0 or min(self.linformer_window) > 0, "0 without linformer_window in each layer")
+        nearby, allowed = min(self.linformer_window) > 0, "learned without linformer_window in each layer"
+        check("positions", config.positions, config.positions == "learned" or nearby, allowed)
+        check_content_is_left(config)
         averages = PROJECTIONS[config.projection].AVERAGES
         allowed = f"0 with projection={config.projection}, whose rows stand for no segment of the text"
         check("linformer_fetch", self.linformer_fetch, averages or self.linformer_fetch == 0, allowed)
@@ -204,8 +208,10 @@ class LinformerAttention(ProjectedAttention):
     Rows that average are an index, too: with ``linformer_fetch`` c each head of a block chooses the c rows of which its
     queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 2 c n^2 d / k).
 
-    With a class token the first position attends to all n positions themselves, in place of all this.
+    With a class token the first position attends to all n positions themselves, by content alone, in place of all this.
     """
+
+    RELATIVE_POSITIONS = True
 
     def __init__(self, config: AttentionConfig, options: LinformerOptions, layer: int, *projections: Projection):
         super().__init__(config, options, layer, *projections)

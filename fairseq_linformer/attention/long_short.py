@@ -17,6 +17,9 @@ and to what they have become, C, without dropout on these weights:
 And a depthwise convolution of the values LN_L(V_i) along the sequence, one kernel per head, may be added to C
 afterwards. It starts at zero, so that it changes nothing at first.
 
+With rotary positions LN_L's keys nearby are turned after LN_L; summaries and the class token have no position: queries
+score them by content alone, and ALiBi has no bias for them.
+
 Dimensions: B batch, n sequence length, w window, e = w / 2 positions on a side, s = ceil(n / w) segments, r rank,
 g = 1 with a class token, else 0, m = g + r + w + 2 e keys, d embedding, h heads, d_h = d / h.
 Cost per layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + r))).
@@ -32,6 +35,7 @@ from torch import Tensor, nn
 from .base import Attention
 from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
 from .options import AttentionConfig, Options, check_width, option
+from .positions import check_content_is_left
 from .registry import register_attention
 
 
@@ -61,6 +65,7 @@ class LongShortOptions(Options):
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
         check_width("long_short_conv_width", self.long_short_conv_width)
+        check_content_is_left(config)
 
 
 TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B, 1, d) each
@@ -69,6 +74,8 @@ TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B
 @register_attention("long-short", LongShortOptions)
 class LongShortAttention(Attention):
     """Attention to the segments nearby and to r summaries of the sequence, which weigh its positions by content."""
+
+    RELATIVE_POSITIONS = True
 
     def __init__(self, config: AttentionConfig, options: LongShortOptions, layer: int):
         super().__init__(config, options, layer)
@@ -105,12 +112,20 @@ class LongShortAttention(Attention):
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
         _, token_key, token_value = token or (None, None, None)
-        keys = self.far_and_near(keys, projection, window, token_key)
-        values = self.far_and_near(values, projection, window, token_value)
+        far_keys = self.content(self._far(keys, projection, token_key))
+        keys = self._far_and_near(far_keys, self.rotated(keys), window)
+        values = self._far_and_near(self._far(values, projection, token_value), values, window)
+        return attend_in_blocks(self, self.rotated(self.q_proj(x)), keys, values, self._attn_mask(real, window), window)
+
+    def _attn_mask(self, real: Tensor, window: int) -> Tensor:
+        """Which keys each segment sees, or ALiBi's bias: (B, n) -> (B, s, 1, 1, m) or (B, s, h, w, m)."""
         far = self.rank + int(self.class_token)
-        attn_mask = F.pad(with_margins(real, window, half_window(window)), (far, 0), value=True)  # (B, s, m)
-        attn_mask = attn_mask.flatten(0, 1)[:, None, None]
-        return attend_in_blocks(self, self.q_proj(x), keys, values, attn_mask, window)
+        attn_mask = F.pad(with_margins(real, window, half_window(window)), (far, 0), value=True)[:, :, None, None]
+        if not self.alibi:
+            return attn_mask
+        near_at = torch.arange(attn_mask.size(-1) - far, device=real.device)  # from the first position on the left side
+        beside = (near_at.size(0) - window) // 2
+        return self.biased(attn_mask, near_at[beside : beside + window], near_at, far)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
         """The class token over itself and the others' heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
@@ -124,14 +139,14 @@ class LongShortAttention(Attention):
         scores = self.dynamic_projection(x).unflatten(-1, (self.num_heads, self.rank)).permute(0, 2, 3, 1)
         return scores.masked_fill(~real[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
 
-    def far_and_near(self, rows: Tensor, projection: Tensor, window: int, first: Tensor | None) -> Tensor:
-        """The keys, or the values, that each segment sees: (B, n, d) -> (B s, h, m, d_h).
-
-        The class token's, `first` (B, 1, d), stands before the r summaries, and these before the segment.
-        """
+    def _far(self, rows: Tensor, projection: Tensor, first: Tensor | None) -> Tensor:
+        """The class token's key or value, `first` (B, 1, d), and the r summaries: (B, n, d) -> (B, g + r, d)."""
         far = projection @ self.split_heads(rows)  # (B, h, r, n) (B, h, n, d_h)
         far = far.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
-        far = self.global_norm(far if first is None else torch.cat([first, far], dim=1))  # (B, g + r, d)
+        return self.global_norm(far if first is None else torch.cat([first, far], dim=1))
+
+    def _far_and_near(self, far: Tensor, rows: Tensor, window: int) -> Tensor:
+        """The keys, or the values, that each segment sees: (B, g + r, d) and (B, n, d) -> (B s, h, m, d_h)."""
         near = with_margins(rows, window, half_window(window))
         both = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))

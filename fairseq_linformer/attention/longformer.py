@@ -59,6 +59,7 @@ class LongformerAttention(Attention):
     model begins with, and of those of a checkpoint that has none, such as RoBERTa's.
     """
 
+    RELATIVE_POSITIONS = True
     GLOBAL: ClassVar[dict[str, str]] = {
         f"{part}_proj_global.{kind}": f"{part}_proj.{kind}" for part in "kvq" for kind in ("weight", "bias")
     }
@@ -98,10 +99,14 @@ class LongformerAttention(Attention):
 
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """The rows of the global positions: (B, n, d) -> (B, g, d)."""
-        queries = self.split_heads(self.q_proj_global(self._first(x)))
+        queries = self.split_heads(self.rotated(self.q_proj_global(self._first(x))))
         values = self.with_first_values(self.v_proj_global(x), first_values)
-        keys, values = self.split_heads(self.k_proj_global(x)), self.split_heads(values)
-        return self.softmax_attention(queries, keys, values, real[:, None, None, :])
+        keys, values = self.split_heads(self.rotated(self.k_proj_global(x))), self.split_heads(values)
+        attn_mask = real[:, None, None, :]
+        if self.alibi:
+            at = torch.arange(x.size(1), device=x.device)
+            attn_mask = self.biased(attn_mask, self._first(at.unsqueeze(0))[0], at)
+        return self.softmax_attention(queries, keys, values, attn_mask)
 
     def _attend_locally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """Every position's row over the global positions and its window: (B, n, d) -> (B, n, d).
@@ -109,12 +114,14 @@ class LongformerAttention(Attention):
         The blocks of queries, each with the keys it may see, are the rows of a larger batch of B N.
         """
         size = block_size(self.reach, x.size(1))
-        blocks = into_blocks(self.q_proj(x), size)  # (B, N, b, d)
-        own = (self.k_proj(x), self.values(x, first_values))
+        queries, *own = self.project(x, first_values)
+        blocks = into_blocks(queries, size)  # (B, N, b, d)
         keys, values = (self._keys(rows, size) for rows in own)  # (B, N, g + 3 b, d)
         queries, keys, values = (self.split_heads(rows.flatten(0, 1)) for rows in (blocks, keys, values))
-        attn_mask = self._attn_mask(real, size).flatten(0, 1).unsqueeze(1)  # (B N, 1, b, g + 3 b)
-        out = self.softmax_attention(queries, keys, values, attn_mask)  # (B N, b, d)
+        attn_mask = self._attn_mask(real, size).unsqueeze(2)  # (B, N, 1, b, g + 3 b)
+        if self.alibi:
+            attn_mask = self._biased(attn_mask, size)  # (B, N, h, b, g + 3 b)
+        out = self.softmax_attention(queries, keys, values, attn_mask.flatten(0, 1))  # (B N, b, d)
         return out_of_blocks(out.unflatten(0, blocks.shape[:2]), x.size(1))
 
     def _keys(self, rows: Tensor, size: int) -> Tensor:
@@ -134,3 +141,11 @@ class LongformerAttention(Attention):
         near = (in_window & (distance <= self.reach)) | (distance == 0)  # (B, N, b, 3 b)
         first = self._first(real)[:, None, None].expand(-1, near.size(1), size, -1)
         return torch.cat([first, near], dim=3)
+
+    def _biased(self, attn_mask: Tensor, size: int) -> Tensor:
+        device, keys = attn_mask.device, attn_mask.size(-1)
+        starts = torch.arange(attn_mask.size(1), device=device).unsqueeze(1) * size
+        near_at = starts + torch.arange(-size, 2 * size, device=device)  # (N, 3 b)
+        first_at = torch.arange(keys - 3 * size, device=device).expand(near_at.size(0), -1)
+        keys_at = torch.cat([first_at, near_at], dim=1).unsqueeze(1)
+        return self.biased(attn_mask, near_at[:, None, size : 2 * size], keys_at)

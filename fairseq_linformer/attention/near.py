@@ -2,7 +2,10 @@
 
 Dimensions: B batch, n sequence length, b block, e positions on a side of it, N = ceil(n / b) blocks, g sinks, m rows,
 w positions of the segment that a row averages, c segments that a block fetches, d embedding, h heads, d_h = d / h,
-s = m + g + b + 2 e + c w keys that a block sees.
+s = m + g + c w + b + 2 e keys that a block sees.
+
+Relative positions are those of what is near. Everything else is scored by content alone: a mean of rotated keys would
+be a weak one, and how far away a fetched key is says little.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ from .base import Attention
 from .blocks import block_size, half_window, into_blocks, leading, margins
 from .pooling import WindowProjection
 
-LinformerAttention: TypeAlias = Any  # linformer.py imports this module
+Windowed: TypeAlias = Any  # a LinformerAttention, whose module imports this one
 
 
 class Near(NamedTuple):
@@ -36,16 +39,23 @@ class Near(NamedTuple):
     segments: Callable[[Tensor], Tensor]
     fetched: Tensor | None = None
 
-    def join(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """The keys, or values, that each block sees: (B, h, m, d_h) and (B, n, h, d_h) to (B N, h, s, d_h)."""
-        near = margins(positions, self.size, self.beside)  # (B, N, ..., h, d_h)
+    def join(self, rows: Tensor, positions: Tensor, near: Tensor) -> Tensor:
+        """The keys, or values, that each block sees: rows, sinks, what is fetched, what is near.
+
+        Args:
+            rows: (B, h, m, d_h).
+            positions, near: (B, n, h, d_h), what stands for a position that is a sink or fetched, and for a near one.
+
+        Returns:
+            (B N, h, s, d_h).
+        """
+        blocks = margins(near, self.size, self.beside)  # (B, N, ..., h, d_h)
         everywhere = [rows, self._first(positions).transpose(1, 2)] if self.sinks else [rows]  # (B, h, ..., d_h)
         # Joined once: each copy is as large as all that the queries see.
-        parts = [own.unsqueeze(1).expand(-1, near[0].size(1), -1, -1, -1) for own in everywhere]
-        parts += [own.transpose(2, 3) for own in near]
+        parts = [own.unsqueeze(1).expand(-1, blocks[0].size(1), -1, -1, -1) for own in everywhere]
         if self.fetched is not None:
             parts.append(self._fetch(positions, self.fetched))
-        return torch.cat(parts, dim=3).flatten(0, 1)
+        return torch.cat([*parts, *(own.transpose(2, 3) for own in blocks)], dim=3).flatten(0, 1)
 
     def attn_mask(self, rows: Tensor, real: Tensor) -> Tensor:
         """Which keys a block sees. What comes twice is seen once: as a sink, or else near, or else fetched.
@@ -55,19 +65,20 @@ class Near(NamedTuple):
             real: (B, n), True where a position is no padding.
 
         Returns:
-            (B N, h, 1, s), with 1 for h where nothing is fetched.
+            (B, N, h, 1, s), with 1 for h where nothing is fetched.
         """
         places = torch.arange(1, real.size(1) + 1, device=real.device) * real  # counted from 1; 0 for padding
         near = torch.cat(margins(places, self.size, self.beside), dim=2) > self.sinks  # (B, N, b + 2 e)
         everywhere = torch.cat([rows, self._first(real)], dim=1) if self.sinks else rows
-        mask = torch.cat([everywhere.unsqueeze(1).expand(-1, near.size(1), -1), near], dim=2).unsqueeze(2)
+        parts = [everywhere.unsqueeze(1).expand(-1, near.size(1), -1).unsqueeze(2), near.unsqueeze(2)]
         if self.fetched is not None:
             heads = self.fetched.size(1)
             own = self._fetch(places[..., None, None].expand(-1, -1, heads, 1).float(), self.fetched).squeeze(-1)
             start = self._starts(near.size(1), real.device)[:, None, None]
             away = (own <= start - self.beside) | (own > start + self.size + self.beside)
-            mask = torch.cat([mask.expand(-1, -1, heads, -1), away & (own > self.sinks)], dim=3)
-        return mask.flatten(0, 1).unsqueeze(2)
+            parts = [part.expand(-1, -1, heads, -1) for part in parts]
+            parts.insert(1, away & (own > self.sinks))
+        return torch.cat(parts, dim=3).unsqueeze(3)
 
     def choose_segments(self, queries: Tensor, rows: Tensor, seen: Tensor | None, real: Tensor, count: int) -> Tensor:
         """The c segments of which each head of a block makes most: the sum of its queries' weights on their rows.
@@ -126,7 +137,8 @@ class Seen(NamedTuple):
     Attributes:
         queries: (B, n, d).
         keys, values: (B, h, m, d_h); with a window (B N, h, s, d_h), as ``Near.join`` has them.
-        attn_mask: boolean (B, 1, 1, m), True for what is seen, or None for all; with a window that of ``Near``.
+        attn_mask: boolean (B, 1, 1, m), True for what is seen, or None for all; with a window that of ``Near``, or
+            ALiBi's bias, (B, N, h, b, s).
         near: with a window what each block sees beside the rows.
     """
 
@@ -138,7 +150,7 @@ class Seen(NamedTuple):
 
 
 def see_near(
-    attention: LinformerAttention, queries: Tensor, x: Tensor, padding_mask: Tensor | None, first: Tensor | None
+    attention: Windowed, queries: Tensor, x: Tensor, padding_mask: Tensor | None, first: Tensor | None
 ) -> Seen:
     """What queries (B, n, d) attend to in a layer with a window; the other arguments are those of its ``forward``."""
     own = attention.k_proj(x), attention.values(x, first)
@@ -148,20 +160,26 @@ def see_near(
     else:
         keys, values, rows = attention.keys_and_values(x, padding_mask, first)
     near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
-    heads = (attention.num_heads, attention.head_dim)
+    heads, keys = (attention.num_heads, attention.head_dim), attention.content(keys)
     if attention.fetch:
         chosen = near.choose_segments(queries.unflatten(-1, heads), keys, rows, real, attention.fetch)
         near = near._replace(fetched=chosen)
     if rows is None:
         rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
-    keys, values = (
-        near.join(far, positions.unflatten(-1, heads)) for far, positions in zip((keys, values), own, strict=True)
+    turned, contents, own_values = (
+        positions.unflatten(-1, heads) for positions in (attention.rotated(own[0]), attention.content(own[0]), own[1])
     )
-    return Seen(queries, keys, values, near.attn_mask(rows, real), near)
+    seen = near.join(keys, contents, turned), near.join(values, own_values, own_values)
+    attn_mask = near.attn_mask(rows, real)
+    if attention.alibi:
+        near_at = torch.arange(near.size + 2 * near.beside, device=x.device)
+        others = seen[0].size(2) - near_at.size(0)
+        attn_mask = attention.biased(attn_mask, near_at[near.beside : near.beside + near.size], near_at, others)
+    return Seen(attention.rotated(queries), *seen, attn_mask, near)
 
 
 def _averages(
-    attention: LinformerAttention, own: tuple[Tensor, Tensor], x: Tensor, padding_mask: Tensor | None
+    attention: Windowed, own: tuple[Tensor, Tensor], x: Tensor, padding_mask: Tensor | None
 ) -> Iterator[Tensor]:
     """The rows of keys and of values, where they average those of all positions, `own`: (B, h, m, d_h) each."""
     real = attention.zero_padding(x, padding_mask)
@@ -171,7 +189,7 @@ def _averages(
         yield projection.project_values(heads, real, padding_mask)
 
 
-def _near(attention: LinformerAttention, length: int, padding_mask: Tensor | None) -> Near:
+def _near(attention: Windowed, length: int, padding_mask: Tensor | None) -> Near:
     """What the blocks of a text of that many positions see as it is; nothing fetched yet."""
 
     def segments(positions: Tensor) -> Tensor:

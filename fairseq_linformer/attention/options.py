@@ -14,6 +14,9 @@ class AttentionConfig(Protocol):
     encoder_attention_heads: int
     attention_dropout: float
     max_positions: int
+    positions: str
+    rotary_base: float
+    rotary_share: float
     projection: str
     projection_init: str | None  # None where there is no choice
     projection_multiplier: float | None

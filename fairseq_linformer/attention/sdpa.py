@@ -22,7 +22,10 @@ LEAST_QUERIES = 16  # at a time, however many weights they have
 
 
 def attend_with_dropout(queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float) -> Tensor:
-    """``Attention.attend`` on the CPU, with dropout of probability p, above 0, on the weights."""
+    """``Attention.attend`` on the CPU, with dropout of probability p, above 0, on the weights.
+
+    A mask of numbers is finite.
+    """
     if attn_mask is not None:
         attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
     return _DropoutAttention.apply(queries, keys, values, attn_mask, p)
@@ -118,6 +121,7 @@ def _parts(
             if attn_mask is not None:
                 mask = attn_mask if attn_mask.size(0) == 1 else attn_mask[rows]
                 mask = mask if mask.size(2) == 1 else mask[:, :, some]
-                scores.masked_fill_(~mask, torch.finfo(precision).min)  # minus infinity alone in a row would give nan
+                lowest = torch.finfo(precision).min  # minus infinity alone in a row would give nan
+                _ = scores.masked_fill_(~mask, lowest) if mask.dtype == torch.bool else scores.add_(mask)
             kept = draw_mask(scores.shape, p, generator).to(precision)
             yield _Part(rows, some, own_keys, own_values, scores.softmax(-1), kept)

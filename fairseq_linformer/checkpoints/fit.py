@@ -40,8 +40,8 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
         shown = ", ".join(f"{name} ({_shape(state, name)} there, {_shape(own, name)} here)" for name in misfits[:4])
         more = f" and {len(misfits) - 4} more" if len(misfits) > 4 else ""
         raise UserError(
-            f"the checkpoint is of another model: {shown}{more}. Pass the attention, projection, projected_length, "
-            "sharing, local_conv and sizes that it was trained with"
+            f"the checkpoint is of another model: {shown}{more}. Pass the attention, positions, projection, "
+            "projected_length, sharing, local_conv and sizes that it was trained with"
         )
     _check_finite(state)
     _check_shared(model, state)
@@ -78,13 +78,14 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
         "encoder_ffn_embed_dim": shapes.get(f"{first}fc2.weight", (0,))[-1],
         "gated_ffn": f"{first}fc1.weight" in state and f"{first}fc1.bias" not in state,
         "value_residual": any(name.endswith(".value_mix") for name in state),
-        "max_positions": positions[0] - 2,  # fairseq numbers positions from 2, the padding index plus 1
         "local_conv": shapes.get(f"{first}local_conv.conv.weight", (0,))[-1],
         "encoder_normalize_before": f"{encoder}layer_norm.weight" in state,
         "layernorm_embedding": f"{encoder}layernorm_embedding.weight" in state,
     }
+    if positions[0]:  # learned ones; fairseq numbers them from 2, the padding index plus 1
+        options["max_positions"] = positions[0] - 2
     projections = [shapes.get(f"{encoder}layers.{layer}.self_attn.key_projection.weight") for layer in sorted(layers)]
-    lengths = [shape[-2] for shape in projections if shape and shape[-1] == options["max_positions"]]  # (k, n)
+    lengths = [shape[-2] for shape in projections if shape and shape[-1] == options.get("max_positions")]  # (k, n)
     multipliers = {float(tensor) for name, tensor in state.items() if name.endswith("_projection.multiplier")}
     if len(multipliers) == 1:
         options["projection_multiplier"] = multipliers.pop()

@@ -31,7 +31,7 @@ from .fitting import Errors, fit_projections, sample_batches
 from .start import Started, start_from
 
 # What may be another than in the source. All other options say what its weights mean.
-CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv", "max_positions")
+CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv", "max_positions", "rotary_base")
 OF_KIND = ("projection_init", "projection_multiplier", "sharing", "freeze_projection")  # of one kind of projection
 CONVERSION_FILE = "conversion.json"  # beside the checkpoint
 SEED = 1  # of what starts at random: the same command gives the same weights

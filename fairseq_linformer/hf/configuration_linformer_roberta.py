@@ -16,6 +16,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         attention, projection, projection_init, projection_multiplier, projected_length, adaptive_length, sharing,
             freeze_projection, value_residual, local_conv: the attention; None for the default, which depends on the
             others.
+        positions, rotary_base, rotary_share: how attention knows where tokens stand.
         max_positions: n, the longest sequence in tokens.
         encoder_layers, encoder_embed_dim, encoder_ffn_embed_dim, encoder_attention_heads: the sizes.
         activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
@@ -52,6 +53,9 @@ class LinformerRobertaConfig(PretrainedConfig):
         freeze_projection: bool = False,
         value_residual: bool = False,
         local_conv: int = 0,
+        positions: str = "learned",
+        rotary_base: float = 10_000.0,
+        rotary_share: float = 1.0,
         max_positions: int = 512,
         encoder_layers: int = 12,
         encoder_embed_dim: int = 768,

@@ -112,7 +112,7 @@ class Exported:
         """Whether RoBERTa of transformers is this very model."""
         options, record = self.options, self.record
         beside = options.local_conv or options.gated_ffn or options.value_residual
-        plain = options.attention == "softmax" and not beside
+        plain = options.attention == "softmax" and options.positions == "learned" and not beside
         usual = options.layernorm_embedding and not options.encoder_normalize_before
         head = record is None or (options.pooler_activation_fn == "tanh" and record.scale == 1)
         exists = _KINDS[self.kind].stock is not None

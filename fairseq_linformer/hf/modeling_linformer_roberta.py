@@ -116,8 +116,10 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
         pad = config.pad_token_id
-        sizes = (config.vocab_size, config.max_positions + pad + 1)
-        self.build(resolve(config), *(nn.Embedding(size, config.encoder_embed_dim, padding_idx=pad) for size in sizes))
+        tokens, positions = nn.Embedding(config.vocab_size, config.encoder_embed_dim, padding_idx=pad), None
+        if config.positions == "learned":
+            positions = nn.Embedding(config.max_positions + pad + 1, config.encoder_embed_dim, padding_idx=pad)
+        self.build(resolve(config), tokens, positions)
         register_once(self.layers)
         self.gradient_checkpointing = False
         self.post_init()

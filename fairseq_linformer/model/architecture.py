@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ..attention.linformer import PROJECTIONS
 from ..attention.options import AttentionConfig, check_width, spread_over_layers
 from ..attention.pooling import WindowProjection
+from ..attention.positions import validate_positions
 from ..attention.projection import LinearProjection
 from ..attention.registry import ATTENTIONS, get_attention
 from ..errors import check
@@ -140,6 +141,10 @@ def _validate_attention(config: Architecture) -> None:
     for name in MECHANISM_OPTIONS:
         value = getattr(config, name, None)
         check(name, value, name in own or value is None, f"left out with attention={config.attention}")
+    validate_positions(config)
+    able = [name for name, kind in ATTENTIONS.items() if kind.RELATIVE_POSITIONS]
+    allowed = f"learned with attention={config.attention}; others have {', '.join(able)}"
+    check("positions", config.positions, config.positions == "learned" or config.attention in able, allowed)
     chosen.Options.read(config).validate(config)
     rate = config.attention_dropout
     allowed = f"0 with attention={config.attention}, which has no attention weights"

@@ -9,6 +9,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from ..attention.linformer import PROJECTIONS, SHARINGS
 from ..attention.options import PerLayer, option
+from ..attention.positions import POSITIONS
 from ..attention.projection import LinearProjection
 from ..attention.registry import ATTENTIONS
 from .parts import ACTIVATIONS
@@ -30,6 +31,7 @@ ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
 PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
 INITIALISATION_CHOICES = ChoiceEnum(list(LinearProjection.INITIALISATIONS))
 SHARING_CHOICES = ChoiceEnum(list(SHARINGS))
+POSITION_CHOICES = ChoiceEnum(list(POSITIONS))
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
 
 
@@ -82,6 +84,13 @@ class LinformerRobertaConfig(FairseqDataclass):
         0,
         "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none, as in the paper",
         largest=10_001,
+    )
+    positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
+        "learned", "how attention knows where tokens stand: an embedding of each position, rotary or ALiBi"
+    )
+    rotary_base: float = option(10_000.0, "positions=rotary: wave lengths go from 2 pi to about 2 pi times this")
+    rotary_share: float = option(
+        1.0, "positions=rotary: share of a head's dimensions that turn, an even number of them; the others see content"
     )
     max_positions: Optional[int] = option(None, "n: longest sequence, E and F's width (default: the task's length)")
 

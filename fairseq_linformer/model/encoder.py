@@ -102,16 +102,17 @@ class Encoder(nn.Module):
     """Embeddings and layers: what fairseq's model and that of transformers have in common."""
 
     embed_tokens: nn.Embedding
-    embed_positions: nn.Embedding
+    embed_positions: nn.Embedding | None
     layers: Any  # of EncoderLayer: nn.ModuleList, or fairseq's with LayerDrop
 
-    def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding) -> None:
+    def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None) -> None:
         """Adds the modules.
 
         Args:
             config: resolved and validated.
             embed_tokens: (V, d); its padding index marks padded positions, which stand on the right.
             embed_positions: (max_positions + padding index + 1, d); positions count from the padding index + 1.
+                None where positions are not learned, but told to attention (``attention/positions.py``).
         """
         self.longest, self.value_residual = config.max_positions, config.value_residual
         self.padding_idx = cast(int, embed_tokens.padding_idx)
@@ -138,7 +139,9 @@ class Encoder(nn.Module):
             positions = positions + first_positions.unsqueeze(1)
         if padding_mask is not None:
             positions = positions.masked_fill(padding_mask, self.padding_idx)
-        x = tokens + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
+        x = tokens
+        if self.embed_positions is not None:
+            x = x + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout(x)
@@ -189,7 +192,7 @@ class SentenceEncoder(Encoder):
         self,
         config: Architecture,
         embed_tokens: nn.Embedding,
-        embed_positions: nn.Embedding,
+        embed_positions: nn.Embedding | None,
         recompute: bool = False,
         offload: bool = False,
     ):

@@ -23,7 +23,9 @@ class LinformerRobertaEncoder(RobertaEncoder):
     """RoBERTa's encoder, token embedding and LM head, around our sentence encoder."""
 
     def build_encoder(self, args: ResolvedConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> nn.Module:
-        positions = PositionalEmbedding(args.max_positions, args.encoder_embed_dim, dictionary.pad(), learned=True)
+        positions = None
+        if args.positions == "learned":
+            positions = PositionalEmbedding(args.max_positions, args.encoder_embed_dim, dictionary.pad(), learned=True)
         recomputes = (args.checkpoint_activations, args.offload_activations)
         encoder = SentenceEncoder(args, embed_tokens, positions, *recomputes)
         if args.compile_layers:

@@ -65,7 +65,8 @@ def build_model(
     model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
     if classes is not None:
         model.register_classification_head(HEAD, num_classes=classes)
-    model.encoder.sentence_encoder.embed_positions.weight.mul_(POSITIONS)
+    if config.positions == "learned":
+        model.encoder.sentence_encoder.embed_positions.weight.mul_(POSITIONS)
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5)

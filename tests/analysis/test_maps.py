@@ -9,7 +9,7 @@ from tests.helpers.layers import D, N, build, configured, leaving_heads
 from tests.reference.naive_attention import project
 
 VARIANTS = [
-    {"name": "softmax"},
+    *({"name": "softmax", "positions": positions} for positions in ("learned", "rotary", "alibi")),
     *({"name": "linformer", "sharing": sharing} for sharing in ("none", "headwise", "key-value", "layerwise")),
     {"name": "linformer", "projection": "random", "multiplier": 0.25},
     *(

@@ -48,6 +48,26 @@ CASES += [
         ("attention-pool", {"linformer_block": 5}),
     )
 ]
+RELATIVE = [
+    {"positions": "rotary", "share": 0.5, "heads": 3},
+    {"positions": "rotary", "share": 2 / 3, "heads": 2},
+    {"positions": "rotary"},
+    {"positions": "alibi", "heads": 3},
+    {"positions": "alibi", "heads": 2},
+]
+CASES += [
+    (name, {**small, **relative})
+    for name, kind in ATTENTIONS.items()
+    if kind.RELATIVE_POSITIONS and name != "linformer"  # which has them near alone
+    for small in kind.Options.SMALL
+    for relative in RELATIVE
+    if relative != {"positions": "rotary"} or name != "long-short"  # whose summaries need dimensions that do not turn
+]
+CASES += [
+    ("linformer", {"projection": "mean-pool", "sharing": "key-value", **FETCHING, "linformer_sinks": 1, **relative})
+    for relative in RELATIVE
+    if relative != {"positions": "rotary"}
+]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool", "split-pool")
 
@@ -164,10 +184,20 @@ class LargestTensor(TorchDispatchMode):
         return made
 
 
+FULL = ("softmax", "alternating")  # whose bias is a number for every query and key
+AT_DEFAULTS = [(name, {}) for name in ATTENTIONS]
+AT_DEFAULTS += [
+    (name, {"positions": positions, "share": 0.5})
+    for name, kind in ATTENTIONS.items()
+    if kind.RELATIVE_POSITIONS and name != "linformer"
+    for positions in ("rotary", "alibi")
+]
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, {}) for name in ATTENTIONS),
+        *(case for case in AT_DEFAULTS if case[0] not in FULL or case[1].get("positions") != "alibi"),
         ("linformer", {"linformer_window": 64}),
         ("linformer", {"projection": "mean-pool", "linformer_window": 64, "linformer_block": 32, "linformer_sinks": 1}),
     ],
@@ -186,11 +216,11 @@ def test_memory_grows_with_n_and_not_with_its_square(name, options):
     assert largest[1] < 8192**2 / 2
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize(("name", "options"), AT_DEFAULTS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_finite_and_near(name, dtype):
+def test_half_precision_is_finite_and_near(name, options, dtype):
     """Activations as large as a trained model has them, and long enough that sums of n terms could overflow."""
-    attention = build(name, heads=2, n=600, k=16, d=16)[0]
+    attention = build(name, heads=2, n=600, k=16, d=16, **options)[0]
     x = 4 * torch.randn(2, 600, 16)
     mask = torch.arange(600).expand(2, 600) >= torch.tensor([[600], [400]])
     exact = attention(x, mask)

@@ -6,6 +6,7 @@ from torch.autograd import grad
 
 from fairseq_linformer.attention import sdpa as module
 from fairseq_linformer.attention.sdpa import attend_with_dropout
+from tests.helpers.layers import build
 
 P = 0.3
 KEPT = 1 - round(P * 2**16) / 2**16
@@ -22,18 +23,22 @@ def few_at_a_time(monkeypatch):
 
 @pytest.mark.parametrize("queries", [1, 16, 35])
 @pytest.mark.parametrize("attn_mask", [None, (2, 1, 1, 5), (2, 1, -1, 5), (1, 3, -1, 5)], ids=str)
-def test_attention_equals_the_naive_product_under_the_same_mask(queries, attn_mask):
+@pytest.mark.parametrize("of_numbers", [False, True])
+def test_attention_equals_the_naive_product_under_the_same_mask(queries, attn_mask, of_numbers):
     """Gradients too: a mask of the backward pass that is not the forward's, or a forgotten scale, would show."""
     torch.manual_seed(0)
     q, k, v = draw(2, 3, queries, 5), draw(2, 3, 5, 5), draw(2, 3, 5, 5)
     if attn_mask is not None:
-        attn_mask = torch.rand([queries if size == -1 else size for size in attn_mask]) < 0.6
+        attn_mask = torch.rand([queries if size == -1 else size for size in attn_mask])
+        attn_mask = attn_mask.double().log() if of_numbers else attn_mask < 0.6
         attn_mask[..., 0] = True
     torch.manual_seed(1)
     identity = torch.eye(5, dtype=torch.float64).expand(2, 3, 5, 5)
     seen = attend_with_dropout(q, k, identity, attn_mask, P)  # the weights themselves
     scores = q @ k.transpose(2, 3) / 5**0.5
-    weights = (scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)).softmax(-1)
+    if attn_mask is not None:
+        scores = scores + attn_mask if of_numbers else scores.masked_fill(~attn_mask, -torch.inf)
+    weights = scores.softmax(-1)
     naive = weights * (seen != 0) / KEPT @ v
 
     torch.manual_seed(1)
@@ -62,6 +67,20 @@ def test_a_query_that_sees_no_key_has_finite_results():
     q, k, v = draw(1, 1, 2, 4), draw(1, 1, 3, 4), draw(1, 1, 3, 4)
     out = attend_with_dropout(q, k, v, torch.tensor([[True, False, True], [False, False, False]])[None, None], P)
     assert out.isfinite().all() and all(part.isfinite().all() for part in grad(out.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize("p", [0.0, P])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_minus_infinity_in_a_mask_of_numbers_is_false(p, dtype):
+    """By both ways of ``Attention.attend``; where it stands alone the result is finite."""
+    attention, results = build("softmax", dropout=p)[0], []
+    seen = torch.tensor([[True, False, True], [False, False, True], [False] * 3])
+    queries = torch.randn(2, 3, 3, 4, dtype=dtype, requires_grad=True)
+    for mask in (seen, torch.zeros(3, 3).masked_fill(~seen, -torch.inf)):
+        torch.manual_seed(1)
+        results.append(attention.attend(queries, queries, queries, mask))
+        assert results[-1].isfinite().all() and grad(results[-1].sum(), queries)[0].isfinite().all()
+    torch.testing.assert_close(results[0][:, :, :2], results[1][:, :, :2])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

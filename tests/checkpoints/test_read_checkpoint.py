@@ -51,6 +51,11 @@ from tests.helpers.models import SIZES, Task, small, tokens
         ({"projection": "conv"}, {}, r"of another model: .*key_projection.weight \(8x24 there, 8x64 here\)"),
         ({"sharing": "none"}, {"sharing": "headwise"}, r"of another model: .*\(3x8x64 there, 8x64 here\)"),
         ({"sharing": "headwise"}, {"sharing": "key-value"}, "two values for .*key_projection.*: pass the sharing"),
+        (
+            {"attention": "softmax", "positions": "rotary"},
+            {"attention": "softmax"},
+            r"another model: .*embed_positions.weight \(absent there, 66x24 here\)\. Pass the attention, positions, ",
+        ),
         ({"untie_weights_roberta": True}, {}, "two values for .*embed_tokens.*: pass untie_weights_roberta=true"),
     ],
 )

@@ -105,6 +105,18 @@ def test_the_weights_of_value_residuals_are_taken_over(vocabulary, tmp_path):
     assert torch.equal(model.state_dict()[name], state["model"][name]) and started.new == started.left_out == []
 
 
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_relative_positions_read_longer_texts_without_new_parameters(vocabulary, tmp_path, positions):
+    options = {"attention": "softmax", "positions": positions, "rotary_share": 0.5}
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
+    model, started, _ = convert(checkpoint, tmp_path / "out", [f"model.max_positions={2 * N}"])
+    assert started.new == started.left_out == [] and model.args.positions == positions
+    assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
+    assert hub_of(tmp_path / "out" / UNTRAINED).model(torch.full((1, 2 * N), 5))[0].isfinite().all()
+    with pytest.raises(UserError, match=f"positions={positions} .* must be learned with attention=performer"):
+        convert(checkpoint, tmp_path / "other", ["model.attention=performer"])
+
+
 def test_options_that_say_what_weights_mean_stay():
     source = small(attention="softmax", encoder_normalize_before=True, local_conv=3, activation_fn="relu").args
     options = converted_options(source, {"attention": "linformer", "linformer_window": 4})
@@ -149,6 +161,7 @@ def test_matrices_that_are_not_to_be_trained_can_be_fitted(of_corpus, corpus, tm
     [
         (["model.attention=full"], "attention=full is not known; choose from alternating, bigbird"),
         (["model.encoder_layers=3"], "only these may be other than in the source: attention, projection"),
+        (["model.positions=rotary"], "only these may be other than in the source"),
         (["model.dropout=0.5"], "only these may be other than in the source"),
         (["model.windows=3"], "model.windows=3: there is no such option of the model"),
         (["attention=linformer"], "attention=linformer: give options of the model, model.NAME=VALUE"),

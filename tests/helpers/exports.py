@@ -58,6 +58,15 @@ LAYERS = [
     {"untie_weights_roberta": True, "layernorm_embedding": False, "sharing": "layerwise"},
     {"attention": "softmax", "untie_weights_roberta": True},
     {"attention": "softmax", "activation_fn": "relu"},
+    {"attention": "softmax", "positions": "rotary", "rotary_base": 20.0, "rotary_share": 0.5},
+    {"attention": "longformer", "longformer_window": 4, "positions": "alibi"},
+    {
+        "projection": "mean-pool",
+        "linformer_window": 4,
+        "linformer_block": 2,
+        "linformer_sinks": 1,
+        "linformer_fetch": 2,
+    },
 ]
 VARIANTS = [*MECHANISMS, *({"projected_length": 5, **options} for options in (*PROJECTIONS, *LAYERS))]
 

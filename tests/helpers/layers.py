@@ -24,6 +24,9 @@ def configured(
     initialisation=None,
     multiplier=1.0,
     adaptive=False,
+    positions="learned",
+    base=20.0,
+    share=1.0,
     **own,
 ):
     """What ``build_layers`` reads of a resolved configuration."""
@@ -33,6 +36,9 @@ def configured(
         encoder_attention_heads=heads,
         attention_dropout=dropout,
         max_positions=n,
+        positions=positions,
+        rotary_base=base,
+        rotary_share=share,
         projection=projection,
         projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
         projection_multiplier=multiplier,

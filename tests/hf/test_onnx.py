@@ -26,6 +26,9 @@ HEADS = {
         "projection": "split-pool",
         "sharing": "key-value",
         "linformer_window": 4,
+        "linformer_block": 2,
+        "linformer_sinks": 1,
+        "linformer_fetch": 2,
         "linformer_class_token": True,
         "value_residual": True,
     },
@@ -44,6 +47,12 @@ def options_of(name):
 
 
 MECHANISMS = [options_of(name) for name in ATTENTIONS if name != "linformer"]
+MECHANISMS += [
+    {**options_of(name), "positions": positions, "rotary_share": 0.5}
+    for name, kind in ATTENTIONS.items()
+    if kind.RELATIVE_POSITIONS and name != "linformer"
+    for positions in ("rotary", "alibi")
+]
 
 
 def small(kind=hf.LinformerRobertaForMaskedLM, **options):

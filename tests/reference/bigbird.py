@@ -6,6 +6,7 @@ from torch import Tensor
 from fairseq_linformer.attention.bigbird import BigBirdAttention
 
 from .naive_attention import attend, heads_of
+from .positions import bias, turned
 
 
 def seen_blocks(module: BigBirdAttention, head: int, block: int, last: int) -> set[int]:
@@ -22,11 +23,13 @@ def reference(module: BigBirdAttention, x: Tensor) -> Tensor:
     for head, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        queries, keys, values = x @ wq.T + bq, x @ wk.T + bk, x @ wv.T + bv
+        at = list(range(len(x)))
+        queries, keys = turned(module, x @ wq.T + bq, at), turned(module, x @ wk.T + bk, at)
+        values = x @ wv.T + bv
         rows = []
         for i in range(len(x)):
             blocks = seen_blocks(module, head, i // module.block, last)
             seen = [j for j in range(len(x)) if j // module.block in blocks]
-            rows.append(attend(queries[i : i + 1], keys[seen], values[seen]))
+            rows.append(attend(queries[i : i + 1], keys[seen], values[seen], [bias(module, head, i, seen)]))
         heads.append(torch.cat(rows))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias

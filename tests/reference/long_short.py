@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from fairseq_linformer.attention.long_short import LongShortAttention
 from tests.reference.naive_attention import attend, heads_of
+from tests.reference.positions import bias, turned, without_turned
 
 
 def norm(layer: nn.LayerNorm, row: Tensor) -> Tensor:
@@ -48,21 +49,24 @@ def reference(module: LongShortAttention, x: Tensor) -> Tensor:
     n, w, size = len(rest), module.window, module.head_dim
     beside = max(1, w // 2)
     heads = []
-    for i, (weight, bias) in enumerate(heads_of(module, module.q_proj)):
+    for i, (weight, added) in enumerate(heads_of(module, module.q_proj)):
         own = slice(i * size, (i + 1) * size)
         rows = []
         for p in range(n):
             start = p - p % w  # of its segment
             seen = [q for q in range(n) if start - beside <= q < start + w + beside]
-            keys = torch.stack([*far_keys, *(near_keys[q] for q in seen)])[:, own]
+            near = turned(module, torch.stack([near_keys[q] for q in seen])[:, own], seen)
+            keys = torch.cat([without_turned(module, far_keys[:, own]), near])
             values = torch.stack([*far_values, *(near_values[q] for q in seen)])[:, own]
-            rows.append(attend((weight @ rest[p] + bias).unsqueeze(0), keys, values)[0])
+            query = turned(module, (weight @ rest[p] + added).unsqueeze(0), [p])
+            biases = torch.cat([torch.zeros(len(far_keys), dtype=x.dtype), bias(module, i, p, seen)])
+            rows.append(attend(query, keys, values, [biases])[0])
         out = list(rows)
         if module.conv is not None:
             kernel, of_head = module.conv.weight[i].flatten(), [value[own] for value in near_values]
             out = [row + convolved(kernel, of_head, p) for p, row in enumerate(rows)]
         if module.class_token:
             keys, values = torch.stack([token_keys[0][own], *rows]), torch.stack([token_values[0][own], *rows])
-            out = [attend((weight @ token[0] + bias).unsqueeze(0), keys, values)[0], *out]
+            out = [attend((weight @ token[0] + added).unsqueeze(0), keys, values)[0], *out]
         heads.append(torch.stack(out))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias

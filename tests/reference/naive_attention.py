@@ -21,12 +21,15 @@ from fairseq_linformer.attention.pooling import (
 from fairseq_linformer.attention.projection import LinearProjection, Projection
 from fairseq_linformer.attention.softmax import SoftmaxAttention
 
+from .positions import bias, turned, without_turned
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d_h)) v, one query at a time: (n, d_h), (m, d_h), (m, d_h) -> (n, d_h)."""
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, biases: list[Tensor] | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(d_h) + bias) v, one query at a time: (n, d_h), (m, d_h), (m, d_h) -> (n, d_h)."""
     rows = []
-    for query in queries:
+    for i, query in enumerate(queries):
         scores = torch.stack([(query * key).sum() for key in keys]) / queries.shape[1] ** 0.5
+        scores = scores if biases is None else scores + biases[i]
         weights = scores.exp() / scores.exp().sum()
         rows.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
     return torch.stack(rows)
@@ -41,12 +44,14 @@ def heads_of(module: torch.nn.Module, linear: torch.nn.Linear) -> list[tuple[Ten
     ]
 
 
-def softmax(module: SoftmaxAttention, x: Tensor) -> Tensor:
-    heads = []
-    for (wq, bq), (wk, bk), (wv, bv) in zip(
-        *(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True
+def softmax(module: SoftmaxAttention, x: Tensor, first: int = 0) -> Tensor:
+    """`first` is the position of the first row."""
+    heads, at = [], list(range(first, first + len(x)))
+    for head, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
+        zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        heads.append(attend(x @ wq.T + bq, x @ wk.T + bk, x @ wv.T + bv))
+        queries, keys = turned(module, x @ wq.T + bq, at), turned(module, x @ wk.T + bk, at)
+        heads.append(attend(queries, keys, x @ wv.T + bv, [bias(module, head, i, at) for i in at]))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
 
 
@@ -106,7 +111,9 @@ def block_of(position: int, size: int) -> range:
 
 
 def near(module: LinformerAttention, position: int, length: int) -> set[int]:
-    """The positions of its block, and half a window (at least 1) on either side."""
+    """The positions of its block, and half a window (at least 1) on either side; none without a window."""
+    if not module.window:
+        return set()
     block, beside = block_of(position, module.block), max(1, module.window // 2)
     return {q for q in range(length) if block.start - beside <= q < block.stop + beside}
 
@@ -136,15 +143,20 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
     for i, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        keys = project(module.key_projection, i, x) @ wk.T + bk
+        keys = without_turned(module, project(module.key_projection, i, x) @ wk.T + bk)
         values = project(module.value_projection, i, x) @ wv.T + bv
-        queries, rows = x @ wq.T + bq, []
-        for p, query in enumerate(queries.unsqueeze(1)):
-            seen = x[shown(module, p, queries, keys)]
-            near_keys, near_values = seen @ wk.T + bk, seen @ wv.T + bv
+        queries, own_keys, own_values, rows = x @ wq.T + bq, x @ wk.T + bk, x @ wv.T + bv, []
+        for p in range(len(x)):
+            query = queries[p : p + 1]
             if p == 0 and module.class_token:
-                rows.append(attend(query, x @ wk.T + bk, x @ wv.T + bv))
-            else:
-                rows.append(attend(query, torch.cat([keys, near_keys]), torch.cat([values, near_values])))
+                rows.append(attend(query, own_keys, own_values))
+                continue
+            seen = shown(module, p, queries, keys)
+            beside = [q for q in seen if q in near(module, p, len(x)) and q >= module.sinks]
+            others = [q for q in seen if q not in beside]
+            all_keys = [keys, without_turned(module, own_keys[others]), turned(module, own_keys[beside], beside)]
+            all_values = torch.cat([values, own_values[others], own_values[beside]])
+            added = torch.cat([torch.zeros(len(keys) + len(others), dtype=x.dtype), bias(module, i, p, beside)])
+            rows.append(attend(turned(module, query, [p]), torch.cat(all_keys), all_values, [added]))
         heads.append(torch.cat(rows))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
