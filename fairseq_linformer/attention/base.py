@@ -109,14 +109,16 @@ class Attention(ValueResidual, RelativePositions, ABC):
             queries: (B, h, n, d_h).
             keys, values: (B, h, m, d_h), m keys of whatever kind.
             attn_mask: (B or 1, h or 1, n or 1, m); None for every key. Boolean, True where a query attends to a key; or
-                numbers, without gradient, that are added to the scores, minus infinity where it does not (``biased``).
+                finite numbers, without gradient, that are added to the scores (``biased``).
                 The result of a query without any key is finite and otherwise free.
 
         Returns:
             (B, h, n, d_h).
         """
-        if attn_mask is not None and attn_mask.is_floating_point():  # finite: minus infinity alone would give nan
-            attn_mask = attn_mask.to(queries.dtype).clamp(min=torch.finfo(queries.dtype).min)
+        if attn_mask is not None and attn_mask.is_floating_point():
+            if queries.dtype == torch.float16:
+                attn_mask = attn_mask.clamp(min=torch.finfo(torch.float16).min)  # finite there, too
+            attn_mask = attn_mask.to(queries.dtype)  # PyTorch takes no other
         p = self.dropout if self.training else 0.0
         if p > 0 and is_slow(queries):
             return attend_with_dropout(queries, keys, values, attn_mask, p)

@@ -24,6 +24,7 @@ from ..errors import check
 from .options import AttentionConfig
 
 POSITIONS = ("learned", "rotary", "alibi")
+HIDDEN = torch.finfo(torch.bfloat16).min  # of a key that is not seen: finite, as minus infinity alone would give nan
 
 
 class RelativePositions(nn.Module):
@@ -64,7 +65,7 @@ class RelativePositions(nn.Module):
         return keys.masked_fill(dimension < self.turned, 0.0)
 
     def biased(self, attn_mask: Tensor | None, queries_at: Tensor, keys_at: Tensor, rows: int = 0) -> Tensor:
-        """ALiBi's bias, and minus infinity where a boolean mask is False. Only with ``alibi``.
+        """ALiBi's bias, and ``HIDDEN`` where a boolean mask is False. Only with ``alibi``.
 
         Args:
             attn_mask: broadcasts with (..., h, n, rows + m), True where a query attends to a key; None for everywhere.
@@ -75,9 +76,10 @@ class RelativePositions(nn.Module):
         Returns:
             (..., h, n, rows + m), in float32.
         """
-        distance = (queries_at.unsqueeze(-1) - keys_at.unsqueeze(-2)).abs()
-        bias = F.pad(distance * -alibi_slopes(self.num_heads, distance.device)[:, None, None], (rows, 0))
-        return bias if attn_mask is None else bias.masked_fill(~attn_mask, -torch.inf)
+        distance = (queries_at.float().unsqueeze(-1) - keys_at.float().unsqueeze(-2)).abs()
+        bias = distance * -alibi_slopes(self.num_heads, distance.device)[:, None, None]
+        bias = F.pad(bias, (rows, 0)) if rows else bias
+        return bias if attn_mask is None else bias.masked_fill(~attn_mask, HIDDEN)
 
 
 def turned_dimensions(config: AttentionConfig) -> int:

@@ -5,6 +5,7 @@ import torch
 from torch.autograd import grad
 
 from fairseq_linformer.attention import sdpa as module
+from fairseq_linformer.attention.positions import HIDDEN
 from fairseq_linformer.attention.sdpa import attend_with_dropout
 from tests.helpers.layers import build
 
@@ -71,12 +72,12 @@ def test_a_query_that_sees_no_key_has_finite_results():
 
 @pytest.mark.parametrize("p", [0.0, P])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_minus_infinity_in_a_mask_of_numbers_is_false(p, dtype):
+def test_what_a_bias_hides_is_false(p, dtype):
     """By both ways of ``Attention.attend``; where it stands alone the result is finite."""
     attention, results = build("softmax", dropout=p)[0], []
     seen = torch.tensor([[True, False, True], [False, False, True], [False] * 3])
     queries = torch.randn(2, 3, 3, 4, dtype=dtype, requires_grad=True)
-    for mask in (seen, torch.zeros(3, 3).masked_fill(~seen, -torch.inf)):
+    for mask in (seen, torch.zeros(3, 3).masked_fill(~seen, HIDDEN)):
         torch.manual_seed(1)
         results.append(attention.attend(queries, queries, queries, mask))
         assert results[-1].isfinite().all() and grad(results[-1].sum(), queries)[0].isfinite().all()
