@@ -168,7 +168,7 @@ class InProcess(Experiment):
         """What trains it, before its first update."""
 
     @abstractmethod
-    def test(self, trainer: SmallTrainer) -> dict[str, float]:
+    def test(self, trainer: SmallTrainer) -> Figures:
         """The figures of a trained model."""
 
     def check(self) -> None:
@@ -180,7 +180,8 @@ class InProcess(Experiment):
         found = {}
         for trial in bar:
             found[trial] = self._once(trial)
-            said = ", ".join(f"{name} {value:.3f}" for name, value in found[trial].items())
+            numbers = {name: value for name, value in found[trial].items() if isinstance(value, int | float)}
+            said = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
             bar.write(f"{trial.variant}, n {self.n}, lr {trial.rate:g}, seed {trial.seed}: {said}")
         return found
 

@@ -1,146 +1,171 @@
-"""The study ``recall``: masked associative recall, rows of key-value pairs.
+"""The study ``recall``: masked associative recall by Zoology's protocol, made bidirectional.
 
-The task is the multi-query associative recall of Arora et al. 2023 (arXiv 2312.04927), made bidirectional: pairs and
-queries stand at random places of a row, in any order, and the value of a query is masked.
+The rows are those of the multi-query associative recall of Arora et al. 2023 (arXiv 2312.04927, figure 2): pairs of a
+key and a value come first, then each key once more, a query, somewhere in what is otherwise empty. There the model
+predicts the value from what stands before it; here the value's place is masked.
 
-    noise  key 3  value 7  noise  noise  key 5  <mask>  key 5  value 1  key 3  <mask>  noise
-                                                     = 1                            = 7
+    key 3  value 7  key 5  value 1  empty  empty  key 5  <mask>  empty  empty  key 3  <mask>
+                                                         = 1                          = 7
 
-Which value belongs to which key is drawn anew for every row, so that there is nothing to remember between rows. A
-model that sees which values a row holds, and not whose they are, brings back about 1 / D of them.
+Keys and values are drawn anew for every row, so that there is nothing to remember between rows. A model that sees which
+values a row holds, and not whose they are, brings back 1 / D of them.
 
-Dimensions: B rows, n positions, D pairs, Q queries, d embedding.
+Dimensions: B rows, n positions, D pairs, d embedding.
 """
 
-import statistics
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_linformer.errors import check
+from fairseq_linformer.errors import UserError, check
 from fairseq_linformer.model.config import ResolvedConfig
+from linformer_cli.arguments import number
 
 from . import small_model
 from .engine import Columns, Comparison, InProcess, Tuned, cost_column, time_updates, values_column
 from .flags import Flag, chosen_variants, count
-from .plots import draw_frontier, draw_map
+from .plots import Panel, draw
 from .small_model import TEST_SEED, SmallTrainer, base_model, build_model
 from .store import PACKAGE, Figures, Store
+from .tables import with_deviation
 from .variants import variants_of
 
 MODEL = base_model(128)
-TOKENS = 1024  # of each update, at least one row
-TESTED = 1024  # queries, at least, for each number of pairs
-FIRST = 4  # number of the first key in the dictionary, after fairseq's own symbols
+PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}  # the paper's D by n
+MOST_PAIRS = 1024  # a quarter of the keys
+# Numbers in the dictionary, after fairseq's own four: an empty symbol, 4,095 keys, 4,096 values, <mask>.
+EMPTY, KEYS, VALUES, MASK = 4, range(5, 4100), range(4100, 8196), 8196
+POWER = 0.01  # a: of the places behind the pairs, two positions each, the i-th has a weight of i^(a - 1)
+TESTED, LOOKED_AT = 3000, 1000  # rows of test and of valid
+EVERY = 100  # updates between two looks at valid
+EVALUATED = 16_384  # tokens of a batch
+
+
+class Rows(NamedTuple):
+    """Tokens, (B, n), and the values that belong at their masks, (B, D), both in the order of positions."""
+
+    tokens: Tensor
+    answers: Tensor
+
+
+Sets = dict[str, Rows]  # "train", "valid", "test"
 
 
 @dataclass(frozen=True)
 class Task:
-    """The rows that a model is trained and tested on.
+    """What a model is trained and tested on.
 
     Args:
-        length: n, at least 16. Half of a row are queries, Q = n / 4; a key may be asked for several times, or not.
-        pairs: D, at most n / 4; a batch has one of them, drawn at random. There are as many keys, as many symbols of
-            noise, and twice as many values, as the largest D.
+        length: n, even.
+        pairs: D, at most n / 4.
+        rows: to train on.
+        batch: rows of an update.
+        stop_at: the share of valid's values with which a training ends.
 
     Raises:
         UserError: a number is out of its range.
     """
 
     length: int
-    pairs: tuple[int, ...]
+    pairs: int
+    rows: int
+    batch: int
+    stop_at: float
 
     def __post_init__(self) -> None:
-        check("length", self.length, self.length >= 16, "at least 16")
-        for pairs in self.pairs:
-            most = self.length // 4
-            check("pairs", pairs, 1 <= pairs <= most, f"from 1 to {most}, a quarter of n={self.length}")
+        check("length", self.length, self.length % 2 == 0, "even")
+        most = min(self.length // 4, MOST_PAIRS)
+        allowed = f"from 1 to {most}: a quarter of n={self.length}, at most {MOST_PAIRS}"
+        check("pairs", self.pairs, 1 <= self.pairs <= most, allowed)
 
-    @property
-    def keys(self) -> int:
-        """How many keys there are: their numbers begin at ``FIRST``, then come values, noise and <mask>."""
-        return max(self.pairs)
+    def sets(self) -> Sets:
+        """The rows of test, valid and train, one draw after another."""
+        generator = torch.Generator().manual_seed(TEST_SEED)
+        rows = {"test": TESTED, "valid": LOOKED_AT, "train": self.rows}
+        return {name: self.draw(number, generator) for name, number in rows.items()}
 
-    @property
-    def mask(self) -> int:
-        """The number of <mask>."""
-        return FIRST + 4 * self.keys
+    def draw(self, rows: int, generator: torch.Generator) -> Rows:
+        """Rows as Zoology's ``multiquery_ar`` draws them: no key, value or place of a query is there twice."""
+        keys = _distinct(rows, self.pairs, KEYS, generator)
+        values = _distinct(rows, self.pairs, VALUES, generator)
+        weights = torch.arange(1, self.length // 2 - self.pairs + 1, dtype=torch.float64) ** (POWER - 1)
+        places = torch.multinomial(weights.expand(rows, -1), self.pairs, generator=generator)
+        places, asked = places.sort(1)
+        tokens = torch.full((rows, self.length), EMPTY)
+        tokens[:, : 2 * self.pairs] = torch.stack([keys, values], 2).flatten(1)
+        query = 2 * (self.pairs + places)
+        tokens.scatter_(1, query, keys.gather(1, asked)).scatter_(1, query + 1, MASK)
+        return Rows(tokens, values.gather(1, asked))
 
-    @property
-    def queries(self) -> int:
-        """Q."""
-        return self.length // 4
 
-    def draw(self, rows: int, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of D = `pairs` pairs and Q queries, each of two neighbouring positions, and noise.
-
-        Returns:
-            Tokens (B, n); the masked positions (B, n); and the values that belong there, (B Q,), row by row.
-        """
-        keys = FIRST + torch.rand(rows, self.keys, generator=generator).argsort(1)[:, :pairs]  # each once
-        values = FIRST + self.keys + torch.randint(2 * self.keys, (rows, pairs), generator=generator)
-        asked = torch.randint(pairs, (rows, self.queries), generator=generator)
-        # Pairs come first, then queries, then noise: things to lay out in a random order, the first two 2 long.
-        twos = pairs + self.queries
-        order = torch.rand(rows, self.length - twos, generator=generator).argsort(1)
-        lengths = torch.where(order < twos, 2, 1)
-        starts = torch.empty_like(order).scatter_(1, order, lengths.cumsum(1) - lengths)
-        stored, query = starts[:, :pairs], starts[:, pairs:twos]
-        noise = self.mask - self.keys, self.mask
-        tokens = torch.randint(*noise, (rows, self.length), generator=generator)
-        tokens.scatter_(1, stored, keys).scatter_(1, stored + 1, values)
-        tokens.scatter_(1, query, keys.gather(1, asked)).scatter_(1, query + 1, self.mask)
-        masked = tokens == self.mask
-        answers = torch.zeros_like(tokens).scatter_(1, query + 1, values.gather(1, asked))
-        return tokens, masked, answers[masked]
+def _distinct(rows: int, number: int, symbols: range, generator: torch.Generator) -> Tensor:
+    """Different symbols for each row, (rows, number): what a row has twice is drawn again."""
+    found = torch.empty(rows, number, dtype=torch.int64)
+    again = torch.ones(rows, number, dtype=torch.bool)
+    while again.any():
+        found[again] = torch.randint(symbols.start, symbols.stop, (int(again.sum()),), generator=generator)
+        ordered, places = found.sort(1)
+        again = torch.zeros_like(again).scatter_(1, places[:, 1:], ordered.diff(dim=1) == 0)
+    return found
 
 
 class Trainer(SmallTrainer):
     """A model, its optimizer, and the batches of one seed.
 
     Args:
-        task: what is drawn.
+        task: what is drawn, and when enough is learned.
+        sets: its rows, on the device.
         config: of the model.
         rate, seed, updates, device: as in ``SmallTrainer``; the seed is also that of the weights.
     """
 
-    def __init__(self, task: Task, config: ResolvedConfig, rate: float, seed: int, updates: int, device: str = "cpu"):
-        self.task = task
+    def __init__(
+        self, task: Task, sets: Sets, config: ResolvedConfig, rate: float, seed: int, updates: int, device: str
+    ):
         dictionary = Dictionary()
-        for number in range(FIRST, task.mask):
-            dictionary.add_symbol(f"symbol{number}")
+        for symbol in range(EMPTY, MASK):
+            dictionary.add_symbol(f"symbol{symbol}")
         dictionary.add_symbol("<mask>")
         super().__init__(build_model(config, dictionary, seed), rate, seed, updates, device)
+        self.task, self.sets = task, sets
+        self.curve: dict[str, float] = {}
+
+    def train(self) -> None:
+        """All updates, or until valid is learned."""
+        for update in range(1, self.updates + 1):
+            self.model.train()
+            self.step()
+            if update % EVERY == 0 or update == self.updates:
+                self.curve[str(update)] = share = self.recall("valid")
+                if share >= self.task.stop_at:
+                    return
 
     def loss(self) -> Tensor:
-        number = int(torch.randint(len(self.task.pairs), (), generator=self.generator))
-        rows = max(1, TOKENS // self.task.length)
-        logits, answers = self._draw(rows, self.task.pairs[number], self.generator)
-        return F.cross_entropy(logits, answers)
+        train = self.sets["train"]
+        numbers = torch.randint(len(train.tokens), (self.task.batch,), generator=self.generator).to(self.device)
+        return F.cross_entropy(self._logits(train.tokens[numbers]), train.answers[numbers].flatten())
 
-    def _draw(self, rows: int, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """What the model says of new rows, (B Q, symbols), and what is right, (B Q,)."""
-        tokens, masked, answers = (own.to(self.device) for own in self.task.draw(rows, pairs, generator))
-        return self.model(tokens, masked_tokens=masked, padded=False)[0], answers
+    def _logits(self, tokens: Tensor) -> Tensor:
+        """At the masks of rows, (B D, symbols)."""
+        logits: Tensor = self.model(tokens, masked_tokens=tokens == MASK, padded=False)[0]
+        return logits
 
     @torch.no_grad()
-    def recall(self) -> dict[str, float]:
-        """The share of values brought back by D, on the same rows for every model and seed."""
+    def recall(self, name: str) -> float:
+        """The share of values brought back in a set."""
         self.model.eval()
-        generator = torch.Generator().manual_seed(TEST_SEED)
-        shares = {}
-        for pairs in self.task.pairs:
-            logits, answers = self._draw(-(-TESTED // self.task.queries), pairs, generator)
-            shares[f"D={pairs}"] = float((logits.argmax(-1) == answers).double().mean())
-        return shares
+        tokens, answers = self.sets[name]
+        batches = tokens.split(max(1, EVALUATED // tokens.size(1)))
+        found = torch.cat([self._logits(batch).argmax(-1) for batch in batches])
+        return float((found == answers.flatten()).double().mean())
 
 
 @dataclass(frozen=True)
@@ -151,14 +176,22 @@ class Recall(InProcess):
     base = MODEL
     code = (PACKAGE, Path(__file__), Path(small_model.__file__))
 
-    def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
-        return Trainer(self.task, self.config(variant), rate, seed, updates, self.device)
+    @cached_property
+    def sets(self) -> Sets:
+        """The task's rows, on the device."""
+        return {name: Rows(*(own.to(self.device) for own in rows)) for name, rows in self.task.sets().items()}
 
-    def test(self, trainer: SmallTrainer) -> dict[str, float]:
-        return cast(Trainer, trainer).recall()
+    def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
+        return Trainer(self.task, self.sets, self.config(variant), rate, seed, updates, self.device)
+
+    def test(self, trainer: SmallTrainer) -> Figures:
+        own = cast(Trainer, trainer)
+        *_, (updates, valid) = own.curve.items()
+        return {"valid": valid, "test": own.recall("test"), "updates": int(updates), "curve": own.curve}
 
     def score(self, figures: Figures) -> float:
-        return statistics.mean(figures.values())
+        """What is brought back of valid; of two runs that were stopped for it, the quicker one has more."""
+        return float(min(figures["valid"], self.task.stop_at) - 1e-9 * figures["updates"])
 
     def rows(self) -> dict[str, Any]:
         return {"task": asdict(self.task)}
@@ -170,58 +203,79 @@ def experiments(options: Namespace, store: Store) -> list[Recall]:
     Raises:
         UserError: a length, a number of pairs or an override cannot work.
     """
-    tasks = [Task(n, tuple(sorted(options.pairs))) for n in sorted(options.lengths)]
-    variants = chosen_variants(options, variants_of("recall", tasks[0].length))
-    shared = options.updates, options.device
-    return [Recall(store, task.length, variants, f"n{task.length}", *shared, task) for task in tasks]
+    found = []
+    for n in sorted(options.lengths):
+        batch = max(1, options.tokens // n)
+        task = Task(n, pairs_of(options, n), options.rows, batch, options.stop_at)
+        named = chosen_variants(options, variants_of("recall", n))
+        found.append(Recall(store, n, named, f"n{n}", options.updates, options.device, task))
+    return found
 
 
-def means(own: Tuned) -> list[float]:
-    """The mean over all D of every seed, in percent."""
-    return [100 * statistics.mean(shares.values()) for shares in own.results.values()]
+def pairs_of(options: Namespace, n: int) -> int:
+    """D: what the user says, or the paper's.
+
+    Raises:
+        UserError: neither says it.
+    """
+    given = options.pairs or PAIRS.get(n)
+    if given is None:
+        raise UserError(f"length={n} is not one of the paper's, {', '.join(map(str, PAIRS))}: give --pairs, too")
+    return int(given)
 
 
 def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
-    """The shares of values brought back, in percent, and the cost."""
-    found: Columns = {}
-    for pairs in sorted(options.pairs):
-        found |= values_column(f"D = {pairs}", partial(_percent, f"D={pairs}"), ".1f")
-    return {**found, **values_column("mean of D", means, ".1f"), **cost_column()}
+    """What is brought back of the test, when that of valid was enough, and the cost."""
+    pairs: Columns = {"D": lambda own: str(pairs_of(options, own.n))}
+    until: Columns = {f"updates until {options.stop_at:.0%}": partial(_until, options.stop_at)}
+    found = values_column("% of test", lambda own: [100 * share for share in own.each("test")], ".1f")
+    return {**pairs, **found, **until, **cost_column()}
+
+
+def _until(stop_at: float, own: Tuned) -> str:
+    """The updates of the runs that were stopped, and how many were not."""
+    stopped = [own["updates"] for own in own.results.values() if own["valid"] >= stop_at]
+    missing = f"not reached by {len(own.results) - len(stopped)} of {len(own.results)}"
+    reached = [with_deviation(stopped, ".0f")] if stopped else []
+    return "; ".join([*reached, *([missing] if len(stopped) < len(own.results) else [])])
 
 
 def notes(options: Namespace, tuned: Sequence[Tuned]) -> list[str]:
     """What the columns are."""
-    return [f"Percent of the values brought back after {options.updates} updates, {len(options.seeds)} seeds."]
+    seen = f"at most {options.updates:,} updates of {options.tokens:,} tokens; {len(options.seeds)} seeds"
+    said = f"Percent of the values of {TESTED:,} test rows after {seen}."
+    return [f"{said} Who sees the values of a row, not whose they are, has 1/D."]
 
 
-def _percent(figure: str, own: Tuned) -> list[float]:
-    return [100 * share for share in own.each(figure)]
+def draw_curves(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
+    """What is brought back of valid against updates, from the lowest seed to the highest; a panel for each n."""
+    panels = []
+    for n in sorted(options.lengths):
+        curves = {own.variant: _curve(own) for own in tuned if own.n == n}
+        title = f"n = {n}, D = {pairs_of(options, n)}"
+        panels.append(Panel(curves, title, "updates", "values of valid, %", "linear", log=False, limits=(0, 105)))
+    draw([panels], path)
 
 
-def draw_shares(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
-    """The shares by variant and D as a map, the best first."""
-    rows = {}
-    for own in sorted(tuned, key=lambda own: -statistics.mean(means(own))):
-        several = f", n = {own.n}" if len(options.lengths) > 1 else ""
-        shares = {f"D={pairs}": statistics.mean(_percent(f"D={pairs}", own)) for pairs in sorted(options.pairs)}
-        rows[f"{own.variant}{several}"] = shares
-    draw_map(rows, "values brought back, %, mean over seeds", path)
-
-
-def draw_costs(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
-    """The mean of all D against the time of an update, for the longest n."""
-    longest = [own for own in tuned if own.n == max(options.lengths)]
-    points = {own.variant: (1000 * own.cost["seconds"], statistics.mean(means(own))) for own in longest}
-    draw_frontier(points, f"ms per update (median), n = {longest[0].n}", "mean of all D, %", path)
+def _curve(own: Tuned) -> dict[int, list[float]]:
+    """Of each look, the shares of all seeds; one that was stopped keeps its last."""
+    curves = [{int(look): 100 * share for look, share in curve.items()} for curve in own.each("curve")]
+    looks = sorted({look for curve in curves for look in curve})
+    return {look: [curve[max(own for own in curve if own <= look)] for curve in curves] for look in looks}
 
 
 RECALL = Comparison(
     experiments=experiments,
-    quantity="mean of D",
+    quantity="% of valid",
     form=lambda share: f"{100 * share:.1f}",
     columns=columns,
-    pictures={"recall.png": draw_shares, "frontier.png": draw_costs},
+    pictures={"recall.png": draw_curves},
     measures=(time_updates,),
     notes=notes,
 )
-FLAGS = {"pairs": Flag("pairs of a row, D", count, several=True, default=[2, 4, 8])}
+FLAGS = {
+    "pairs": Flag("D, for every n", count, shown="the paper's: 4 for n=64, 8 for 128, 16 for 256, 64 for 512"),
+    "rows": Flag("to train on", count, default=100_000),
+    "tokens": Flag("of an update, at least one row", count, default=4096),
+    "stop-at": Flag("the share of valid at which a run ends", number(float, above=0, most=1), default=0.99),
+}

@@ -58,8 +58,8 @@ def build_model(
     """The model with weights drawn from a seed, larger than RoBERTa's, and with a head ``HEAD`` for that many classes.
 
     RoBERTa's standard deviation of 0.02 is d^-0.5 at d = 2,500. With it, with the encoder's own convolution and with
-    positions as large as tokens, full attention took longer to tell which values a row of the study recall holds than
-    a run takes there.
+    positions as large as tokens, full attention took longer to tell which values a row of the study recall of 0.2.0
+    holds than a run took there.
     """
     torch.manual_seed(seed)
     model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))

@@ -1,7 +1,7 @@
 """The pictures of all studies: styles and what is drawn."""
 
 import pytest
-from benchmarking.plots import Panel, draw, draw_map, frontier, styles
+from benchmarking.plots import Panel, draw, styles
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -25,20 +25,3 @@ def test_a_picture_has_the_mean_of_every_curve_and_one_legend(monkeypatch, tmp_p
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["level", "a", "b"]
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["1k", "512"]
     assert figure.axes[0].get_yscale() == "log" and figure.axes[1].get_ylim() == (0, 5)
-
-
-def test_a_map_has_a_number_in_every_cell(tmp_path):
-    draw_map({"a": {"D=2": 20.0, "D=4": 80.0}, "b": {"D=2": 1.0, "D=4": 2.0}}, "title", tmp_path / "map.png")
-    assert (tmp_path / "map.png").stat().st_size > 5_000
-
-
-def test_the_frontier_has_what_nothing_cheaper_equals():
-    points = {
-        "a": (1.0, 50.0),
-        "b": (2.0, 50.0),
-        "c": (2.0, 60.0),
-        "d": (3.0, 55.0),
-        "e": (4.0, 99.0),
-        "f": (1.0, 40.0),
-    }
-    assert frontier(points) == ["a", "c", "e"]

@@ -46,7 +46,7 @@ def test_every_study_says_what_it_is_and_is_read_without_options(capsys):
         ("lengths", "--lengths 8", "--lengths: 8 is not allowed: it must be a whole number at least 16"),
         ("recall", "--variant model.projected_length=8", "--variant model.projected_length=8 is not allowed: a name"),
         ("recall", "--variant ../up", "--variant ../up is not allowed: a name comes first"),
-        ("recall", "--pairs 2 2", "--pairs: each must be there once, not 2, 2"),
+        ("recall", "--stop-at 1.5", "--stop-at: 1.5 is not allowed: it must be a number above 0 and at most 1"),
         ("recall", f"--seeds {LARGEST_SEED + 1}", "--seeds: 4294967295 is not allowed"),
         ("long-documents", "--task chess", "invalid choice"),
         ("long-documents", "--texts books.txt", "--texts is now --corpus"),
