@@ -207,6 +207,7 @@ class SentenceEncoder(Encoder):
         keep_states: bool = False,
         padded: bool | None = None,
         first_positions: Tensor | None = None,
+        **unused: Any,
     ) -> tuple[Tensor, list[Tensor]]:
         """Encodes a batch.
 
@@ -215,6 +216,7 @@ class SentenceEncoder(Encoder):
             wanted, keep_states: as in ``encode``, and so is what is returned.
             padded: whether the batch holds padding, where that is known; it spares the mask, or the question.
             first_positions: as in ``embed``.
+            unused: what else fairseq's batches have, such as ``src_lengths``.
 
         Raises:
             UserError: the batch cannot be encoded (``check_tokens``).

@@ -42,33 +42,25 @@ class LinformerRobertaEncoder(RobertaEncoder):
         return_all_hiddens: bool = False,
         masked_tokens: Tensor | None = None,
         masked_positions: Tensor | None = None,
-        padded: bool | None = None,
-        first_positions: Tensor | None = None,
-        **unused: Any,
+        **known: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for.
 
         ``padded`` and ``masked_positions``, the numbers of the masked tokens, are known to our tasks' batches
-        (``data/batches.py``): nothing here waits for a GPU then. ``first_positions`` is as in the sentence encoder.
+        (``data/batches.py``): nothing here waits for a GPU then. ``known`` is what the sentence encoder takes.
         """
         if features_only or return_all_hiddens or masked_tokens is None:
-            features, extra = self.extract_features(src_tokens, return_all_hiddens, padded, first_positions)
+            features, extra = self.extract_features(src_tokens, return_all_hiddens, **known)
             return (features if features_only else self.output_layer(features, masked_tokens)), extra
         wanted = masked_tokens if masked_positions is None else masked_positions
-        features, _ = self.sentence_encoder(src_tokens, wanted, padded=padded, first_positions=first_positions)
+        features, _ = self.sentence_encoder(src_tokens, wanted, **known)
         return self.output_layer(features), {"inner_states": None}
 
     def extract_features(
-        self,
-        src_tokens: Tensor,
-        return_all_hiddens: bool = False,
-        padded: bool | None = None,
-        first_positions: Tensor | None = None,
-        **unused: Any,
+        self, src_tokens: Tensor, return_all_hiddens: bool = False, **known: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa: features (B, n, d), and on demand the input of the first layer and what leaves each one."""
-        known = {"padded": padded, "first_positions": first_positions}
-        features, states = self.sentence_encoder(src_tokens, None, return_all_hiddens, **known)
+        features, states = self.sentence_encoder(src_tokens, keep_states=return_all_hiddens, **known)
         return features, {"inner_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else None}
 
 
@@ -95,15 +87,14 @@ class LinformerRobertaModel(FromCheckpoints):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         classification_head_name: str | None = None,
-        padded: bool | None = None,
-        **kwargs: Any,
+        **known: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa; for a classification head ``<s>`` alone leaves the last layer."""
         head = None if classification_head_name is None else self.classification_heads[classification_head_name]
         if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # another may read more than <s>
             arguments = (src_tokens, features_only, return_all_hiddens, classification_head_name)
-            return super().forward(*arguments, padded=padded, **kwargs)
-        features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), padded=padded)
+            return super().forward(*arguments, **known)
+        features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), **known)
         return head(features.unsqueeze(1)), {"inner_states": None}
 
     @classmethod
