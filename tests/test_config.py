@@ -51,9 +51,9 @@ def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
     [
         (
             {"attention": "performer"},
-            "positions=rotary .* must be learned with attention=performer; others have bigbir",
+            "positions=rotary .* must be learned with attention=performer; others have altern",
         ),
-        ({"attention": "nystrom"}, "others have bigbird, .*long-short, longformer, softmax"),
+        ({"attention": "nystrom"}, "others have alternating, bigbird, linformer, long-short, longformer, softmax"),
         ({"rotary_share": 0.0}, "rotary_share=0.0 .* above 0 and at most 1"),
         ({"rotary_share": 1.5}, "rotary_share=1.5 .* above 0 and at most 1"),
         ({"rotary_share": 0.3}, "rotary_share=0.3 .* an even number of d_h=64 dimensions"),
@@ -61,6 +61,8 @@ def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
         ({"rotary_base": 1.0}, "rotary_base=1.0 .* a number above 1"),
         ({"rotary_base": float("nan")}, "a number above 1"),
         ({"attention": "long-short"}, "rotary_share=1.0 .* below 1"),
+        ({"attention": "linformer"}, "positions=rotary .* learned without linformer_window in each layer"),
+        ({"attention": "linformer", "linformer_window": 8}, "rotary_share=1.0 .* below 1"),
     ],
 )
 def test_positions_that_cannot_work_are_refused(options, said):

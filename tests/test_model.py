@@ -47,7 +47,7 @@ MODELS += [{"value_residual": True, "encoder_normalize_before": True}]
 MODELS += [{"linformer_window": 8}, {"linformer_window": 8, "projection": "split-pool", "adaptive_length": True}]
 FETCHING = {"linformer_window": 8, "linformer_block": 4, "linformer_fetch": 2, "linformer_sinks": 1}
 MODELS += [{"projection": "mean-pool", "positions": "alibi", **FETCHING}]
-MODELS += [{"projection": "split-pool", "adaptive_length": True, **FETCHING}]
+MODELS += [{"projection": "split-pool", **FETCHING}]
 
 # Each way through the code, once: compiling takes seconds. MODELS[3] has the random projection.
 COMPILED = MODELS[:1] + MODELS[2:4] + [{"sharing": "none"}]
@@ -465,7 +465,7 @@ def test_from_a_flag_to_the_matrix_product_is_a_short_way(monkeypatch):
     model = small().eval()
     model(tokens())
     assert found == {*way} - {"model/config", "model/resolve"}
-    assert sum(len((PACKAGE / f"{file}.py").read_text().splitlines()) for file in way) <= 1090
+    assert sum(len((PACKAGE / f"{file}.py").read_text().splitlines()) for file in way) <= 1100
 
 
 WITHOUT_FAIRSEQ = """

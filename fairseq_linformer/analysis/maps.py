@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..attention import Attention, AttentionConfig
 from ..attention.linformer import LinformerAttention, ProjectedAttention
+from ..attention.near import weights_of_first
 from ..attention.pooling import AttentionPooling, ConvProjection, MaxPooling
 from ..attention.projection import Projection
 from ..attention.revisited_linformer import RevisitedLinformerAttention
@@ -109,15 +110,15 @@ def _projected_maps(attention: ProjectedAttention, x: Tensor) -> Iterator[Tensor
     weights, matrix = projected_weights(attention, x), projection_matrix(attention.value_projection, x)
     n = x.size(1)
     first_is_full = isinstance(attention, LinformerAttention) and attention.class_token
-    full = softmax_maps(attention, x) if first_is_full else None
+    first = weights_of_first(attention, x, None)[0] if first_is_full else None  # (h, n)
     for head, (rows, columns) in enumerate(zip(weights.rows, matrix.expand(attention.num_heads, -1, -1), strict=True)):
         own = rows @ columns  # (n, m) (m, n)
         if weights.near is not None:
             near, positions = (both[head] for both in weights.near)
             shifted = torch.zeros((n, n + 1), dtype=x.dtype, device=x.device).scatter_add_(1, positions + 1, near)
             own = own + shifted[:, 1:]
-        if full is not None:
-            own[0] = next(full)[0]
+        if first is not None:
+            own[0] = first[head]
         yield own
 
 

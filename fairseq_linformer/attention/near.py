@@ -199,22 +199,31 @@ def _near(attention: Windowed, length: int, padding_mask: Tensor | None) -> Near
     return Near(block_size(attention.block, length), beside, attention.sinks, segments)
 
 
+def weights_of_first(attention: Attention, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """softmax(q K^T / sqrt(d_h)) of the first position's query, by content alone: (B, n, d) -> (B, h, n).
+
+    With one query it takes fewer products to move W_k to the side of q: q K^T is (q W_k) X^T but for a constant, which
+    softmax does not see. That is B n h d.
+    """
+    queries = attention.split_heads(attention.content(attention.q_proj(x[:, :1]))) * attention.head_dim**-0.5
+    weight, _ = attention.of_each_head(attention.k_proj)
+    scores = (queries @ weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
+    if padding_mask is not None:
+        scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
+    return scores.softmax(-1)
+
+
 def attend_from_first(
     attention: Attention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
 ) -> Tensor:
-    """softmax(q K^T / sqrt(d_h)) V of the first position's query: (B, n, d) -> (B, h, 1, d_h).
+    """What the first position makes of all positions: (B, n, d) -> (B, h, 1, d_h).
 
-    With one query it takes fewer products to move W_k and W_v to either side of X: q K^T is (q W_k) X^T but for a
-    constant, which softmax does not see, and P V is (P X) W_v and what P gives of the bias. That is B 2 n h d.
+    P V is (P X) W_v and what P gives of the bias: B n h d.
     """
-    queries = attention.split_heads(attention.q_proj(x[:, :1])) * attention.head_dim**-0.5
-    (key_weight, _), (value_weight, value_bias) = map(attention.of_each_head, (attention.k_proj, attention.v_proj))
-    scores = (queries @ key_weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
-    if padding_mask is not None:
-        scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
-    weights = F.dropout(scores.softmax(-1), attention.dropout, attention.training)
-    values = (weights @ x).unsqueeze(2) @ value_weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
-    values = values + weights.sum(-1)[..., None, None] * value_bias
+    weights = F.dropout(weights_of_first(attention, x, padding_mask), attention.dropout, attention.training)
+    weight, bias = attention.of_each_head(attention.v_proj)
+    values = (weights @ x).unsqueeze(2) @ weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
+    values = values + weights.sum(-1)[..., None, None] * bias
     if first_values is None:
         return values
     return attention.with_first_values(values, weights.unsqueeze(2) @ attention.split_heads(first_values))

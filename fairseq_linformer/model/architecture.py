@@ -142,7 +142,7 @@ def _validate_attention(config: Architecture) -> None:
         value = getattr(config, name, None)
         check(name, value, name in own or value is None, f"left out with attention={config.attention}")
     validate_positions(config)
-    able = [name for name, kind in ATTENTIONS.items() if kind.RELATIVE_POSITIONS]
+    able = sorted(name for name, kind in ATTENTIONS.items() if kind.RELATIVE_POSITIONS)
     allowed = f"learned with attention={config.attention}; others have {', '.join(able)}"
     check("positions", config.positions, config.positions == "learned" or config.attention in able, allowed)
     chosen.Options.read(config).validate(config)

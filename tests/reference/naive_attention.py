@@ -149,7 +149,7 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
         for p in range(len(x)):
             query = queries[p : p + 1]
             if p == 0 and module.class_token:
-                rows.append(attend(query, own_keys, own_values))
+                rows.append(attend(without_turned(module, query), own_keys, own_values))
                 continue
             seen = shown(module, p, queries, keys)
             beside = [q for q in seen if q in near(module, p, len(x)) and q >= module.sinks]
