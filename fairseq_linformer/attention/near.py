@@ -22,6 +22,13 @@ from .pooling import WindowProjection
 Windowed: TypeAlias = Any  # a LinformerAttention, whose module imports this one
 
 
+CANDIDATES = 4  # segments that are looked at for each one that is fetched
+
+
+def _hide(scores: Tensor, seen: Tensor) -> Tensor:
+    return scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+
+
 class Near(NamedTuple):
     """The positions that each block of queries sees as they are, under one softmax with the rows.
 
@@ -54,7 +61,7 @@ class Near(NamedTuple):
         # Joined once: each copy is as large as all that the queries see.
         parts = [own.unsqueeze(1).expand(-1, blocks[0].size(1), -1, -1, -1) for own in everywhere]
         if self.fetched is not None:
-            parts.append(self._fetch(positions, self.fetched))
+            parts.append(self._fetch(self._segments(positions), self.fetched).transpose(1, 2))
         return torch.cat([*parts, *(own.transpose(2, 3) for own in blocks)], dim=3).flatten(0, 1)
 
     def attn_mask(self, rows: Tensor, real: Tensor) -> Tensor:
@@ -73,22 +80,29 @@ class Near(NamedTuple):
         parts = [everywhere.unsqueeze(1).expand(-1, near.size(1), -1).unsqueeze(2), near.unsqueeze(2)]
         if self.fetched is not None:
             heads = self.fetched.size(1)
-            own = self._fetch(places[..., None, None].expand(-1, -1, heads, 1).float(), self.fetched).squeeze(-1)
+            segments = self._segments(places[..., None, None].expand(-1, -1, heads, 1).float())
+            own = self._fetch(segments, self.fetched).squeeze(-1).transpose(1, 2)  # (B, N, h, c w)
             start = self._starts(near.size(1), real.device)[:, None, None]
             away = (own <= start - self.beside) | (own > start + self.size + self.beside)
             parts = [part.expand(-1, -1, heads, -1) for part in parts]
             parts.insert(1, away & (own > self.sinks))
         return torch.cat(parts, dim=3).unsqueeze(3)
 
-    def choose_segments(self, queries: Tensor, rows: Tensor, seen: Tensor | None, real: Tensor, count: int) -> Tensor:
-        """The c segments of which each head of a block makes most: the sum of its queries' weights on their rows.
+    @torch.no_grad()
+    def choose_segments(
+        self, queries: Tensor, keys: Tensor, rows: Tensor, seen: Tensor | None, real: Tensor, count: int
+    ) -> Tensor:
+        """The c segments of which each head of a block makes most, from coarse to fine.
 
-        As in the selection of Native Sparse Attention (Yuan et al. 2025, arXiv 2502.11089, eq. 8 to 10), in both
-        directions and with the choice of each head its own. Nothing is differentiated: the rows learn what to be found
-        by under the softmax in which they stand themselves. Costs B n m d.
+        First its queries weigh the rows, as in the selection of Native Sparse Attention (Yuan et al. 2025, arXiv
+        2502.11089, eq. 8 to 10): the sum of their softmax leaves ``CANDIDATES`` c segments. A mean of keys blurs them,
+        so each query then weighs these by the key that it likes best in each, and the sum of that softmax leaves c.
+
+        Nothing is differentiated: keys and rows learn what to be found by under the softmax in which they stand. Costs
+        B n d (m + CANDIDATES c w).
 
         Args:
-            queries: (B, n, h, d_h).
+            queries, keys: (B, n, h, d_h).
             rows: (B, h, m, d_h).
             seen, real: as for ``attn_mask``; None for all rows.
             count: c; all m where there are fewer.
@@ -96,15 +110,26 @@ class Near(NamedTuple):
         Returns:
             (B, h, N, c).
         """
-        with torch.no_grad():
-            # The weights of a query of zeros are equal: where there is none, nothing is preferred.
-            blocks = into_blocks(queries * real[..., None, None], self.size).permute(0, 3, 1, 2, 4)  # (B, h, N, b, d_h)
-            scores = (blocks * queries.size(-1) ** -0.5) @ rows.unsqueeze(2).transpose(3, 4)
-            if seen is not None:
-                scores = scores.masked_fill(~seen[:, None, None, None], torch.finfo(scores.dtype).min)
-            weights = scores.softmax(-1).sum(3)  # (B, h, N, m)
-            found = weights.masked_fill(self._is_near(blocks.size(2), real).unsqueeze(1), -1.0)
-            return found.topk(torch.sym_min(count, rows.size(2))).indices
+        # The weights of a query of zeros are equal: where there is none, nothing is preferred.
+        blocks = into_blocks(queries * real[..., None, None], self.size).permute(0, 3, 1, 2, 4)  # (B, h, N, b, d_h)
+        blocks = (blocks * queries.size(-1) ** -0.5).contiguous()
+        scores = (blocks.flatten(2, 3) @ rows.transpose(2, 3)).unflatten(2, blocks.shape[2:4])  # (B, h, N, b, m)
+        if seen is not None:
+            scores = _hide(scores, seen[:, None, None, None])
+        hidden = self._is_near(blocks.size(2), real).unsqueeze(1).expand(-1, blocks.size(1), -1, -1)  # (B, h, N, m)
+        weights = scores.softmax(-1).sum(3).masked_fill(hidden, -1.0)
+        candidates = weights.topk(torch.sym_min(CANDIDATES * count, rows.size(2))).indices
+        found = self._fetch(self._filled_segments(keys, real), candidates)  # (B, h, N, CANDIDATES c w, d_h)
+        best = (blocks @ found.transpose(3, 4)).unflatten(-1, (candidates.size(-1), -1)).amax(-1)
+        if seen is not None:
+            best = _hide(best, seen[:, None, None].expand(hidden.shape).gather(3, candidates).unsqueeze(3))
+        weights = best.softmax(-1).sum(3).masked_fill(hidden.gather(3, candidates), -1.0)
+        return candidates.gather(3, weights.topk(torch.sym_min(count, rows.size(2))).indices)
+
+    def _filled_segments(self, positions: Tensor, real: Tensor) -> Tensor:
+        """``_segments``, where the first position of a segment stands for those that it has not."""
+        segments, text = self._segments(positions), self.segments(real.unsqueeze(-1).to(positions.dtype)) > 0
+        return torch.where(text[..., None], segments, segments[:, :, :1])
 
     def _is_near(self, blocks: int, real: Tensor) -> Tensor:
         """Whether a block sees all of a segment without fetching it: (B, n) to (B, N, m)."""
@@ -120,15 +145,19 @@ class Near(NamedTuple):
     def _starts(self, blocks: int, device: torch.device) -> Tensor:
         return torch.arange(blocks, device=device) * self.size
 
-    def _fetch(self, positions: Tensor, fetched: Tensor) -> Tensor:
-        """The positions of the fetched segments: (B, n, h, d_h) to (B, N, h, c w, d_h)."""
-        segments = self.segments(positions.flatten(2)).unflatten(-1, positions.shape[2:])  # (B, m, w, h, d_h)
+    def _segments(self, positions: Tensor) -> Tensor:
+        """(B, n, h, d_h) to (B, m, w, h, d_h)."""
+        return self.segments(positions.flatten(2)).unflatten(-1, positions.shape[2:])
+
+    @staticmethod
+    def _fetch(segments: Tensor, fetched: Tensor) -> Tensor:
+        """The positions of some segments for each block: (B, m, w, h, d_h) and (B, h, N, c) to (B, h, N, c w, d_h)."""
         batch, rows, width, heads, size = segments.shape
         table = segments.permute(0, 3, 1, 2, 4).reshape(-1, width * size)  # (B h m, w d_h)
-        before = rows * torch.arange(batch * heads, device=positions.device).view(batch, heads, 1, 1)
+        before = rows * torch.arange(batch * heads, device=segments.device).view(batch, heads, 1, 1)
         # As an embedding, because the backward pass of indexing adds in any order on a GPU.
         found = F.embedding(before + fetched, table)  # (B, h, N, c, w d_h)
-        return found.unflatten(-1, (width, size)).flatten(3, 4).transpose(1, 2)
+        return found.unflatten(-1, (width, size)).flatten(3, 4)
 
 
 class Seen(NamedTuple):
@@ -161,14 +190,14 @@ def see_near(
         keys, values, rows = attention.keys_and_values(x, padding_mask, first)
     near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
     heads, keys = (attention.num_heads, attention.head_dim), attention.content(keys)
-    if attention.fetch:
-        chosen = near.choose_segments(queries.unflatten(-1, heads), keys, rows, real, attention.fetch)
-        near = near._replace(fetched=chosen)
-    if rows is None:
-        rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
     turned, contents, own_values = (
         positions.unflatten(-1, heads) for positions in (attention.rotated(own[0]), attention.content(own[0]), own[1])
     )
+    if attention.fetch:
+        chosen = near.choose_segments(queries.unflatten(-1, heads), contents, keys, rows, real, attention.fetch)
+        near = near._replace(fetched=chosen)
+    if rows is None:
+        rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
     seen = near.join(keys, contents, turned), near.join(values, own_values, own_values)
     attn_mask = near.attn_mask(rows, real)
     if attention.alibi:

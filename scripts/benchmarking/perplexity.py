@@ -18,7 +18,7 @@ from fairseq_linformer.training.jobs import job_device
 
 from .baselines import Sizes
 from .distance import DISTANCE, distance_tables, measure_distances
-from .engine import Columns, Comparison, Experiment, Trial, Tuned
+from .engine import Columns, Comparison, Experiment, Trial, Tuned, cost_column, time_updates
 from .flags import chosen_variants
 from .measuring import Case, Machine, in_turns, spread
 from .plots import Panel, draw, draw_dots
@@ -47,13 +47,18 @@ def perplexity_experiments(options: Namespace, store: Store) -> list[Pretraining
     return [Pretraining.of(options, store, n, chosen_variants(options, {}), folder="")]
 
 
+def with_cost(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
+    """Perplexity, and the time of an update in rows of n."""
+    return {**perplexity_columns(options, tuned), **cost_column()}
+
+
 PERPLEXITY = Comparison(
     experiments=perplexity_experiments,
     quantity="perplexity",
     form="{:.2f}".format,
-    columns=perplexity_columns,
+    columns=with_cost,
     pictures={"perplexity.png": draw_perplexities, **DISTANCE},
-    measures=(measure_distances,),
+    measures=(time_updates, measure_distances),
     notes=distance_tables,
 )
 

@@ -46,6 +46,7 @@ CASES += [
         ("mean-pool", {"linformer_fetch": 9, "linformer_sinks": 3, "linformer_class_token": True}),
         ("split-pool", {"adaptive": True, "linformer_block": 3}),
         ("attention-pool", {"linformer_block": 5}),
+        ("mean-pool", {"linformer_fetch": 1, "k": 15}),  # fewer candidates than rows
     )
 ]
 RELATIVE = [

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_linformer.attention.linformer import LinformerAttention
+from fairseq_linformer.attention.near import CANDIDATES
 from fairseq_linformer.attention.pooling import (
     AttentionPooling,
     ConvProjection,
@@ -118,22 +119,28 @@ def near(module: LinformerAttention, position: int, length: int) -> set[int]:
     return {q for q in range(length) if block.start - beside <= q < block.stop + beside}
 
 
-def fetched(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor) -> set[int]:
-    """The positions of the segments of which the queries of the block make most, but for those that are near anyway."""
+def fetched(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor, rows: Tensor) -> set[int]:
+    """The positions of the segments of which the queries of the block make most: by their rows, then by their keys."""
     length, own = len(queries), near(module, position, len(queries))
-    segments = [{int(q) for q in segment} for segment in windows(module.key_projection, torch.arange(length))]
+    segments = [[int(q) for q in segment] for segment in windows(module.key_projection, torch.arange(length))]
     block = [q for q in block_of(position, module.block) if q < length]
-    weights = sum(torch.softmax(queries[q] @ keys.T / module.head_dim**0.5, 0) for q in block)
-    order = sorted(range(len(segments)), key=lambda j: -1.0 if segments[j] <= own else float(weights[j]), reverse=True)
-    return set().union(*(segments[j] for j in order[: module.fetch]))
+
+    def best(some: list[int], scores: Tensor, count: int) -> list[int]:
+        weights = (scores / module.head_dim**0.5).softmax(1).sum(0)  # (b, segments) to (segments,)
+        by_weight = {j: -1.0 if {*segments[j]} <= own else float(weights[i]) for i, j in enumerate(some)}
+        return sorted(some, key=lambda j: by_weight[j], reverse=True)[:count]
+
+    candidates = best([*range(len(segments))], queries[block] @ rows.T, CANDIDATES * module.fetch)
+    of_keys = [(queries[block] @ keys[segments[j]].T).amax(1) for j in candidates]
+    return {q for j in best(candidates, torch.stack(of_keys, dim=1), module.fetch) for q in segments[j]}
 
 
-def shown(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor) -> list[int]:
-    """The positions that a position sees as they are, from the queries (n, d_h) and rows' keys (m, d_h) of a head."""
+def shown(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor, rows: Tensor) -> list[int]:
+    """The positions that a position sees as they are, from the queries, keys (n, d_h) and rows (m, d_h) of a head."""
     if not module.window:
         return []
     sinks = set(range(min(module.sinks, len(queries))))
-    segments = fetched(module, position, queries, keys) if module.fetch else set()
+    segments = fetched(module, position, queries, keys, rows) if module.fetch else set()
     return sorted(sinks | near(module, position, len(queries)) | segments)
 
 
@@ -151,7 +158,7 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
             if p == 0 and module.class_token:
                 rows.append(attend(without_turned(module, query), own_keys, own_values))
                 continue
-            seen = shown(module, p, queries, keys)
+            seen = shown(module, p, queries, without_turned(module, own_keys), keys)
             beside = [q for q in seen if q in near(module, p, len(x)) and q >= module.sinks]
             others = [q for q in seen if q not in beside]
             all_keys = [keys, without_turned(module, own_keys[others]), turned(module, own_keys[beside], beside)]
