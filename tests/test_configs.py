@@ -78,14 +78,14 @@ def test_the_modern_preset_changes_the_recipe_of_each(name):
 
 
 @pytest.mark.parametrize("name", PRETRAIN)
-def test_the_near_and_far_preset_is_a_model_of_each_length(name):
-    """Alone and beside the other one; k stays that of the recipe."""
+def test_the_low_rank_presets_are_models_of_each_length(name):
+    """Alone and beside the modern one; k stays that of the recipe."""
     paper = composed("pretrain", name, "task.data=DATA")
-    for presets in ("near_and_far", "[modern,near_and_far]"):
+    for presets in ("near_and_far", "[modern,near_and_far]", "fetch", "[modern,fetch]"):
         cfg = composed("pretrain", name, "task.data=DATA", f"+preset={presets}")
         config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
         assert config.projection == "split-pool" and config.value_residual and config.gated_ffn == ("modern" in presets)
-        assert set(config.linformer_window) == {128}
+        assert set(config.linformer_window) == {128} and (config.linformer_fetch == 8) == ("fetch" in presets)
         assert config.projected_length == resolve_config(paper.model, paper.task.tokens_per_sample).projected_length
 
 

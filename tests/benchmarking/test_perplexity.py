@@ -46,6 +46,7 @@ def trained(monkeypatch):
     monkeypatch.setattr(Pretraining, "perplexity", lambda self, trial: MEASURED.get(trial.folder, 50.0))
     seen = LossesByDistance.of(np.log([9.0, 3.0]), np.array([NOWHERE, 400]), np.array([0, 0]), [64, 192, 512])
     monkeypatch.setattr(Pretraining, "by_distance", lambda self, trial: seen)
+    monkeypatch.setattr(Pretraining, "step", lambda self, tuned: lambda: None)
     return asked
 
 
@@ -58,17 +59,17 @@ def test_the_command_trains_what_it_is_asked_for_and_compares_seed_by_seed(train
     assert training.updates == 5 and {"common.seed=2", "optimization.lr=[0.01]"} <= {*training.overrides}
     assert training.overrides[-2:] == ("model.projected_length=8", "model.local_conv=0"), "after the recipe's own"
     # 1 and 4 of 20: 11 / 10 and 24 / 20
-    assert tables[:4] == [
-        "| variant | lr | perplexity after 5 updates, seeds 1, 2 | mean | behind a |",
-        "|---|---|---|---|---|",
-        "| a | 0.1 | 10.00, 20.00 | 15.00 ± 7.07 |  |",
-        "| b | 0.01 | 11.00, 24.00 | 17.50 ± 9.19 | +15.0 ± 7.1 % |",
+    assert [line.rsplit("|", 2)[0] for line in tables[:4]] == [  # the last column has the time of an update
+        "| variant | lr | perplexity after 5 updates, seeds 1, 2 | mean | behind a ",
+        "|---|---|---|---|---",
+        "| a | 0.1 | 10.00, 20.00 | 15.00 ± 7.07 |  ",
+        "| b | 0.01 | 11.00, 24.00 | 17.50 ± 9.19 | +15.0 ± 7.1 % ",
     ]
     assert (tmp_path / "out/perplexity.png").read_bytes().startswith(b"\x89PNG")
     longer = options("perplexity", *words, "task.tokens_per_sample=2048")
     assert [own.n for own in perplexity_experiments(longer, Store(tmp_path, {}))] == [2048]
     one = options("perplexity", *words[:6], "--seeds", 1, "--learning-rates", 0.1, "--updates", 5)
-    assert PERPLEXITY.run("perplexity", one).splitlines()[2:4] == ["| a | 0.1 | 10.00 | 10.00 |  |", ""]
+    assert PERPLEXITY.run("perplexity", one).splitlines()[2].startswith("| a | 0.1 | 10.00 | 10.00 |  | ")
 
 
 def experiment(data, store, **changes):
