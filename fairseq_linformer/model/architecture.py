@@ -30,6 +30,19 @@ PER_LAYER: dict[str, int] = {"projected_length": 1}
 PER_LAYER |= {name: own.metadata["multiple"] for name, own in MECHANISM_OPTIONS.items() if own.metadata["per_layer"]}
 
 
+def _sizes(layers: int, embed_dim: int) -> dict[str, int]:
+    sizes = {"encoder_layers": layers, "encoder_embed_dim": embed_dim}
+    return {**sizes, "encoder_ffn_embed_dim": 4 * embed_dim, "encoder_attention_heads": embed_dim // 64}
+
+
+ARCHITECTURES: dict[str, dict[str, int]] = {
+    "linformer_roberta_tiny": _sizes(4, 256),
+    "linformer_roberta_small": _sizes(6, 512),
+    "linformer_roberta_base": _sizes(12, 768),
+    "linformer_roberta_large": _sizes(24, 1024),
+}
+
+
 class Architecture(AttentionConfig, Protocol):
     """What the encoder's layers read of a configuration, resolved and validated."""
 
@@ -44,6 +57,11 @@ class Architecture(AttentionConfig, Protocol):
     dropout: float
     activation_dropout: float
     pooler_dropout: float
+
+
+def architecture_defaults(name: str) -> dict[str, int | bool]:
+    """The sizes of an architecture; an unknown one has those of the base. What the user gives wins over them."""
+    return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}
 
 
 def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from ..attention.base import Attention
-from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
+from .architecture import ARCHITECTURES, architecture_defaults
+from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
 from .hub import FromCheckpoints
 from .resolve import resolve_config
