@@ -16,8 +16,8 @@ from fairseq.models.roberta import RobertaModel
 from torch._dynamo.testing import CompileCounter
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.attention.projection import LinearProjection
+from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 from tests.helpers import ROOT
 from tests.helpers.models import DEVICE, OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens

@@ -118,17 +118,3 @@ class LinearProjection(Projection):
 
     def attended_rows(self, padding_mask: Tensor | None) -> None:
         return None
-
-
-class RandomProjection(LinearProjection):
-    """A matrix that is drawn once and never trained: the random projection of the paper's theory.
-
-    It is in the state dict, so a checkpoint carries it.
-    """
-
-    INITIALISATIONS = ("johnson-lindenstrauss", "normal")
-    TRAINABLE = False
-
-    @staticmethod
-    def default_multiplier(config: AttentionConfig) -> float:
-        return 1.0  # nothing moves it

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any, Protocol
 
-from ..attention.linformer import PROJECTIONS
 from ..attention.options import AttentionConfig, check_width, spread_over_layers
 from ..attention.pooling import WindowProjection
 from ..attention.positions import validate_positions
 from ..attention.projection import LinearProjection
-from ..attention.registry import ATTENTIONS, get_attention
+from ..attention.registry import ATTENTIONS, PROJECTIONS, get_attention
 from ..errors import check
 
 # The options of single mechanisms, and those of E and F.

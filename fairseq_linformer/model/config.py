@@ -10,11 +10,10 @@ from typing import Optional, TypeVar
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from ..attention.linformer import PROJECTIONS, SHARINGS
 from ..attention.options import PerLayer, option
 from ..attention.positions import POSITIONS
 from ..attention.projection import LinearProjection
-from ..attention.registry import ATTENTIONS
+from ..attention.registry import ATTENTIONS, PROJECTIONS, SHARINGS
 from .compat import ExampleFlags
 from .roberta_options import RobertaOptions
 
