@@ -285,7 +285,7 @@ def test_the_gated_network_is_geglu_without_biases():
     x = torch.randn(2, 5, 24)
     u, v = layer.fc1.weight[:32], layer.fc1.weight[32:]
     expected = (torch.nn.functional.gelu(x @ u.T) * (x @ v.T)) @ layer.fc2.weight.T
-    torch.testing.assert_close(layer._feed_forward(x), expected)
+    torch.testing.assert_close(layer.feed_forward(x), expected)
 
 
 @pytest.mark.parametrize("normalize_before", [False, True])
