@@ -63,6 +63,13 @@ def architecture_defaults(name: str) -> dict[str, int | bool]:
     return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}
 
 
+def fill_in(architecture: str, args: Any) -> None:
+    """Gives ``args``, a Namespace or a config, the sizes that it leaves open, in place, as fairseq asks for."""
+    for name, size in architecture_defaults(architecture).items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, size)
+
+
 def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the projection; those left open are as in fairseq's examples/linformer."""
     kind, k = PROJECTIONS[options["projection"]], options["projected_length"]
@@ -127,20 +134,6 @@ def validate(config: Architecture) -> None:
     check_width("local_conv", config.local_conv)
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
         check_probability(name, getattr(config, name))
-
-
-def validate_training(config: Any) -> None:
-    """Checks the options that fairseq's model alone has.
-
-    Raises:
-        UserError: one cannot work; the message names it, its value and what is allowed.
-    """
-    check_probability("encoder_layerdrop", config.encoder_layerdrop)
-    recomputes, compiles = config.checkpoint_activations, config.compile_layers
-    alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
-    check("compile_layers", compiles, not (compiles and recomputes), alone)
-    allowed = "true only together with checkpoint_activations=true"
-    check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)
 
 
 def check_probability(name: str, value: float) -> None:

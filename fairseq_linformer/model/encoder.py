@@ -13,16 +13,8 @@ from ..attention.base import Attention
 from ..attention.dropout import Dropout
 from ..attention.registry import get_attention
 from .architecture import Architecture
-from .parts import (
-    Embeddings,
-    FeedForward,
-    LocalConvolution,
-    Positions,
-    check_tokens,
-    may_be_padded,
-    pick,
-    run_recomputed,
-)
+from .batch import Positions, check_tokens, may_be_padded, pick
+from .parts import Embeddings, FeedForward, LocalConvolution, run_recomputed
 
 
 class EncoderLayer(FeedForward):

@@ -3,11 +3,13 @@
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from ..attention.options import option
+from ..errors import check
+from .architecture import check_probability
 from .parts import ACTIVATIONS
 
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
@@ -50,3 +52,17 @@ class RobertaOptions(FairseqDataclass):
     compile_layers: bool = option(
         False, "run layers through torch.compile, which fuses what is not a matrix product", recipe=True
     )
+
+
+def validate_training(config: Any) -> None:
+    """Checks the options that fairseq's model alone has.
+
+    Raises:
+        UserError: one cannot work; the message names it, its value and what is allowed.
+    """
+    check_probability("encoder_layerdrop", config.encoder_layerdrop)
+    recomputes, compiles = config.checkpoint_activations, config.compile_layers
+    alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
+    check("compile_layers", compiles, not (compiles and recomputes), alone)
+    allowed = "true only together with checkpoint_activations=true"
+    check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention, linformer, register_attention
+from fairseq_linformer.attention.initialisation import NOISE
 from fairseq_linformer.attention.product_order import embedding_first
-from fairseq_linformer.attention.projection import NOISE
 from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
 from tests.helpers.layers import D, N, build
 from tests.reference import naive_attention
