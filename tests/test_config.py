@@ -11,7 +11,8 @@ from write_model_options import options_yaml
 
 import fairseq_linformer.model.roberta  # noqa: F401 (registers the architectures)
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.model.config import ARCHITECTURES, OPTIONS, architecture_defaults
+from fairseq_linformer.model.architecture import ARCHITECTURES, architecture_defaults
+from fairseq_linformer.model.config import OPTIONS
 from fairseq_linformer.model.hub import architecture_options
 from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers import ROOT

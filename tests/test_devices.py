@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
+from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
 from tests.helpers.models import RECOMPUTED, small, tokens
 
 VARIANTS = [{"attention": name} for name in sorted(ATTENTIONS)]

@@ -9,33 +9,19 @@ does (fairseq ``examples/linformer``): E (W_k X + b_k) differs by the bias alone
 have E and F.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check
 from .base import Attention
 from .blocks import attend_in_blocks
-from .near import Seen, attend_from_first, see_near
-from .options import AttentionConfig, Options, option
-from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling
-from .positions import check_content_is_left
-from .projection import LinearProjection, Projection, RandomProjection
-from .registry import register_attention
-
-SHARINGS = ("none", "headwise", "key-value", "layerwise")
-PROJECTIONS: dict[str, type[Projection]] = {
-    "linear": LinearProjection,
-    "random": RandomProjection,
-    "conv": ConvProjection,
-    "mean-pool": MeanPooling,
-    "max-pool": MaxPooling,
-    "attention-pool": AttentionPooling,
-    "split-pool": SplitPooling,
-}
+from .near import LinformerOptions, Seen, attend_from_first, see_near
+from .options import AttentionConfig
+from .product_order import embedding_first
+from .projection import Projection
+from .registry import PROJECTIONS, register_attention
 
 
 class ProjectedAttention(Attention):
@@ -100,7 +86,7 @@ class ProjectedAttention(Attention):
             E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that queries attend to, or None for all.
         """
         real = self.zero_padding(x, padding_mask)
-        if self.embedding_first(x.size(1)):
+        if embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
             keys = self._embed_then_project(real, padding_mask, self.key_projection, self.k_proj)
             values = self._embed_then_project(real, padding_mask, self.value_projection, self.v_proj)
         else:
@@ -114,24 +100,6 @@ class ProjectedAttention(Attention):
             projected = self.value_projection.project_values(first, real, padding_mask)
             values = self.with_first_values(values, projected)
         return keys, values, self.key_projection.attended_rows(padding_mask)
-
-    def embedding_first(self, length: int) -> bool:
-        """Whether E (X W_k^T) takes fewer multiplications than (E X) W_k^T, for n = length, keys and values together.
-
-        Only matrices leave the choice. It does for sequences shorter than about k, and for one matrix per head, where
-        X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length would
-        tie the graph to some lengths.
-        """
-        projection = self.key_projection
-        if not isinstance(projection, LinearProjection):
-            return False
-        k, longest = projection.weight.shape[-2:]
-        n, d = longest if torch.compiler.is_compiling() else length, self.embed_dim
-        if projection.weight.dim() == 3:
-            compressions = 2 * self.num_heads
-        else:
-            compressions = 1 if self.value_projection is self.key_projection else 2
-        return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
 
     def _embed_then_project(
         self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
@@ -148,50 +116,6 @@ class ProjectedAttention(Attention):
         return rows @ weight.transpose(1, 2) + bias
 
 
-@dataclass
-class LinformerOptions(Options):
-    """The paper has no window, and its class token sees the projected rows."""
-
-    linformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
-        0,
-        "w: every position also sees its block and w / 2 positions on either side of it as they are; 0: none; a "
-        "number, one per layer (0,64,…), or FIRST..LAST layer",
-        smallest=0,
-        per_layer=True,
-    )
-    linformer_block: int = option(0, "with a window: queries of a block; 0: as many as the window has", smallest=0)
-    linformer_sinks: int = option(
-        0, "with a window: the first positions that every position sees as they are", smallest=0
-    )
-    linformer_fetch: int = option(
-        0,
-        "with a window and pooling: segments, each of the positions of a row, that each head of a block chooses by "
-        "their rows and sees as they are",
-        smallest=0,
-    )
-    linformer_class_token: bool = option(False, "the first position, <s>, attends to every position as it is")
-
-    SMALL: ClassVar = (
-        {},
-        {"linformer_window": 4},
-        {"linformer_window": 1},
-        {"linformer_class_token": True},
-        {"linformer_window": 6, "linformer_block": 2, "linformer_sinks": 2},
-    )
-
-    def validate(self, config: AttentionConfig) -> None:
-        super().validate(config)
-        for name in ("linformer_block", "linformer_sinks", "linformer_fetch"):
-            value = getattr(self, name)
-            check(name, value, value == 0 or min(self.linformer_window) > 0, "0 without linformer_window in each layer")
-        nearby, allowed = min(self.linformer_window) > 0, "learned without linformer_window in each layer"
-        check("positions", config.positions, config.positions == "learned" or nearby, allowed)
-        check_content_is_left(config)
-        averages = PROJECTIONS[config.projection].AVERAGES
-        allowed = f"0 with projection={config.projection}, whose rows stand for no segment of the text"
-        check("linformer_fetch", self.linformer_fetch, averages or self.linformer_fetch == 0, allowed)
-
-
 @register_attention("linformer", LinformerOptions)
 class LinformerAttention(ProjectedAttention):
     """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
@@ -199,16 +123,7 @@ class LinformerAttention(ProjectedAttention):
     Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
     where softmax attention takes B (4 n d^2 + 2 n^2 d).
 
-    With a window w the k rows and what is near stand under one softmax: queries are cut into blocks of b, and see their
-    own block and w / 2 positions on either side as they are; with b = w, the default, as in Long-Short (Zhu et al.
-    2021, arXiv 2107.02192, section 3.3). That adds B (2 n d^2 + 2 n (b + w) d); where a pooling averages (mean-pool,
-    attention-pool, split-pool) the rows are then those averages of the keys and values themselves, B 2 n d instead of
-    B 2 k d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for pooling.
-
-    Rows that average are an index, too: with ``linformer_fetch`` c each head of a block chooses the c rows of which its
-    queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 2 c n^2 d / k).
-
-    With a class token the first position attends to all n positions themselves, by content alone, in place of all this.
+    ``LinformerOptions`` says what a window and a class token change and cost.
     """
 
     RELATIVE_POSITIONS = True

@@ -9,15 +9,78 @@ be a weak one, and how far away a fetched key is says little.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import check
 from .base import Attention
 from .blocks import block_size, half_window, into_blocks, leading, margins
+from .options import AttentionConfig, Options, option
 from .pooling import WindowProjection
+from .positions import check_content_is_left
+from .registry import PROJECTIONS
+
+
+@dataclass
+class LinformerOptions(Options):
+    """The paper has no window, and its class token sees the projected rows.
+
+    Here w is the width of the window. With one the k rows and what is near stand under one softmax: queries are cut
+    into blocks of b, and see their own block and w / 2 positions on either side as they are; with b = w, the default,
+    as in Long-Short (Zhu et al. 2021, arXiv 2107.02192, section 3.3). That adds B (2 n d^2 + 2 n (b + w) d); where a
+    pooling averages (mean-pool, attention-pool, split-pool) the rows are then those averages of the keys and values
+    themselves, B 2 n d instead of B 2 k d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for
+    pooling.
+
+    Rows that average are an index, too: with ``linformer_fetch`` c each head of a block chooses the c rows of which its
+    queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 2 c n^2 d / k).
+
+    With a class token the first position attends to all n positions themselves, by content alone, in place of all this.
+    """
+
+    linformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
+        0,
+        "w: every position also sees its block and w / 2 positions on either side of it as they are; 0: none; a "
+        "number, one per layer (0,64,…), or FIRST..LAST layer",
+        smallest=0,
+        per_layer=True,
+    )
+    linformer_block: int = option(0, "with a window: queries of a block; 0: as many as the window has", smallest=0)
+    linformer_sinks: int = option(
+        0, "with a window: the first positions that every position sees as they are", smallest=0
+    )
+    linformer_fetch: int = option(
+        0,
+        "with a window and pooling: segments, each of the positions of a row, that each head of a block chooses by "
+        "their rows and sees as they are",
+        smallest=0,
+    )
+    linformer_class_token: bool = option(False, "the first position, <s>, attends to every position as it is")
+
+    SMALL: ClassVar = (
+        {},
+        {"linformer_window": 4},
+        {"linformer_window": 1},
+        {"linformer_class_token": True},
+        {"linformer_window": 6, "linformer_block": 2, "linformer_sinks": 2},
+    )
+
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        for name in ("linformer_block", "linformer_sinks", "linformer_fetch"):
+            value = getattr(self, name)
+            check(name, value, value == 0 or min(self.linformer_window) > 0, "0 without linformer_window in each layer")
+        nearby, allowed = min(self.linformer_window) > 0, "learned without linformer_window in each layer"
+        check("positions", config.positions, config.positions == "learned" or nearby, allowed)
+        check_content_is_left(config)
+        averages = PROJECTIONS[config.projection].AVERAGES
+        allowed = f"0 with projection={config.projection}, whose rows stand for no segment of the text"
+        check("linformer_fetch", self.linformer_fetch, averages or self.linformer_fetch == 0, allowed)
+
 
 Windowed: TypeAlias = Any  # a LinformerAttention, whose module imports this one
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from .adaptive import adaptive_pooling, text_lengths
 from .blocks import into_blocks
+from .initialisation import NOISE
 from .options import AttentionConfig
-from .projection import NOISE, Projection
+from .projection import Projection
 
 
 class WindowProjection(Projection):

@@ -2,21 +2,20 @@
 
 Dimensions: B batch, n sequence length, k projected length, m rows, d embedding, h heads, d_h = d / h.
 
-Here are the paper's E and F, (k, n), learned or random matrices; ``pooling.py`` has what needs none, and
-``adaptive.py`` what ``adaptive_length`` changes.
+Here are the paper's learned E and F, (k, n); ``random_projection.py`` has random ones, ``pooling.py`` what needs no
+matrix, and ``adaptive.py`` what ``adaptive_length`` changes.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from .adaptive import adaptive_pooling, stretch_columns, text_lengths
+from .adaptive import stretch_columns, text_lengths
 from .blocks import leading
+from .initialisation import draw_matrix
 from .options import AttentionConfig
-
-NOISE = 0.002  # standard deviation of the noise on the segment means: enough to tell the rows of E and F apart
 
 
 class Projection(nn.Module, ABC):
@@ -59,10 +58,8 @@ class LinearProjection(Projection):
     large where n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n, beside those of a
     matrix of fan-in d). c is kept in checkpoints; those of fairseq's example have c = 1.
 
-    ``projection_init`` says how c W starts. ``segment-mean``: ``adaptive_pooling`` plus noise. ``normal``: normal with
-    standard deviation 0.02, as the authors' code trains. ``johnson-lindenstrauss``: normal with variance 1 / k, as in
-    the proof of the paper's theorem 2. With ``adaptive_length`` a text of any length is stretched to n positions, by
-    linear interpolation.
+    ``projection_init`` says how c W starts (``draw_matrix``). With ``adaptive_length`` a text of any length is
+    stretched to n positions, by linear interpolation.
     """
 
     multiplier: Tensor
@@ -73,7 +70,7 @@ class LinearProjection(Projection):
     def __init__(self, config: AttentionConfig, layer: int):
         super().__init__(config, layer)
         self.adaptive = config.adaptive_length
-        self.initialisation = config.projection_init
+        self.initialisation = cast(str, config.projection_init)
         per_head = (config.encoder_attention_heads,) if config.sharing == "none" else ()
         multiplier = config.projection_multiplier or self.default_multiplier(config)
         self.register_buffer("multiplier", torch.tensor(multiplier))
@@ -83,13 +80,7 @@ class LinearProjection(Projection):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        k, n = self.weight.shape[-2:]
-        self.weight.normal_()
-        if self.initialisation == "segment-mean":
-            means = adaptive_pooling(torch.tensor(n, device=self.weight.device), k, n, self.weight.dtype)
-            self.weight.mul_(NOISE).add_(means)
-        else:
-            self.weight.mul_(0.02 if self.initialisation == "normal" else k**-0.5)
+        draw_matrix(self.weight, self.initialisation)
         self.weight.div_(self.multiplier)
 
     @staticmethod
@@ -118,17 +109,3 @@ class LinearProjection(Projection):
 
     def attended_rows(self, padding_mask: Tensor | None) -> None:
         return None
-
-
-class RandomProjection(LinearProjection):
-    """A matrix that is drawn once and never trained: the random projection of the paper's theory.
-
-    It is in the state dict, so a checkpoint carries it.
-    """
-
-    INITIALISATIONS = ("johnson-lindenstrauss", "normal")
-    TRAINABLE = False
-
-    @staticmethod
-    def default_multiplier(config: AttentionConfig) -> float:
-        return 1.0  # nothing moves it

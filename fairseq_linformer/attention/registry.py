@@ -1,4 +1,4 @@
-"""The registry of mechanisms, which names them."""
+"""The registries: mechanisms and projections by their names."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,8 +6,21 @@ from typing import TypeVar
 from ..errors import UserError
 from .base import Attention
 from .options import Options
+from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling
+from .projection import LinearProjection, Projection
+from .random_projection import RandomProjection
 
 ATTENTIONS: dict[str, type[Attention]] = {}
+PROJECTIONS: dict[str, type[Projection]] = {
+    "linear": LinearProjection,
+    "random": RandomProjection,
+    "conv": ConvProjection,
+    "mean-pool": MeanPooling,
+    "max-pool": MaxPooling,
+    "attention-pool": AttentionPooling,
+    "split-pool": SplitPooling,
+}
+SHARINGS = ("none", "headwise", "key-value", "layerwise")  # see ProjectedAttention.build_layers
 
 AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
 

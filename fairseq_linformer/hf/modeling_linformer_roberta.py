@@ -21,17 +21,9 @@ from transformers.modeling_outputs import (
 from ..attention import Attention
 from ..attention.projection import Projection
 from ..model.architecture import Architecture, per_layer_lists, projection_defaults, validate
+from ..model.batch import Positions, check_length, may_be_padded, misplaced_padding, pick
 from ..model.encoder import Encoder, EncoderLayer
-from ..model.parts import (
-    ACTIVATIONS,
-    ClassificationHead,
-    LocalConvolution,
-    Positions,
-    check_length,
-    may_be_padded,
-    misplaced_padding,
-    pick,
-)
+from ..model.parts import ACTIVATIONS, ClassificationHead, LocalConvolution
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
 FIRST: Positions = (slice(None), 0)  # <s>

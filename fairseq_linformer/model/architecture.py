@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any, Protocol
 
-from ..attention.linformer import PROJECTIONS
 from ..attention.options import AttentionConfig, check_width, spread_over_layers
 from ..attention.pooling import WindowProjection
 from ..attention.positions import validate_positions
 from ..attention.projection import LinearProjection
-from ..attention.registry import ATTENTIONS, get_attention
+from ..attention.registry import ATTENTIONS, PROJECTIONS, get_attention
 from ..errors import check
 
 # The options of single mechanisms, and those of E and F.
@@ -30,6 +29,19 @@ PER_LAYER: dict[str, int] = {"projected_length": 1}
 PER_LAYER |= {name: own.metadata["multiple"] for name, own in MECHANISM_OPTIONS.items() if own.metadata["per_layer"]}
 
 
+def _sizes(layers: int, embed_dim: int) -> dict[str, int]:
+    sizes = {"encoder_layers": layers, "encoder_embed_dim": embed_dim}
+    return {**sizes, "encoder_ffn_embed_dim": 4 * embed_dim, "encoder_attention_heads": embed_dim // 64}
+
+
+ARCHITECTURES: dict[str, dict[str, int]] = {
+    "linformer_roberta_tiny": _sizes(4, 256),
+    "linformer_roberta_small": _sizes(6, 512),
+    "linformer_roberta_base": _sizes(12, 768),
+    "linformer_roberta_large": _sizes(24, 1024),
+}
+
+
 class Architecture(AttentionConfig, Protocol):
     """What the encoder's layers read of a configuration, resolved and validated."""
 
@@ -44,6 +56,18 @@ class Architecture(AttentionConfig, Protocol):
     dropout: float
     activation_dropout: float
     pooler_dropout: float
+
+
+def architecture_defaults(name: str) -> dict[str, int | bool]:
+    """The sizes of an architecture; an unknown one has those of the base. What the user gives wins over them."""
+    return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}
+
+
+def fill_in(architecture: str, args: Any) -> None:
+    """Gives ``args``, a Namespace or a config, the sizes that it leaves open, in place, as fairseq asks for."""
+    for name, size in architecture_defaults(architecture).items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, size)
 
 
 def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,20 +134,6 @@ def validate(config: Architecture) -> None:
     check_width("local_conv", config.local_conv)
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
         check_probability(name, getattr(config, name))
-
-
-def validate_training(config: Any) -> None:
-    """Checks the options that fairseq's model alone has.
-
-    Raises:
-        UserError: one cannot work; the message names it, its value and what is allowed.
-    """
-    check_probability("encoder_layerdrop", config.encoder_layerdrop)
-    recomputes, compiles = config.checkpoint_activations, config.compile_layers
-    alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
-    check("compile_layers", compiles, not (compiles and recomputes), alone)
-    allowed = "true only together with checkpoint_activations=true"
-    check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)
 
 
 def check_probability(name: str, value: float) -> None:

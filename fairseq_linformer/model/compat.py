@@ -1,16 +1,31 @@
 """Compatibility with fairseq's ``examples/linformer``, its flags and names of parameters, and with its RoBERTa."""
 
+# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+
 import logging
 import re
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import torch
+from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
+from ..attention.options import option
 from ..attention.projection import LinearProjection
 from ..errors import UserError, check
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ExampleFlags(FairseqDataclass):
+    """The flags of the example, which ``translate_flags`` gives their meaning; None where they are not given."""
+
+    compressed: Optional[int] = option(None, "n / k, another way to give projected_length")
+    shared_kv_compressed: Optional[int] = option(None, "1: sharing=key-value; 0: another sharing")
+    shared_layer_kv_compressed: Optional[int] = option(None, "1: sharing=layerwise; 0: another sharing")
+    freeze_compress: Optional[int] = option(None, "1: freeze_projection")
 
 
 def translate_flags(options: dict[str, Any]) -> dict[str, Any]:

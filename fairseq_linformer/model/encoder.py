@@ -4,28 +4,24 @@ Dimensions: B batch, n sequence length, d embedding, V vocabulary. Parameters ha
 ``TransformerEncoder``, so checkpoints carry over.
 """
 
-from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu
-from torch.utils.checkpoint import checkpoint
 
 from ..attention.base import Attention
 from ..attention.dropout import Dropout
 from ..attention.registry import get_attention
 from .architecture import Architecture
-from .parts import ACTIVATIONS, LocalConvolution, Positions, check_tokens, may_be_padded, pick
+from .batch import Positions, check_tokens, may_be_padded, pick
+from .parts import Embeddings, FeedForward, LocalConvolution, run_recomputed
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(FeedForward):
     """One block: x + attention(x), then x + feed-forward(x), each with dropout and with layer norm after it.
 
     With ``encoder_normalize_before`` the norm stands before (pre-norm). ``local_conv`` adds a convolution of the
-    attention's input to the attention's output. With ``gated_ffn`` the feed-forward network is a gated one without
-    biases, with gelu GeGLU (Shazeer 2020, arXiv 2002.05202, eq. 6): half again as many parameters for the same width.
+    attention's input to the attention's output.
     """
 
     def __init__(self, config: Architecture, attention: Attention):
@@ -35,13 +31,9 @@ class EncoderLayer(nn.Module):
         self.self_attn = attention
         self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
         self.self_attn_layer_norm = nn.LayerNorm(embed_dim)
-        self.gated, width = config.gated_ffn, config.encoder_ffn_embed_dim
-        self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
-        self.fc2 = nn.Linear(width, embed_dim, bias=not self.gated)
+        self.add_feed_forward(config)
         self.final_layer_norm = nn.LayerNorm(embed_dim)
-        self.activation_fn = ACTIVATIONS[config.activation_fn]
         self.dropout = Dropout(config.dropout)
-        self.activation_dropout = Dropout(config.activation_dropout)
 
     def own_values(self, x: Tensor) -> Tensor:
         """The values of this layer for its input x, (B, n, d): of the first layer, what value residuals take."""
@@ -61,24 +53,15 @@ class EncoderLayer(nn.Module):
         if self.normalize_before:
             x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask, first_values))
             x = pick(x, wanted)
-            return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
+            return x + self.dropout(self.feed_forward(self.final_layer_norm(x)))
         x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask, first_values)))
         x = pick(x, wanted)
-        return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
+        return self.final_layer_norm(x + self.dropout(self.feed_forward(x)))
 
     def _mix_positions(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
         first = () if self.self_attn.value_mix is None else (first_values,)
         mixed = self.self_attn(x, padding_mask, *first)
         return mixed if self.local_conv is None else mixed + self.local_conv(x, padding_mask)
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        hidden = self.fc1(x)
-        if self.gated:
-            gates, hidden = hidden.chunk(2, dim=-1)
-            hidden = self.activation_fn(gates) * hidden
-        else:
-            hidden = self.activation_fn(hidden)
-        return self.fc2(self.activation_dropout(hidden))
 
 
 class FirstLayer(EncoderLayer):
@@ -98,27 +81,15 @@ class FirstLayer(EncoderLayer):
         return super().forward(x, padding_mask, wanted)
 
 
-class Encoder(nn.Module):
+class Encoder(Embeddings):
     """Embeddings and layers: what fairseq's model and that of transformers have in common."""
 
-    embed_tokens: nn.Embedding
-    embed_positions: nn.Embedding | None
     layers: Any  # of EncoderLayer: nn.ModuleList, or fairseq's with LayerDrop
 
     def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None) -> None:
-        """Adds the modules.
-
-        Args:
-            config: resolved and validated.
-            embed_tokens: (V, d); its padding index marks padded positions, which stand on the right.
-            embed_positions: (max_positions + padding index + 1, d); positions count from the padding index + 1.
-                None where positions are not learned, but told to attention (``attention/positions.py``).
-        """
+        """Adds the modules; see ``add_embeddings`` for the arguments."""
         self.longest, self.value_residual = config.max_positions, config.value_residual
-        self.padding_idx = cast(int, embed_tokens.padding_idx)
-        self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
-        self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
-        self.dropout = Dropout(config.dropout)
+        self.add_embeddings(config, embed_tokens, embed_positions)
         first, *others = get_attention(config.attention).build_layers(config)
         if config.value_residual:
             for attention in others:
@@ -127,24 +98,6 @@ class Encoder(nn.Module):
         layers = [kind_of_first(config, first), *(EncoderLayer(config, attention) for attention in others)]
         self.layers = nn.ModuleList(layers)
         self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
-
-    def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
-        """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
-
-        ``first_positions`` (B,) int64: where each row begins, for parts of longer rows; None: at 0.
-        """
-        first = self.padding_idx + 1
-        positions = torch.arange(first, first + tokens.size(1), device=tokens.device).expand(tokens.shape[:2])
-        if first_positions is not None:
-            positions = positions + first_positions.unsqueeze(1)
-        if padding_mask is not None:
-            positions = positions.masked_fill(padding_mask, self.padding_idx)
-        x = tokens
-        if self.embed_positions is not None:
-            x = x + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        return self.dropout(x)
 
     def encode(
         self, x: Tensor, padding_mask: Tensor | None, wanted: Positions | None = None, keep_states: bool = False
@@ -181,11 +134,7 @@ class Encoder(nn.Module):
 class SentenceEncoder(Encoder):
     """Token ids to features, as fairseq's models call it.
 
-    With ``checkpoint_activations`` a layer keeps its input alone, and computes the rest again in the backward pass,
-    with the same random draws; with ``offload_activations`` the input is kept in the memory of the CPU. What value
-    residuals take of the first layer is kept once, where it is. The checkpointing is PyTorch's, not fairseq's: that one
-    runs a backward pass within the backward pass, which DistributedDataParallel refuses where layers share parameters
-    or some parameters have no part in the loss, and it computes again without autocast.
+    With ``checkpoint_activations`` layers are computed again in the backward pass (``run_recomputed``).
     """
 
     def __init__(
@@ -232,5 +181,4 @@ class SentenceEncoder(Encoder):
     def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
         if not self.recompute or not torch.is_grad_enabled():
             return layer(*arguments, **first_values)
-        with save_on_cpu(pin_memory=True) if self.offload else nullcontext():
-            return checkpoint(layer, *arguments, **first_values, use_reentrant=False)
+        return run_recomputed(layer, *arguments, offload=self.offload, **first_values)

@@ -1,21 +1,22 @@
 """What the encoder and its layers are made of, beside attention. Nothing here imports fairseq.
 
-Dimensions: B batch, n sequence length, d embedding.
+Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
 
 from ..attention.base import Attention
-from ..errors import UserError
-
-# N of B x n positions: a boolean (B, n), True at these; their numbers (N,), row by row; or (slice(None), i), N = B.
-Positions = Tensor | tuple[slice, int]
+from ..attention.dropout import Dropout
+from .architecture import Architecture
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
     "relu": F.relu,
@@ -27,74 +28,84 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
 }
 
 
-def pick(x: Tensor, wanted: Positions | None) -> Tensor:
-    """The wanted positions of (B, n, d), (N, d); by numbers, unlike by a boolean mask, a GPU need not be waited for."""
-    if wanted is None:
-        return x
-    numbered = isinstance(wanted, Tensor) and wanted.dim() == 1
-    return (x.flatten(0, 1) if numbered else x)[wanted]
+class Embeddings(nn.Module):
+    """The embeddings of tokens and positions, with their layer norm and dropout."""
+
+    embed_tokens: nn.Embedding
+    embed_positions: nn.Embedding | None
+
+    def add_embeddings(
+        self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None
+    ) -> None:
+        """Adds the modules.
+
+        Args:
+            config: resolved and validated.
+            embed_tokens: (V, d); its padding index marks padded positions, which stand on the right.
+            embed_positions: (max_positions + padding index + 1, d); positions count from the padding index + 1.
+                None where positions are not learned, but told to attention (``attention/positions.py``).
+        """
+        self.padding_idx = cast(int, embed_tokens.padding_idx)
+        self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
+        self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
+        self.dropout = Dropout(config.dropout)
+
+    def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
+        """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
+
+        ``first_positions`` (B,) int64: where each row begins, for parts of longer rows; None: at 0.
+        """
+        first = self.padding_idx + 1
+        positions = torch.arange(first, first + tokens.size(1), device=tokens.device).expand(tokens.shape[:2])
+        if first_positions is not None:
+            positions = positions + first_positions.unsqueeze(1)
+        if padding_mask is not None:
+            positions = positions.masked_fill(padding_mask, self.padding_idx)
+        x = tokens
+        if self.embed_positions is not None:
+            x = x + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout(x)
 
 
-def may_be_padded(padding_mask: Tensor) -> bool:
-    """Whether any position is padding: looked at on the CPU, where it is free; elsewhere the question stops the host.
+class FeedForward(nn.Module):
+    """The feed-forward network of a layer, act(x U + b) W + c, with dropout after the activation.
 
-    While PyTorch compiles, which cannot branch on data, always True.
+    With ``gated_ffn`` it is a gated one without biases, act(x U) * (x V) times W, with gelu GeGLU (Shazeer 2020, arXiv
+    2002.05202, eq. 6): half again as many parameters for the same width.
     """
-    return padding_mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(padding_mask.any())
+
+    def add_feed_forward(self, config: Architecture) -> None:
+        """Adds the modules of a resolved and validated configuration."""
+        embed_dim, width = config.encoder_embed_dim, config.encoder_ffn_embed_dim
+        self.gated = config.gated_ffn
+        self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
+        self.fc2 = nn.Linear(width, embed_dim, bias=not self.gated)
+        self.activation_fn = ACTIVATIONS[config.activation_fn]
+        self.activation_dropout = Dropout(config.activation_dropout)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """(..., d) to (..., d)."""
+        hidden = self.fc1(x)
+        if self.gated:
+            gates, hidden = hidden.chunk(2, dim=-1)
+            hidden = self.activation_fn(gates) * hidden
+        else:
+            hidden = self.activation_fn(hidden)
+        return self.fc2(self.activation_dropout(hidden))
 
 
-def misplaced_padding(padding_mask: Tensor) -> int | None:
-    """The first row of (B, n) that has padding before a token, or no token; None where padding stands on the right.
+def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool, **first_values: Any) -> Tensor:
+    """A layer that keeps its input alone, and computes the rest again in the backward pass, with the same random draws.
 
-    Also None where it is not looked at: on a GPU, and while PyTorch compiles.
+    With ``offload`` the input is kept in the memory of the CPU. What value residuals take of the first layer is kept
+    once, where it is. The checkpointing is PyTorch's, not fairseq's: that one runs a backward pass within the backward
+    pass, which DistributedDataParallel refuses where layers share parameters or some parameters have no part in the
+    loss, and it computes again without autocast.
     """
-    if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
-        return None
-    misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
-    return int(misplaced.nonzero()[0]) if bool(misplaced.any()) else None
-
-
-def check_length(length: int, longest: int) -> None:
-    """Refuses a sequence beyond the longest.
-
-    Raises:
-        UserError: it is.
-    """
-    if length > longest:
-        raise UserError(f"a sequence of {length} tokens is longer than max_positions={longest}")
-
-
-def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest: int) -> None:
-    """Refuses a batch that cannot be encoded.
-
-    Args:
-        tokens: token ids, (B, n).
-        padding_mask: (B, n), True where padded.
-        vocabulary: number of ids.
-        longest: of sequences.
-
-    Raises:
-        UserError: the ids are not int64 or int32, n is beyond `longest`, the batch is empty, and on the CPU also where
-            an id is not in the vocabulary or padding stands before a token: looking at values on a GPU would stop the
-            host.
-    """
-    if tokens.dtype not in (torch.int64, torch.int32):  # all that an embedding takes
-        raise UserError(f"tokens are {tokens.dtype}, they must be torch.int64 or torch.int32")
-    if tokens.dim() != 2:
-        raise UserError(f"tokens must have two dimensions, rows and positions, not {tokens.dim()}")
-    rows, length = tokens.shape
-    check_length(length, longest)
-    if rows == 0 or length == 0:
-        raise UserError(f"the batch is empty: {rows} rows of {length} tokens")
-    if tokens.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    smallest, largest = (int(end) for end in tokens.aminmax())
-    if smallest < 0 or largest >= vocabulary:
-        unknown = smallest if smallest < 0 else largest
-        raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
-    row = misplaced_padding(padding_mask)
-    if row is not None:
-        raise UserError(f"row {row} has padding before a token, or no token: padding must stand on the right")
+    with save_on_cpu(pin_memory=True) if offload else nullcontext():
+        return checkpoint(layer, *arguments, **first_values, use_reentrant=False)
 
 
 class LocalConvolution(nn.Module):

@@ -7,9 +7,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError, check
-from .architecture import Architecture, layers_to_keep, projection_defaults, validate, validate_training
+from .architecture import Architecture, architecture_defaults, layers_to_keep, projection_defaults, validate
 from .compat import translate_flags
-from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
+from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig
+from .roberta_options import validate_training
 
 
 def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:

@@ -13,7 +13,8 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from ..attention.base import Attention
-from .config import ARCHITECTURES, LinformerRobertaConfig, ResolvedConfig, architecture_defaults
+from .architecture import ARCHITECTURES, fill_in
+from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
 from .hub import FromCheckpoints
 from .resolve import resolve_config
@@ -117,12 +118,5 @@ class LinformerRobertaModel(FromCheckpoints):
         return cls(config, LinformerRobertaEncoder(config, dictionary))
 
 
-def _fill_in(architecture: str, args: Any) -> None:
-    """Gives ``args``, a Namespace or a config, the sizes that it leaves open, in place, as fairseq asks for."""
-    for name, size in architecture_defaults(architecture).items():
-        if getattr(args, name, None) is None:
-            setattr(args, name, size)
-
-
 for _name in ARCHITECTURES:
-    register_model_architecture("linformer_roberta", _name)(partial(_fill_in, _name))
+    register_model_architecture("linformer_roberta", _name)(partial(fill_in, _name))

@@ -12,7 +12,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
-from fairseq_linformer.model.config import ARCHITECTURES
+from fairseq_linformer.model.architecture import ARCHITECTURES
 from fairseq_linformer.training.configuration import CONFIGS
 from fairseq_linformer.training.jobs import job_device
 

@@ -12,7 +12,8 @@ from yaml import YAMLError
 
 from fairseq_linformer.attention import Attention
 from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.model.config import ARCHITECTURES, ResolvedConfig
+from fairseq_linformer.model.architecture import ARCHITECTURES
+from fairseq_linformer.model.config import ResolvedConfig
 from fairseq_linformer.model.parts import LocalConvolution
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.model.roberta import LinformerRobertaEncoder, LinformerRobertaModel

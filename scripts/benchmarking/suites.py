@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.data.data_utils import load_indexed_dataset
 
 from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.model.config import architecture_defaults
+from fairseq_linformer.model.architecture import architecture_defaults
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
 from .measuring import PHASES, Case

@@ -8,9 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairseq_linformer.attention import ATTENTIONS, get_attention, register_attention
-from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
-from fairseq_linformer.attention.projection import NOISE
+from fairseq_linformer.attention import ATTENTIONS, get_attention, linformer, register_attention
+from fairseq_linformer.attention.initialisation import NOISE
+from fairseq_linformer.attention.product_order import embedding_first
+from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
 from tests.helpers.layers import D, N, build
 from tests.reference import naive_attention
 
@@ -244,13 +245,13 @@ def test_what_was_drawn_at_random_comes_from_the_seed_and_is_in_the_checkpoint(n
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_linformer_with_identity_projection_is_softmax_attention(sharing):
     """Contract 1: k = n and E = F = I."""
-    linformer, softmax = build("linformer", sharing=sharing, k=N)[0], build("softmax")[0]
+    projected, softmax = build("linformer", sharing=sharing, k=N)[0], build("softmax")[0]
     with torch.no_grad():
-        for projection in (linformer.key_projection, linformer.value_projection):
+        for projection in (projected.key_projection, projected.value_projection):
             projection.weight.copy_(torch.eye(N).expand_as(projection.weight))
-    softmax.load_state_dict({k: v for k, v in linformer.state_dict().items() if "projection" not in k})
+    softmax.load_state_dict({k: v for k, v in projected.state_dict().items() if "projection" not in k})
     x = torch.randn(3, N, D)
-    torch.testing.assert_close(linformer(x), softmax(x), atol=1e-5, rtol=0)
+    torch.testing.assert_close(projected(x), softmax(x), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
@@ -260,7 +261,7 @@ def test_both_orders_of_projecting_agree(monkeypatch, sharing, length):
     x = torch.randn(2, length, D, dtype=torch.float64)
     outputs = []
     for answer in (False, True):
-        monkeypatch.setattr(attention, "embedding_first", lambda length, answer=answer: answer)
+        monkeypatch.setattr(linformer, "embedding_first", lambda *sizes, answer=answer: answer)
         outputs.append(attention(x))
     torch.testing.assert_close(*outputs, atol=1e-12, rtol=0)
 
@@ -269,8 +270,9 @@ def test_the_cheaper_order_is_taken():
     """The paper's base size, k = 128: keys and values are compressed first, except for short or per-head ones."""
     sizes = {"heads": 12, "k": 128, "n": 512, "d": 768, "layers": 1}
     shared, per_head = (build("linformer", sharing=sharing, **sizes)[0] for sharing in ("layerwise", "none"))
-    assert [shared.embedding_first(length) for length in (20, 512)] == [True, False]
-    assert [per_head.embedding_first(length) for length in (20, 512)] == [True, True]
+    for attention, short_and_long in ((shared, [True, False]), (per_head, [True, True])):
+        projections = attention.key_projection, attention.value_projection
+        assert [embedding_first(*projections, length, 768) for length in (20, 512)] == short_and_long
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from argparse import Namespace
 import torch
 
 from fairseq_linformer.attention import get_attention
-from fairseq_linformer.attention.linformer import PROJECTIONS
 from fairseq_linformer.attention.pooling import AttentionPooling
+from fairseq_linformer.attention.registry import PROJECTIONS
 
 N, D = 15, 12
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
+from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.checkpoints.resuming import read_progress
 from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary

@@ -1,0 +1,32 @@
+"""In which order the products of E, X and W are taken: whichever costs less.
+
+Dimensions: n sequence length, k projected length, d embedding, h heads.
+"""
+
+import torch
+
+from .projection import LinearProjection, Projection
+
+
+def embedding_first(key_projection: Projection, value_projection: Projection, length: int, d: int) -> bool:
+    """Whether E (X W_k^T) takes fewer multiplications than (E X) W_k^T, for n = length, keys and values together.
+
+    Only matrices leave the choice. It does for sequences shorter than about k, and for one matrix per head, where
+    X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length would
+    tie the graph to some lengths.
+
+    Args:
+        key_projection: E.
+        value_projection: F; the same module where keys and values share one.
+        length: n.
+        d: embedding dimension.
+    """
+    if not isinstance(key_projection, LinearProjection):
+        return False
+    k, longest = key_projection.weight.shape[-2:]
+    n = longest if torch.compiler.is_compiling() else length
+    if key_projection.weight.dim() == 3:
+        compressions = 2 * key_projection.weight.size(0)
+    else:
+        compressions = 1 if value_projection is key_projection else 2
+    return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d

@@ -1,0 +1,82 @@
+"""A batch of token ids: what is refused, where it is padded, of which positions features are wanted.
+
+Dimensions: B batch, n sequence length, d embedding. Nothing here imports fairseq.
+"""
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+
+# N of B x n positions: a boolean (B, n), True at these; their numbers (N,), row by row; or (slice(None), i), N = B.
+Positions = Tensor | tuple[slice, int]
+
+
+def pick(x: Tensor, wanted: Positions | None) -> Tensor:
+    """The wanted positions of (B, n, d), (N, d); by numbers, unlike by a boolean mask, a GPU need not be waited for."""
+    if wanted is None:
+        return x
+    numbered = isinstance(wanted, Tensor) and wanted.dim() == 1
+    return (x.flatten(0, 1) if numbered else x)[wanted]
+
+
+def may_be_padded(padding_mask: Tensor) -> bool:
+    """Whether any position is padding: looked at on the CPU, where it is free; elsewhere the question stops the host.
+
+    While PyTorch compiles, which cannot branch on data, always True.
+    """
+    return padding_mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(padding_mask.any())
+
+
+def misplaced_padding(padding_mask: Tensor) -> int | None:
+    """The first row of (B, n) that has padding before a token, or no token; None where padding stands on the right.
+
+    Also None where it is not looked at: on a GPU, and while PyTorch compiles.
+    """
+    if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
+    return int(misplaced.nonzero()[0]) if bool(misplaced.any()) else None
+
+
+def check_length(length: int, longest: int) -> None:
+    """Refuses a sequence beyond the longest.
+
+    Raises:
+        UserError: it is.
+    """
+    if length > longest:
+        raise UserError(f"a sequence of {length} tokens is longer than max_positions={longest}")
+
+
+def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest: int) -> None:
+    """Refuses a batch that cannot be encoded.
+
+    Args:
+        tokens: token ids, (B, n).
+        padding_mask: (B, n), True where padded.
+        vocabulary: number of ids.
+        longest: of sequences.
+
+    Raises:
+        UserError: the ids are not int64 or int32, n is beyond `longest`, the batch is empty, and on the CPU also where
+            an id is not in the vocabulary or padding stands before a token: looking at values on a GPU would stop the
+            host.
+    """
+    if tokens.dtype not in (torch.int64, torch.int32):  # all that an embedding takes
+        raise UserError(f"tokens are {tokens.dtype}, they must be torch.int64 or torch.int32")
+    if tokens.dim() != 2:
+        raise UserError(f"tokens must have two dimensions, rows and positions, not {tokens.dim()}")
+    rows, length = tokens.shape
+    check_length(length, longest)
+    if rows == 0 or length == 0:
+        raise UserError(f"the batch is empty: {rows} rows of {length} tokens")
+    if tokens.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    smallest, largest = (int(end) for end in tokens.aminmax())
+    if smallest < 0 or largest >= vocabulary:
+        unknown = smallest if smallest < 0 else largest
+        raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
+    row = misplaced_padding(padding_mask)
+    if row is not None:
+        raise UserError(f"row {row} has padding before a token, or no token: padding must stand on the right")

@@ -1,0 +1,68 @@
+"""The options of RoBERTa: its sizes, what stands around attention, and how it is trained."""
+
+# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from ..attention.options import option
+from ..errors import check
+from .architecture import check_probability
+from .parts import ACTIVATIONS
+
+ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
+
+
+@dataclass
+class RobertaOptions(FairseqDataclass):
+    """RoBERTa's part of the model's options. None stands for what the architecture says (``ARCHITECTURES``)."""
+
+    encoder_layers: Optional[int] = option(None, "number of layers", largest=1000)
+    encoder_embed_dim: Optional[int] = option(None, "d: embedding dimension", largest=65_536)
+    encoder_ffn_embed_dim: Optional[int] = option(None, "dimension of the feed-forward network's hidden layer")
+    encoder_attention_heads: Optional[int] = option(None, "h: number of attention heads, a divisor of d")
+    activation_fn: ACTIVATION_CHOICES = option("gelu", "activation of the feed-forward network and the LM head")  # type: ignore[valid-type]
+    pooler_activation_fn: ACTIVATION_CHOICES = option("tanh", "activation of the classification head")  # type: ignore[valid-type]
+    gated_ffn: bool = option(
+        False, "feed-forward network act(x U) * (x V) times W without biases (GeGLU) instead of act(x U + b) W + c"
+    )
+    encoder_normalize_before: bool = option(False, "layer norm before each block (pre-norm) instead of after it")
+    layernorm_embedding: Optional[bool] = option(None, "layer norm on the embedding (default: true)")
+    dropout: float = option(0.1, "dropout probability of embeddings and of each block's output", recipe=True)
+    attention_dropout: float = option(0.1, "dropout probability of attention weights", recipe=True)
+    activation_dropout: float = option(
+        0.0, "dropout probability after the feed-forward network's activation", recipe=True
+    )
+    pooler_dropout: float = option(0.0, "dropout probability in classification heads", recipe=True)
+    encoder_layerdrop: float = option(0.0, "probability of skipping a layer in training (Fan et al. 2019)", recipe=True)
+    encoder_layers_to_keep: Optional[str] = option(None, "layers to keep when pruning, comma-separated: 0,2,4")
+    untie_weights_roberta: bool = option(False, "give the LM head a weight matrix of its own")
+    load_checkpoint_heads: bool = option(
+        False, "(re-)register and load classification heads of checkpoints", recipe=True
+    )
+    spectral_norm_classification_head: bool = option(False, "spectral normalisation of classification heads")
+    checkpoint_activations: bool = option(
+        False, "recompute activations in the backward pass to save memory", recipe=True
+    )
+    offload_activations: bool = option(
+        False, "move checkpointed activations to the CPU; needs checkpoint_activations", recipe=True
+    )
+    compile_layers: bool = option(
+        False, "run layers through torch.compile, which fuses what is not a matrix product", recipe=True
+    )
+
+
+def validate_training(config: Any) -> None:
+    """Checks the options that fairseq's model alone has.
+
+    Raises:
+        UserError: one cannot work; the message names it, its value and what is allowed.
+    """
+    check_probability("encoder_layerdrop", config.encoder_layerdrop)
+    recomputes, compiles = config.checkpoint_activations, config.compile_layers
+    alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
+    check("compile_layers", compiles, not (compiles and recomputes), alone)
+    allowed = "true only together with checkpoint_activations=true"
+    check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)
