@@ -132,7 +132,7 @@ class LinformerAttention(ProjectedAttention):
         super().__init__(config, options, layer, *projections)
         self.window = options.linformer_window[layer]
         self.block = options.linformer_block or self.window
-        self.sinks, self.fetch = options.linformer_sinks, options.linformer_fetch
+        self.sinks, self.fetch = options.linformer_sinks, options.linformer_fetch[layer]
         self.class_token = options.linformer_class_token
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:

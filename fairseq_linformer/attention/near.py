@@ -37,7 +37,8 @@ class LinformerOptions(Options):
     pooling.
 
     Rows that average are an index, too: with ``linformer_fetch`` c each head of a block chooses the c rows of which its
-    queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 2 c n^2 d / k).
+    queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 6 c n^2 d / k),
+    which is linear in n where k grows with it.
 
     With a class token the first position attends to all n positions themselves, by content alone, in place of all this.
     """
@@ -53,11 +54,12 @@ class LinformerOptions(Options):
     linformer_sinks: int = option(
         0, "with a window: the first positions that every position sees as they are", smallest=0
     )
-    linformer_fetch: int = option(
+    linformer_fetch: list[int] = option(  # noqa: RUF009
         0,
-        "with a window and pooling: segments, each of the positions of a row, that each head of a block chooses by "
-        "their rows and sees as they are",
+        "c, with a window and pooling: segments, each of the positions of a row, that each head of a block chooses by "
+        "their rows and sees as they are; a number, one per layer, or FIRST..LAST layer",
         smallest=0,
+        per_layer=True,
     )
     linformer_class_token: bool = option(False, "the first position, <s>, attends to every position as it is")
 
@@ -71,15 +73,16 @@ class LinformerOptions(Options):
 
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
-        for name in ("linformer_block", "linformer_sinks", "linformer_fetch"):
-            value = getattr(self, name)
-            check(name, value, value == 0 or min(self.linformer_window) > 0, "0 without linformer_window in each layer")
-        nearby, allowed = min(self.linformer_window) > 0, "learned without linformer_window in each layer"
+        nearby, fetches = min(self.linformer_window) > 0, max(self.linformer_fetch)
+        own = {"block": self.linformer_block, "sinks": self.linformer_sinks, "fetch": fetches}
+        for name, value in own.items():
+            check(f"linformer_{name}", value, value == 0 or nearby, "0 without linformer_window in each layer")
+        allowed = "learned without linformer_window in each layer"
         check("positions", config.positions, config.positions == "learned" or nearby, allowed)
         check_content_is_left(config)
         averages = PROJECTIONS[config.projection].AVERAGES
         allowed = f"0 with projection={config.projection}, whose rows stand for no segment of the text"
-        check("linformer_fetch", self.linformer_fetch, averages or self.linformer_fetch == 0, allowed)
+        check("linformer_fetch", fetches, averages or fetches == 0, allowed)
 
 
 Windowed: TypeAlias = Any  # a LinformerAttention, whose module imports this one
