@@ -86,8 +86,6 @@ class LinformerOptions(Options):
 
 
 Windowed: TypeAlias = Any  # a LinformerAttention, whose module imports this one
-
-
 CANDIDATES = 4  # segments that are looked at for each one that is fetched
 
 
@@ -165,7 +163,7 @@ class Near(NamedTuple):
         so each query then weighs these by the key that it likes best in each, and the sum of that softmax leaves c.
 
         Nothing is differentiated: keys and rows learn what to be found by under the softmax in which they stand. Costs
-        B n d (m + CANDIDATES c w).
+        B n d (m + CANDIDATES c w), and for a moment the memory of B h n max(m, CANDIDATES c w) scores.
 
         Args:
             queries, keys: (B, n, h, d_h).
