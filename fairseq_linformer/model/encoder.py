@@ -5,6 +5,7 @@ Dimensions: B batch, n sequence length, d embedding, V vocabulary. Parameters ha
 """
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -34,11 +35,11 @@ class EncoderLayer(nn.Module):
         self.normalize_before = config.encoder_normalize_before
         self.self_attn = attention
         self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
-        self.self_attn_layer_norm = nn.LayerNorm(embed_dim)
+        self.self_attn_layer_norm = nn.LayerNorm(embed_dim, config.layer_norm_eps)
         self.gated, width = config.gated_ffn, config.encoder_ffn_embed_dim
         self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
         self.fc2 = nn.Linear(width, embed_dim, bias=not self.gated)
-        self.final_layer_norm = nn.LayerNorm(embed_dim)
+        self.final_layer_norm = nn.LayerNorm(embed_dim, config.layer_norm_eps)
         self.activation_fn = ACTIVATIONS[config.activation_fn]
         self.dropout = Dropout(config.dropout)
         self.activation_dropout = Dropout(config.activation_dropout)
@@ -117,7 +118,8 @@ class Encoder(nn.Module):
         self.longest, self.value_residual = config.max_positions, config.value_residual
         self.padding_idx = cast(int, embed_tokens.padding_idx)
         self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
-        self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
+        norm = partial(nn.LayerNorm, config.encoder_embed_dim, config.layer_norm_eps)
+        self.layernorm_embedding = norm() if config.layernorm_embedding else None
         self.dropout = Dropout(config.dropout)
         first, *others = get_attention(config.attention).build_layers(config)
         if config.value_residual:
@@ -126,7 +128,7 @@ class Encoder(nn.Module):
         kind_of_first = FirstLayer if config.value_residual else EncoderLayer
         layers = [kind_of_first(config, first), *(EncoderLayer(config, attention) for attention in others)]
         self.layers = nn.ModuleList(layers)
-        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
+        self.layer_norm = norm() if config.encoder_normalize_before else None
 
     def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
         """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
