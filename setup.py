@@ -35,7 +35,7 @@ def description() -> str:
 
 
 # transformers cannot be imported beside a torchaudio that does not load: scripts/install.sh says when, and removes it.
-HF = ["transformers>=4.57", "safetensors"]
+HF = ["transformers>=4.57", "tokenizers", "safetensors"]
 ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
 DOCS = ["mkdocs<2", "mkdocs-material"]  # `make docs`
 NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes

@@ -1,12 +1,12 @@
 """A folder of transformers as a checkpoint of fairseq, to train on from.
 
     linformer import exported --out imported
-    linformer import roberta-base --out imported
+    linformer import sentence-transformers/all-MiniLM-L6-v2 --out imported
     linformer finetune imported --data data-bin/tasks --tasks rte --out runs/finetune
 
-The folder is one that `linformer export` wrote, one that transformers saved after it, or a stock RoBERTa, which becomes
-attention=softmax; a name on the Hub of Hugging Face is fetched. The checkpoint has the same weights, bit for bit, and
-its dictionary and subword model beside it.
+The folder is one that `linformer export` wrote, one that transformers saved after it, or a published encoder (BERT,
+DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT), which becomes attention=softmax; a name on the Hub of Hugging Face is
+fetched. The checkpoint has the same weights, and its dictionary and subword model beside it.
 """
 
 from .arguments import Parser

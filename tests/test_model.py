@@ -466,7 +466,7 @@ def test_from_a_flag_to_the_matrix_product_is_a_short_way(monkeypatch):
     model = small().eval()
     model(tokens())
     assert found == {*way} - {"model/config", "model/resolve"}
-    assert sum(len((PACKAGE / f"{file}.py").read_text().splitlines()) for file in way) <= 885
+    assert sum(len((PACKAGE / f"{file}.py").read_text().splitlines()) for file in way) <= 900
 
 
 WITHOUT_FAIRSEQ = """

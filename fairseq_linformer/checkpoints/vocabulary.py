@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairseq.data import Dictionary
 
-from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
+from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError
 
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
@@ -14,8 +14,10 @@ MASK = "<mask>"  # the tasks add it to the dictionary that they read
 SUBWORD_MODELS = {
     "sentencepiece": {"sentencepiece_model": SENTENCEPIECE_FILE},
     "gpt2": {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE},
+    "tokenizers": {"tokenizers_file": TOKENIZER_FILE},
 }
-NO_SUBWORD_MODEL = f"no {SENTENCEPIECE_FILE}, nor {ENCODER_FILE} with {MERGES_FILE}"  # what a folder without one holds
+# What a folder without one holds.
+NO_SUBWORD_MODEL = f"no {SENTENCEPIECE_FILE} or {TOKENIZER_FILE}, nor {ENCODER_FILE} with {MERGES_FILE}"
 
 
 def subword_model_options(folder: Path, kind: str | None = None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
+from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError
 
 # What an import reads: no code, and no weights but those that hold plain tensors.
@@ -12,12 +12,13 @@ FILES = (
     "model.safetensors",
     "model-*.safetensors",
     "model.safetensors.index.json",
-    "tokenizer.json",
+    TOKENIZER_FILE,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.json",
+    "vocab.txt",
     "merges.txt",
-    *(f"fairseq/{name}" for name in (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FILE)),
+    *(f"fairseq/{name}" for name in (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE)),
 )
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 

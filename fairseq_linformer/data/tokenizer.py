@@ -2,20 +2,25 @@
 
 fairseq itself writes pieces as text and looks each one up in the dictionary. Here one numpy table maps the model's ids
 to the dictionary's, which makes preparation fast. The ids are the same, so models that are used later through fairseq's
-encoders (`bpe: sentencepiece` or `bpe: gpt2`) see the tokens that they were trained on.
+encoders (`bpe: sentencepiece` or `bpe: gpt2`, and ours, `bpe: tokenizers`) see the tokens that they were trained on.
 """
 
+import json
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
 from fairseq.data import Dictionary
+from fairseq.data.encoders import register_bpe
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from fairseq.dataclass import FairseqDataclass
 from fairseq.tokenizer import tokenize_line
 
 from ..errors import UserError
@@ -27,6 +32,8 @@ SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 ENCODER_FILE = "encoder.json"
 MERGES_FILE = "vocab.bpe"
 DICTIONARY_FILE = "dict.txt"
+
+TOKENIZER_FILE = "tokenizer.json"  # of the library tokenizers; fairseq knows no such file
 
 # Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
 SIZE_MULTIPLE = 8
@@ -221,6 +228,100 @@ class GPT2Tokenizer(Tokenizer):
             shutil.copyfile(path, folder / name)
 
 
+class JsonTokenizer(Tokenizer):
+    """A WordPiece, Unigram or BPE model of the library ``tokenizers``, as ``hf/importing.py`` writes it.
+
+    Its ids are those of the dictionary, which holds them as text. The names of <s>, <pad>, </s>, <unk> and <mask>,
+    such as [CLS], are text where they stand in a text.
+
+    Args:
+        file: a tokenizer.json.
+        dictionary: made of its ids where it is left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it cannot be read, the dictionary is another one's, or the library is not installed.
+    """
+
+    def __init__(self, file: Path, dictionary: Dictionary | None = None) -> None:
+        self._file, self._tokenizer = file, _read_tokenizer_json(file)
+        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        own = Dictionary()
+        for number in range(own.nspecial, size - 1):  # the last is <mask>
+            own.add_symbol(str(number), n=0)
+        if dictionary is not None and [name for name in dictionary.symbols if name != "<mask>"] != own.symbols:
+            raise UserError(f"{file} has {size} ids: the {DICTIONARY_FILE} beside it belongs to another model")
+        super().__init__(dictionary or own)
+        self._unknown = np.arange(size)
+        self._unknown[[own.bos(), own.pad(), own.eos(), size - 1]] = own.unk()  # no text makes these
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        # Not encode_batch, whose threads would run in each of the processes that prepare a corpus.
+        encoded = (self._tokenizer.encode(line, add_special_tokens=False) for line in lines)
+        return [self._unknown[np.array(line.ids, dtype=np.int64)].astype(np.int32) for line in encoded]
+
+    def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
+
+    def begins_word(self, token: int) -> bool:
+        """Whether a piece begins a word: in WordPiece one without ##, elsewhere one that begins with a space."""
+        piece, prefix = self._tokenizer.id_to_token(token), self._continuing
+        return not piece.startswith(prefix) if prefix else piece.startswith(("\u2581", "\u0120"))
+
+    @property
+    def _continuing(self) -> str:
+        return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
+
+    def save(self, folder: Path) -> None:
+        shutil.copyfile(self._file, folder / TOKENIZER_FILE)
+
+
+def _read_tokenizer_json(file: Path) -> Any:
+    """The tokenizer of a file, which takes the names of the five special tokens for text."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise UserError(f"{file} needs the package tokenizers: pip install tokenizers") from error
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        added = content["added_tokens"]
+        last = max(token["id"] for token in added)  # <mask>
+        for token in added:
+            token["special"] = token["id"] in (*range(4), last)
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
+    except Exception as error:  # tokenizers raises no other kind
+        raise UserError(f"{file}: not a file of tokenizers ({' '.join(str(error).split())[:200]})") from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+@dataclass
+class TokenizersConfig(FairseqDataclass):
+    """Options of ``bpe: tokenizers``."""
+
+    tokenizers_file: str = field(default="???", metadata={"help": "a tokenizer.json that linformer import wrote"})
+
+
+@register_bpe("tokenizers", dataclass=TokenizersConfig)
+class TokenizersEncoder:
+    """A ``JsonTokenizer`` as fairseq's tasks and hub interface call it: text to ids, written as text, and back."""
+
+    def __init__(self, cfg: TokenizersConfig) -> None:
+        self._tokenizer = JsonTokenizer(Path(cfg.tokenizers_file))
+
+    def encode(self, x: str) -> str:
+        return " ".join(map(str, self._tokenizer.encode([x])[0]))
+
+    def decode(self, x: str) -> str:
+        return self._tokenizer.decode([np.array([self._tokenizer.dictionary.index(name) for name in x.split()])])[0]
+
+    def is_beginning_of_word(self, x: str) -> bool:
+        """Whether a symbol of the dictionary begins a word; special ones do."""
+        return not x.isdigit() or self._tokenizer.begins_word(int(x))
+
+
 def load_tokenizer(place: Path) -> Tokenizer:
     """The tokenizer of a place, which is one of these:
 
@@ -242,16 +343,19 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
     """The tokenizer of a prepared folder."""
     dictionary = dictionary_in(folder)
     missing = [] if dictionary else [DICTIONARY_FILE]
-    is_sentencepiece = (folder / SENTENCEPIECE_FILE).is_file()
-    if not is_sentencepiece and not all((folder / name).is_file() for name in (ENCODER_FILE, MERGES_FILE)):
-        missing.append(f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE})")
+    is_sentencepiece, is_json = ((folder / name).is_file() for name in (SENTENCEPIECE_FILE, TOKENIZER_FILE))
+    is_gpt2 = all((folder / name).is_file() for name in (ENCODER_FILE, MERGES_FILE))
+    if not (is_sentencepiece or is_gpt2 or is_json):
+        missing.append(f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE}, or {TOKENIZER_FILE})")
     if missing:
         raise FileNotFoundError(
             f"{folder} is neither a prepared folder nor that of a run: it lacks {' and '.join(missing)}"
         )
     if is_sentencepiece:
         return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE, dictionary)
-    return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
+    if is_gpt2:
+        return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
+    return JsonTokenizer(folder / TOKENIZER_FILE, dictionary)
 
 
 def dictionary_in(folder: Path) -> Dictionary | None:

@@ -20,7 +20,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         max_positions: n, the longest sequence in tokens.
         encoder_layers, encoder_embed_dim, encoder_ffn_embed_dim, encoder_attention_heads: the sizes.
         activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
-        gated_ffn, encoder_normalize_before, layernorm_embedding: see the layer.
+        gated_ffn, encoder_normalize_before, layernorm_embedding, layer_norm_eps: see the layer.
         dropout, attention_dropout, activation_dropout, pooler_dropout: probabilities, at least 0 and below 1.
         initializer_range: standard deviation of new weights.
         score_scale: what the score of a regression is multiplied by: its training divided scores by it.
@@ -66,6 +66,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         gated_ffn: bool = False,
         encoder_normalize_before: bool = False,
         layernorm_embedding: bool = True,
+        layer_norm_eps: float = 1e-5,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
         activation_dropout: float = 0.0,

@@ -21,7 +21,7 @@ from transformers import (
 from ..attention import get_attention
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..data.task_record import Task
-from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_tokenizer
+from ..data.tokenizer import DICTIONARY_FILE, JsonTokenizer, Tokenizer, load_tokenizer
 from ..errors import UserError
 from ..finetune.prediction import record_of
 from ..model.architecture import PROJECTION_OPTIONS
@@ -37,7 +37,7 @@ from . import (
 )
 from .bundle import CONFIGURATION, MODELING, write_code
 from .card import model_card
-from .names import FIRST_POSITION, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
+from .names import FIRST_POSITION, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
 from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -233,7 +233,7 @@ def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
     if config.tie_word_embeddings:
         del names["lm_head.decoder.weight"]
     state = exported.hub.model.state_dict()
-    ours = fairseq_names(names, exported.is_stock, exported.head)
+    ours = fairseq_names(names, STOCK if exported.is_stock else OURS, exported.head)
     weights = {name: state[source].contiguous() for name, source in ours.items()}
     if exported.is_stock:
         types = "roberta.embeddings.token_type_embeddings.weight"
@@ -260,7 +260,7 @@ def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
         truncation_side="left" if truncation == "tail" else "right",
         init_token=exported.record is None or cfg.init_token is not None,
         separator=exported.record is None or cfg.separator_token is not None,
-        files=folder / FAIRSEQ_FOLDER,
+        files=None if isinstance(exported.tokenizer, JsonTokenizer) else folder / FAIRSEQ_FOLDER,
     )
     return remarks
 

@@ -1,4 +1,4 @@
-"""A folder of transformers as a checkpoint of fairseq, to train on from: models of ours, and stock RoBERTa."""
+"""A folder of transformers as a checkpoint of fairseq, to train on from: models of ours, BERT and its relatives."""
 
 import base64
 import json
@@ -22,21 +22,23 @@ from ..system.state import check_plain, read_state
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
-from .names import FIRST_POSITION, HEAD, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
+from .names import ENCODER, HEAD, OURS, fairseq_names
+from .published import HEAD_NAME, PUBLISHED, check_published, published_options, published_state
+from .published_tokenizer import write_published_tokenizer
 from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SPECIAL
 
-HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
+OF_TOKENS = (f"{ENCODER}embed_tokens.weight", "encoder.lm_head.weight", "encoder.lm_head.bias")  # a row for each
 
 
 def import_folder(source: Path, out: Path) -> list[str]:
     """Writes a checkpoint of masked language modelling, with its dictionary and subword model, into a new folder.
 
     Args:
-        source: a folder of ours (``export``), of a model that transformers saved, or of a stock RoBERTa.
+        source: a folder of ours (``export``), of a model that transformers saved, or of a published encoder.
         out: the folder to make.
 
     Returns:
-        What the source lacked, in words.
+        What the source lacked, and what was left out, in words.
 
     Raises:
         FileNotFoundError: a file of the source is missing.
@@ -47,29 +49,26 @@ def import_folder(source: Path, out: Path) -> list[str]:
     config = _read_config(source)
     weights = _read_weights(source)
     with staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark):
-        dictionary = _write_tokenizer(source, folder, config.vocab_size)
         options = _options(config)
-        state, remarks = _state(weights, config, untrained_model(options, dictionary))
+        dictionary, order = _write_tokenizer(source, folder, config)
+        given, remarks = _given(weights, config, order)
+        state, drawn = _state(given, untrained_model(options, dictionary))
         save_untrained(folder, out.absolute(), dictionary, options, state)
         Path(mark.name).unlink()
-    return remarks
+    return [*drawn, *remarks]
 
 
-def _is_stock(config: PretrainedConfig) -> bool:
-    return not isinstance(config, LinformerRobertaConfig)
+def _is_ours(config: PretrainedConfig) -> bool:
+    return isinstance(config, LinformerRobertaConfig)
 
 
 def _read_config(source: Path) -> PretrainedConfig:
     file = source / "config.json"
     content = read_state(file, dict[str, Any])
     check_plain(content, str(file))
-    named, known = content.get("model_type"), (LinformerRobertaConfig.model_type, "roberta")
-    check("model_type", named, named in known, f"{' or '.join(known)}, in {file}")
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    for name, wanted in STOCK_CONSTANTS.items() if _is_stock(config) else [("pad_token_id", 1)]:
-        found = getattr(config, name)
-        check(name, found, found == wanted, f"{wanted}, as in fairseq")
-    return config
+    if content.get("model_type") != LinformerRobertaConfig.model_type:
+        check_published(content, str(file))
+    return AutoConfig.from_pretrained(source, trust_remote_code=False)
 
 
 def _read_weights(source: Path) -> dict[str, Tensor]:
@@ -87,27 +86,39 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
 
 def _options(config: PretrainedConfig) -> dict[str, Any]:
     """The options of the model."""
-    if not _is_stock(config):
+    if _is_ours(config):
         options = {name: value for name, value in config.to_dict().items() if name in OPTIONS and value is not None}
         for name in options.keys() & PER_LAYER.keys():
             options[name] = str(options[name]).replace(" ", "")
     else:
-        options = {ours: getattr(config, theirs) for ours, theirs in STOCK_OPTIONS.items()}
-        options |= {"attention": "softmax", "max_positions": config.max_position_embeddings - FIRST_POSITION}
+        options = published_options(config)
     return {**options, "untie_weights_roberta": not config.tie_word_embeddings}
 
 
-def _state(
-    weights: dict[str, Tensor], config: PretrainedConfig, model: LinformerRobertaModel
+def _given(
+    weights: dict[str, Tensor], config: PretrainedConfig, order: list[int] | None
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The parameters by their names in fairseq, and what was missing."""
-    prefix = "roberta." if _is_stock(config) else "linformer_roberta."
-    if not any(name.startswith(prefix) for name in weights):  # saved without a head
-        weights = {prefix + name: tensor for name, tensor in weights.items()}
-    if _is_stock(config):
-        _fold_in_types(weights)
-    names = fairseq_names(weights, _is_stock(config), HEAD_NAME)
-    given = {ours: weights[theirs] for theirs, ours in names.items()}
+    """The folder's parameters by their names in fairseq, and what is left out, in words.
+
+    Args:
+        weights: by their names in transformers.
+        config: the folder's.
+        order: the folder's number of each token of ours; None where they are the same.
+    """
+    if _is_ours(config):
+        if not any(name.startswith("linformer_roberta.") for name in weights):  # saved without a head
+            weights = {f"linformer_roberta.{name}": tensor for name, tensor in weights.items()}
+        names = fairseq_names(weights, OURS, HEAD_NAME)
+        given, remarks = {ours: weights[theirs] for theirs, ours in names.items()}, list[str]()
+    else:
+        given, remarks = published_state(weights, config)
+    if order is not None:
+        given |= {name: given[name][order] for name in OF_TOKENS if name in given}
+    return given, remarks
+
+
+def _state(given: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict[str, Tensor], list[str]]:
+    """All parameters of the model, and what was missing, in words."""
     state: dict[str, Tensor] = {}
     first: dict[int, str] = {}
     drawn = False
@@ -115,6 +126,9 @@ def _state(
         source = first.setdefault(id(tensor), name)  # a tensor may have several names in fairseq, and has one here
         if source in given:
             state[name] = given[source]
+            if state[name].shape != tensor.shape:
+                found, wanted = (" x ".join(map(str, shape)) for shape in (state[name].shape, tensor.shape))
+                raise UserError(f"the folder's weights have {name} of {found}, its config.json asks for {wanted}")
         elif name.startswith("encoder.lm_head."):
             state[name] = state.get(source, tensor.detach())
             drawn = True
@@ -124,15 +138,12 @@ def _state(
     return state, ["it has no LM head: a new one was drawn"] if drawn else []
 
 
-def _fold_in_types(weights: dict[str, Tensor]) -> None:
-    """Adds the embedding of the tokens' type, which is one for all in RoBERTa, to those of positions, in place."""
-    types, positions = (f"roberta.embeddings.{name}_embeddings.weight" for name in ("token_type", "position"))
-    if types in weights and bool(weights[types][0].any()):  # zeros in what came from fairseq
-        weights[positions] = weights[positions] + weights[types][0]
+def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tuple[Dictionary, list[int] | None]:
+    """Writes the dictionary and the subword model; gives the dictionary, with <mask>.
 
-
-def _write_tokenizer(source: Path, folder: Path, size: int) -> Dictionary:
-    """Writes the dictionary and the subword model in fairseq's form; gives the dictionary, with <mask>."""
+    Also gives the folder's number of each of the dictionary's; None where they are the same.
+    """
+    order = None
     if (source / FAIRSEQ_FOLDER).is_dir():
         for file in sorted((source / FAIRSEQ_FOLDER).iterdir()):
             shutil.copyfile(file, folder / file.name)
@@ -140,11 +151,17 @@ def _write_tokenizer(source: Path, folder: Path, size: int) -> Dictionary:
         for name, content in held.items():
             (folder / name).write_bytes(content)
     else:
-        _write_gpt2(source, folder)
+        order = _write_other(source, folder)
     dictionary = masked_lm_dictionary(folder)
-    if len(dictionary) != size:
-        raise UserError(f"{source}: its tokenizer has {len(dictionary)} ids, but config.json says vocab_size={size}")
-    return dictionary
+    # A published model may have more rows than its tokenizer has ids, to fill up a size.
+    fits = len(dictionary) == config.vocab_size if order is None else max(order) < config.vocab_size
+    if not fits:
+        ids = len(dictionary) if order is None else max(order) + 1
+        raise UserError(f"{source}: its tokenizer has {ids} ids, but config.json says vocab_size={config.vocab_size}")
+    pad = 1 if order is None else order[1]
+    used = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
+    check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not used, f"{pad}, as in its tokenizer")
+    return dictionary, order
 
 
 def _held_files(source: Path) -> dict[str, bytes]:
@@ -160,29 +177,33 @@ def _held_files(source: Path) -> dict[str, bytes]:
         raise UserError(f"{file}: {FAIRSEQ_FILES} cannot be read ({error})") from error
 
 
-def _write_gpt2(source: Path, folder: Path) -> None:
-    """The files of a byte-level BPE, whose numbers in encoder.json and dict.txt are the ids of the folder."""
+def _write_other(source: Path, folder: Path) -> list[int] | None:
+    """Writes the tokenizer of transformers in a folder; gives its own numbers of ours, None where they are the same."""
     try:
-        tokenizer = json.loads(
-            AutoTokenizer.from_pretrained(source, trust_remote_code=False).backend_tokenizer.to_str()
-        )
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"{source}: its tokenizer cannot be read: save it there too, tokenizer.save_pretrained or "
             f"Trainer(processing_class=tokenizer) ({reason})"
         ) from error
-    kind, vocabulary = tokenizer["model"]["type"], dict(tokenizer["model"].get("vocab", {}))
-    vocabulary |= {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
-    allowed = f"a byte-level BPE, as stock RoBERTa's, or that of an export: its {CONFIG_FILE}, or its {FAIRSEQ_FOLDER}"
-    check("tokenizer", kind, kind == "BPE", allowed)
+    vocabulary = dict(content["model"].get("vocab", {})) if content["model"]["type"] == "BPE" else {}
+    vocabulary |= {added["content"]: added["id"] for added in content["added_tokens"]}
     names = {number: piece for piece, number in vocabulary.items()}
     found = (*(names.get(number) for number in range(len(SPECIAL))), names.get(len(names) - 1))
-    if found != (*SPECIAL, "<mask>"):
-        raise UserError(f"{source}: ids 0 to 3 and the last are {found}, they must be {(*SPECIAL, '<mask>')}")
+    plain = len(content["added_tokens"]) <= len(found) and (content["pre_tokenizer"] or {}).get("type") == "ByteLevel"
+    if found != (*SPECIAL, "<mask>") or not plain or content["model"]["type"] != "BPE":
+        return write_published_tokenizer(tokenizer, source, folder)
+    _write_gpt2(names, content["model"]["merges"], folder)
+    return None
+
+
+def _write_gpt2(names: dict[int, str], merges: list[Any], folder: Path) -> None:
+    """The files of a byte-level BPE, whose numbers in encoder.json and dict.txt are the ids of the folder."""
     ids = range(len(SPECIAL), len(names) - 1)
     encoder = {names[number]: number for number in ids}
     (folder / ENCODER_FILE).write_text(json.dumps(encoder), encoding="utf-8")
-    merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"])
-    (folder / MERGES_FILE).write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
+    lines = (merge if isinstance(merge, str) else " ".join(merge) for merge in merges)
+    (folder / MERGES_FILE).write_text("\n".join(["#version: 0.2", *lines]) + "\n", encoding="utf-8")
     (folder / DICTIONARY_FILE).write_text("".join(f"{number} 0\n" for number in ids), encoding="utf-8")

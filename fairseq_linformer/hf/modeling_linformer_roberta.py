@@ -252,7 +252,7 @@ class LMHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim)
         self.activation_fn = ACTIVATIONS[config.activation_fn]
-        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim)
+        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
         self.decoder = nn.Linear(config.encoder_embed_dim, config.vocab_size)
 
     def forward(self, features: Tensor) -> Tensor:

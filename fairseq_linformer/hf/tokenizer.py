@@ -19,12 +19,19 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 
 from ..data.prepare.examples import Example, encode_words
-from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, GPT2Tokenizer, Tokenizer
+from ..data.tokenizer import (
+    ENCODER_FILE,
+    MERGES_FILE,
+    SENTENCEPIECE_FILE,
+    TOKENIZER_FILE,
+    GPT2Tokenizer,
+    JsonTokenizer,
+    Tokenizer,
+)
 from ..errors import UserError, check
 from .normalizer import SPACE, normalizer_of
 from .sentencepiece_proto import ModelType, PieceType, SentencePieceModel, read_model
 
-TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 FAIRSEQ_FILES = "fairseq_files"  # in that file, which transformers saves with all its entries: names and base64
 
@@ -32,7 +39,7 @@ _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
 SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # their numbers are their places
 
 # Text on which tokenizers differ: white space of all kinds, unknown characters, normalization, nothing.
-_SAMPLE = (
+SAMPLE = (
     "",
     " ",
     "   It was  the best of times ,\tit was the worst…  ",
@@ -100,7 +107,9 @@ def write_tokenizer(
     special = 2 + init_token + separator
     check("max_length", max_length, max_length > special, f"more than {special}, the special symbols of a pair")
     exported = build_tokenizer(tokenizer)
-    exported.post_processor = _frame(init_token, separator)
+    last = exported.get_vocab_size() - 1
+    bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
+    exported.post_processor = _frame(bos if init_token else "", eos, separator)
     exported.save(str(folder / TOKENIZER_FILE))
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -109,13 +118,13 @@ def write_tokenizer(
         "padding_side": "right",
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
-        "bos_token": _BOS,
-        "cls_token": _BOS,
-        "pad_token": _PAD,
-        "eos_token": _EOS,
-        "sep_token": _EOS,
-        "unk_token": _UNK,
-        "mask_token": _MASK,
+        "bos_token": bos,
+        "cls_token": bos,
+        "pad_token": pad,
+        "eos_token": eos,
+        "sep_token": eos,
+        "unk_token": unk,
+        "mask_token": mask,
     }
     if files is not None:
         held = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted(files.iterdir())}
@@ -131,6 +140,8 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """
     with TemporaryDirectory() as name:
         tokenizer.save(Path(name))
+        if isinstance(tokenizer, JsonTokenizer):
+            return tokenizers.Tokenizer.from_file(str(Path(name) / TOKENIZER_FILE))
         if isinstance(tokenizer, GPT2Tokenizer):
             exported, texts = _gpt2(Path(name), tokenizer.dictionary)
         else:
@@ -139,7 +150,7 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         [AddedToken(symbol, normalized=False, special=True) for symbol in SPECIAL]
         + [AddedToken(_MASK, lstrip=True, normalized=False, special=True)]
     )
-    _check_equal(tokenizer, exported, [*_SAMPLE, *texts])
+    _check_equal(tokenizer, exported, [*SAMPLE, *texts])
     return exported
 
 
@@ -152,6 +163,8 @@ def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
         tokenizer: that of the training.
         folder: with the tokenizer.json made of it.
     """
+    if isinstance(tokenizer, JsonTokenizer):
+        return None  # WordPiece does not tell a comma after a word from one that stands alone
     mark = "\u0120" if isinstance(tokenizer, GPT2Tokenizer) else SPACE
     ids = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
     begins = np.zeros(len(ids), dtype=bool)
@@ -168,11 +181,11 @@ def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
     return begins if shown and not across else None
 
 
-def _frame(init_token: bool, separator: bool) -> processors.TemplateProcessing:
-    first = f"{_BOS if init_token else ''} $A {_EOS}"
-    second = f"{_EOS if separator else ''} $B {_EOS}"
-    names = ((_BOS, 0), (_EOS, 2)) if init_token else ((_EOS, 2),)
-    return processors.TemplateProcessing(single=first.strip(), pair=f"{first} {second}".split(), special_tokens=names)
+def _frame(bos: str, eos: str, separator: bool) -> processors.TemplateProcessing:
+    first, second = [bos, "$A", eos][not bos :], ["$B", eos]
+    names = ((bos, 0), (eos, 2))[not bos :]
+    pair = [*first, *([eos] if separator else []), *second]
+    return processors.TemplateProcessing(single=first, pair=pair, special_tokens=names)
 
 
 def _names(dictionary: Dictionary, pieces: Iterable[str]) -> list[str]:

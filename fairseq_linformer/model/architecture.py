@@ -49,6 +49,7 @@ class Architecture(AttentionConfig, Protocol):
     local_conv: int
     value_residual: bool
     layernorm_embedding: bool
+    layer_norm_eps: float
     encoder_ffn_embed_dim: int
     activation_fn: str
     gated_ffn: bool
@@ -132,6 +133,7 @@ def validate(config: Architecture) -> None:
     layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
     check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
     check_width("local_conv", config.local_conv)
+    check("layer_norm_eps", config.layer_norm_eps, 0 < config.layer_norm_eps < 1, "above 0 and below 1")
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
         check_probability(name, getattr(config, name))
 

@@ -30,9 +30,9 @@ class EncoderLayer(FeedForward):
         self.normalize_before = config.encoder_normalize_before
         self.self_attn = attention
         self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
-        self.self_attn_layer_norm = nn.LayerNorm(embed_dim)
+        self.self_attn_layer_norm = nn.LayerNorm(embed_dim, config.layer_norm_eps)
         self.add_feed_forward(config)
-        self.final_layer_norm = nn.LayerNorm(embed_dim)
+        self.final_layer_norm = nn.LayerNorm(embed_dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
     def own_values(self, x: Tensor) -> Tensor:
@@ -97,7 +97,9 @@ class Encoder(Embeddings):
         kind_of_first = FirstLayer if config.value_residual else EncoderLayer
         layers = [kind_of_first(config, first), *(EncoderLayer(config, attention) for attention in others)]
         self.layers = nn.ModuleList(layers)
-        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim) if config.encoder_normalize_before else None
+        self.layer_norm = None
+        if config.encoder_normalize_before:
+            self.layer_norm = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
 
     def encode(
         self, x: Tensor, padding_mask: Tensor | None, wanted: Positions | None = None, keep_states: bool = False

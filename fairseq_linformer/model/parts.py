@@ -47,7 +47,9 @@ class Embeddings(nn.Module):
         """
         self.padding_idx = cast(int, embed_tokens.padding_idx)
         self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
-        self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim) if config.layernorm_embedding else None
+        self.layernorm_embedding = None
+        if config.layernorm_embedding:
+            self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
     def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:

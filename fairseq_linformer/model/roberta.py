@@ -36,6 +36,11 @@ class LinformerRobertaEncoder(RobertaEncoder):
             encoder.layers = LayerDropModuleList(args.encoder_layerdrop, encoder.layers)
         return encoder
 
+    def build_lm_head(self, **arguments: Any) -> nn.Module:
+        head = super().build_lm_head(**arguments)
+        head.layer_norm.eps = self.args.layer_norm_eps
+        return head
+
     def forward(
         self,
         src_tokens: Tensor,

@@ -1,0 +1,327 @@
+"""BERT and its relatives as checkpoints of fairseq, against transformers: hidden states, ids, heads, and out again."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+import transformers
+from scipy.stats import spearmanr
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
+
+from fairseq_linformer.checkpoints.reading import UNTRAINED
+from fairseq_linformer.conversion.convert import convert
+from fairseq_linformer.data.tokenizer import TOKENIZER_FILE, load_tokenizer
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.hf.exporting import export
+from fairseq_linformer.hf.importing import import_folder
+from fairseq_linformer.hf.tokenizer import SAMPLE
+from tests.helpers.commands import run
+from tests.helpers.exports import HEAD, hub_of
+
+MINILM = Path("~/.cache/linformer/all-MiniLM-L6-v2").expanduser()
+WORDS = ("the", "dog", "sees", "un", "##believ", "##able", "house")
+SENTENCES = ["the dog, unbelievable", "a house.", "Hé, dog!"]
+N = 20
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 3}
+BERT = {**SIZES, "hidden_size": 12, "intermediate_size": 20, "layer_norm_eps": 0.01, "type_vocab_size": 2}
+DISTILBERT = {"n_layers": 2, "n_heads": 3, "dim": 12, "hidden_dim": 20}
+AFTER_PADDING = {**BERT, "max_position_embeddings": N + 2, "pad_token_id": 1, "type_vocab_size": 1}
+
+MODELS = [
+    ("BertModel", BERT),
+    ("BertForMaskedLM", {**BERT, "hidden_act": "gelu_new"}),
+    ("BertForMaskedLM", {**BERT, "hidden_act": "relu", "tie_word_embeddings": False}),
+    ("BertForSequenceClassification", BERT),
+    ("DistilBertModel", {**DISTILBERT, "activation": "relu"}),
+    ("DistilBertForMaskedLM", {**DISTILBERT, "sinusoidal_pos_embds": True}),
+    ("DistilBertForSequenceClassification", DISTILBERT),
+    ("RobertaForMaskedLM", AFTER_PADDING),
+    ("XLMRobertaModel", AFTER_PADDING),
+    ("CamembertForMaskedLM", {**AFTER_PADDING, "bos_token_id": 5}),
+]
+
+
+def word_pieces() -> PreTrainedTokenizerFast:
+    """WordPiece with special tokens where BERT has them, in the midst, and one token of its own."""
+    letters = [chr(number) for number in range(33, 127) if not chr(number).isupper()]
+    names = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters), *WORDS]
+    pieces = models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]")
+    tokenizer = Tokenizer(pieces)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens([AddedToken("[E1]", special=True)])
+    return named(tokenizer, *names[3:4], names[0], names[4], names[2], names[5])
+
+
+def unigrams() -> PreTrainedTokenizerFast:
+    """Unigram as in CamemBERT: <s> and </s> after others, and <mask> behind all pieces, which does not list it."""
+    letters = [chr(number) for number in range(33, 127)]
+    names = ["<unk>", "<pad>", "▁", "<s>NOTUSED", "</s>", "<s>", *letters, "▁the", "▁dog", "es", "he", "▁hous", "th"]
+    scores = [0.0, 0.0, -2.0, 0.0, 0.0, 0.0, *(-5.0 - number / 50 for number in range(len(letters)))]
+    scores += [-3.0, -3.5, -3.2, -3.1, -4.0, -3.0]
+    tokenizer = Tokenizer(models.Unigram(list(zip(names, scores, strict=True)), unk_id=0))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return named(tokenizer, "<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def named(tokenizer: Tokenizer, *special: str) -> PreTrainedTokenizerFast:
+    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **dict(zip(names, special, strict=True)))
+
+
+def write_encoder(folder: Path, kind: str = "BertModel", options=BERT, rows: int = 3):
+    """A model with random weights as transformers saves it; its embeddings have more rows than there are tokens."""
+    model_class = getattr(transformers, kind)
+    tokenizer = unigrams() if options.get("max_position_embeddings") == N + 2 else word_pieces()
+    tokenizer.save_pretrained(folder)
+    given = {"max_position_embeddings": N, "vocab_size": len(tokenizer) + rows, **options}
+    torch.manual_seed(0)
+    model = model_class(model_class.config_class(**given)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    model.save_pretrained(folder)
+    return model
+
+
+def rows_of(folder: Path, texts: list[str]) -> torch.Tensor:
+    """A batch of transformers, padded, (B, n). The tokenizers of this test frame no rows."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    first, last, pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    rows = [torch.tensor([first, *row[: N - 2], last]) for row in ids]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+
+
+def our_rows(folder: Path, texts: list[str]) -> torch.Tensor:
+    rows = [torch.tensor([0, *ids[: N - 2].tolist(), 2]) for ids in load_tokenizer(folder).encode(texts)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "options"), MODELS)
+def test_hidden_states_and_logits_are_those_of_transformers(tmp_path, kind, options):
+    model = write_encoder(tmp_path / "source", kind, options)
+    remarks = import_folder(tmp_path / "source", tmp_path / "in")
+    hub = hub_of(tmp_path / "in" / UNTRAINED)
+    texts = [*SENTENCES, "the dog sees houses " * N]  # the last is as long as the model reads
+    theirs, ours = rows_of(tmp_path / "source", texts), our_rows(tmp_path / "in", texts)
+    real = ours.ne(1)
+    assert theirs.shape == ours.shape == (4, N)
+    # The second time without padding.
+    for rows in (slice(None), slice(3, 4)):
+        states = model(theirs[rows], attention_mask=real[rows].long(), output_hidden_states=True)
+        found = [state.transpose(0, 1) for state in hub.model(ours[rows], return_all_hiddens=True)[1]["inner_states"]]
+        assert len(found) == len(states.hidden_states) == 3
+        for own, other in zip(found, states.hidden_states, strict=True):
+            torch.testing.assert_close(own[real[rows]], other[real[rows]], rtol=1e-5, atol=1e-5)
+    drawn = "it has no LM head: a new one was drawn"
+    if "MaskedLM" in kind:
+        special = {theirs[0, 0].item(): 0, AutoTokenizer.from_pretrained(tmp_path / "source").mask_token_id: -1}
+        expected, logits = model(theirs, attention_mask=real.long()).logits, hub.model(ours)[0]
+        columns, places = list(special), list(special.values())
+        torch.testing.assert_close(logits[..., places][real], expected[..., columns][real], rtol=1e-5, atol=1e-5)
+        assert drawn not in remarks
+    else:
+        assert drawn in remarks
+    if "Classification" in kind:
+        expected = model(theirs, attention_mask=real.long()).logits
+        torch.testing.assert_close(hub.model(ours, classification_head_name=HEAD)[0], expected, rtol=1e-5, atol=1e-5)
+    assert ("left out: bert.pooler.dense" in remarks) == (kind == "BertModel")
+
+
+def nasty(count: int) -> list[str]:
+    """Texts of characters of all kinds, with words among them."""
+    draw = random.Random(0)
+    ranges = [(1, 0x80), (0x80, 0x600), (0x900, 0xE00), (0x2000, 0x3100), (0x4E00, 0xA000), (0xF900, 0x10000)]
+    ranges += [(0x1F300, 0x1FB00), (0x20000, 0x20100)]
+    parts = ["the", "dogs", "unbelievable", "##s", " ", "  ", "\t", "...", "don't", "[E1]", "[unused0]", "<", "▁"]
+
+    def part() -> str:
+        return draw.choice(parts) if draw.random() < 0.4 else chr(draw.randrange(*draw.choice(ranges)))
+
+    return [*SAMPLE, "x" * 200, *("".join(part() for _ in range(draw.randrange(40))) for _ in range(count))]
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "XLMRobertaModel"])
+def test_ids_are_those_of_transformers_on_nasty_texts(tmp_path, kind):
+    write_encoder(tmp_path / "source", kind, BERT if kind == "BertModel" else AFTER_PADDING)
+    import_folder(tmp_path / "source", tmp_path / "in")
+    assert_same_pieces(tmp_path / "source", tmp_path / "in", nasty(400))
+
+
+def assert_same_pieces(source: Path, imported: Path, texts: list[str]) -> None:
+    """A piece has one number on each side, so the names tell."""
+    theirs, ours = AutoTokenizer.from_pretrained(source), load_tokenizer(imported)
+    names = Tokenizer.from_file(str(imported / TOKENIZER_FILE))
+    assert names.get_vocab_size() == len(theirs) == len(ours.dictionary) + 1, "but for <mask>"
+    for text, ids in zip(texts, ours.encode(texts), strict=True):
+        pieces = theirs.convert_ids_to_tokens(theirs(text, add_special_tokens=False)["input_ids"])
+        assert pieces == [names.id_to_token(number) for number in ids.tolist()], repr(text)
+
+
+def test_names_of_special_tokens_in_a_text_are_text(tmp_path):
+    """A row with <s> or <pad> in its midst would mean something else, or be refused."""
+    for kind, options, text in (("BertModel", BERT, "a [CLS][PAD] [MASK]"), ("XLMRobertaModel", AFTER_PADDING, "<s>a")):
+        write_encoder(tmp_path / kind, kind, options)
+        import_folder(tmp_path / kind, tmp_path / f"{kind}-in")
+        (ids,) = load_tokenizer(tmp_path / f"{kind}-in").encode([text])
+        assert len(ids) and ids.min() > 2 and ids.max() < len(load_tokenizer(tmp_path / f"{kind}-in").dictionary)
+    hub = hub_of(tmp_path / "BertModel-in" / UNTRAINED)
+    assert hub.decode(hub.encode("the dog sees 漢 houses")) == "the dog sees [UNK] houses"
+    assert len(hub.fill_mask("the <mask> sees", topk=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "modernbert"}, "model_type=modernbert .* cannot be imported, only .*: it has rotary positions"),
+        ({"model_type": "deberta-v2"}, "model_type=deberta-v2 .*: its attention adds terms of relative positions"),
+        ({"model_type": "bertt"}, r"model_type=bertt .*; did you mean bert\?"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type=relative_key .* must be absolute"),
+        ({"is_decoder": True}, "is_decoder=True .* encoders alone"),
+        ({"pruned_heads": {"1": [0]}}, "pruned_heads=.* layers have as many heads as each other"),
+        ({"hidden_act": "silu"}, "hidden_act=silu is not allowed: it must be one of gelu, gelu_new"),
+        ({"vocab_size": 100}, "its tokenizer has .* ids, but config.json says vocab_size=100"),
+        ({"intermediate_size": 24}, r"weights have .*layers\.0\.fc1\.weight of 20 x 12, its config\.json asks for 24"),
+        ({"num_hidden_layers": 3}, r"weights lack encoder\.sentence_encoder\.layers\.2"),
+        ({"num_attention_heads": 5}, "encoder_attention_heads=5 is not allowed"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, changes, said):
+    write_encoder(tmp_path / "source")
+    file = tmp_path / "source" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(UserError, match=said) as refused:
+        import_folder(tmp_path / "source", tmp_path / "in")
+    assert len(str(refused.value).splitlines()) == 1
+    assert not (tmp_path / "in").exists()
+
+
+def test_a_tokenizer_without_a_special_token_and_another_dictionary_are_refused(tmp_path):
+    write_encoder(tmp_path / "source")
+    import_folder(tmp_path / "source", tmp_path / "in")
+    lines = (tmp_path / "in" / "dict.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "in" / "dict.txt").write_text("".join(lines[1:]))
+    with pytest.raises(UserError, match=r"tokenizer\.json has .* ids: the dict\.txt beside it belongs to another"):
+        load_tokenizer(tmp_path / "in")
+    (tmp_path / "in" / TOKENIZER_FILE).write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json: not a file of tokenizers"):
+        load_tokenizer(tmp_path / "in")
+    tokenizer = word_pieces()
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(tmp_path / "source")
+    with pytest.raises(UserError, match=r"must have five different special tokens, and has .*mask_token=None"):
+        import_folder(tmp_path / "source", tmp_path / "again")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "CamembertForMaskedLM"])
+def test_out_again(tmp_path, kind, long):
+    """Through a conversion to longer texts, whose own model of transformers has the epsilon too, or as it came."""
+    options = {"hidden_act": "gelu", **(BERT if kind == "BertForMaskedLM" else AFTER_PADDING)}
+    model = write_encoder(tmp_path / "source", kind, options)
+    if long:
+        convert(tmp_path / "source", tmp_path / "in", ["model.attention=longformer", "model.longformer_window=64"])
+    else:
+        import_folder(tmp_path / "source", tmp_path / "in")
+    export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
+    exported = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    states = []
+    for folder, encoder in ((tmp_path / "source", model.base_model), (tmp_path / "out", exported)):
+        rows = rows_of(folder, SENTENCES)
+        real = rows.ne(AutoTokenizer.from_pretrained(folder).pad_token_id)
+        states.append(encoder(rows, attention_mask=real.long()).last_hidden_state[real])
+    torch.testing.assert_close(*states, rtol=1e-5, atol=1e-5)
+    for saved in (False, True):  # as exported, and as transformers saves it again, without the folder fairseq
+        source = tmp_path / "out"
+        if saved:
+            source = tmp_path / "saved"
+            AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(source)
+            AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True).save_pretrained(source)
+        import_folder(source, tmp_path / f"back-{saved}")
+        before, after = (
+            torch.load(folder / UNTRAINED, weights_only=True)["model"]
+            for folder in (tmp_path / "in", tmp_path / f"back-{saved}")
+        )
+        assert all(torch.equal(before[name], after[name]) for name in before if "lm_head" not in name)
+        assert_same_pieces(tmp_path / "source", tmp_path / f"back-{saved}", nasty(50))
+
+
+@pytest.mark.slow
+def test_an_imported_encoder_is_fine_tuned_and_pretrained_by_the_commands(tmp_path):
+    write_encoder(tmp_path / "source")
+    said = run("linformer", "import", "source", "--out", "in", cwd=tmp_path)
+    assert "note: it has no LM head: a new one was drawn" in said and "in/checkpoint.pt: written" in said
+    texts = (("the dog [CLS]", "good"), ("a house", "bad"))
+    rows = [f"{text} {number}\t{label}\n" for number in range(9) for text, label in texts]
+    (tmp_path / "rows.tsv").write_text("".join(["text\tlabel\n", *rows]))
+    run("linformer", "prepare", "table", "rows.tsv", "--tokenizer", "in", "--out", "tasks/own", cwd=tmp_path)
+    words = ("--data", "tasks", "--tasks", "own", "--out", "runs", "--seeds", 1, "--epochs", 1, "common.cpu=true")
+    run("linformer", "finetune", "in", *words, cwd=tmp_path)
+    (tmp_path / "texts.txt").write_text("the dog\n")
+    (run_folder,) = (path.parent for path in (tmp_path / "runs").rglob("checkpoint_best.pt"))
+    assert run("linformer", "predict", run_folder, "--input", "texts.txt", cwd=tmp_path)
+    run("linformer", "export", run_folder, "--out", "out", cwd=tmp_path)
+    classify = transformers.pipeline("text-classification", str(tmp_path / "out"))
+    assert classify("the dog")[0]["label"] in ("good", "bad")
+    (tmp_path / "train.txt").write_text("the dog sees unbelievable houses\n" * 30)
+    files = ("--train", "train.txt", "--valid", "train.txt", "--out", "data", "--tokenizer", "in", "--workers", 2)
+    run("linformer", "prepare", "corpus", *files, cwd=tmp_path)
+    words = ["--config-dir", Path(__file__).parents[2] / "configs/pretrain", "--config-name", "continue", "recipe=tiny"]
+    words += ["task.data=data", "checkpoint.finetune_from_model=in/checkpoint.pt", "checkpoint.save_dir=on"]
+    words += ["common.cpu=true", "optimization.max_update=2", "task.mask_whole_words=true", "dataset.num_workers=0"]
+    run("fairseq-hydra-train", *words, cwd=tmp_path)
+    trained = torch.load(tmp_path / "on/checkpoint_last.pt", weights_only=True)
+    assert trained["cfg"]["model"]["layer_norm_eps"] == 0.01
+
+
+needs_minilm = pytest.mark.skipif(
+    not (MINILM / "model.safetensors").is_file(), reason=f"no published model in {MINILM}"
+)
+
+
+@torch.no_grad()
+@pytest.mark.slow
+@needs_minilm
+def test_all_minilm(tmp_path):
+    assert "left out: bert.pooler.dense" in import_folder(MINILM, tmp_path / "in")
+    assert_same_pieces(MINILM, tmp_path / "in", [*SENTENCES, *nasty(300)])
+    hub, model = hub_of(tmp_path / "in" / UNTRAINED), AutoModel.from_pretrained(MINILM).eval()
+    tokenizer = AutoTokenizer.from_pretrained(MINILM)
+    for text in (*SENTENCES, "unbelievable houses " * 240):
+        expected = model(**tokenizer(text, return_tensors="pt")).last_hidden_state
+        torch.testing.assert_close(hub.extract_features(hub.encode(text)), expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.exhaustive
+@pytest.mark.real_data
+@needs_minilm
+def test_sts_b_of_all_minilm(tmp_path, real_data):
+    """What docs/export.md says of it. Embeddings are means over tokens, [CLS] and [SEP] included."""
+    import_folder(MINILM, tmp_path / "in")
+    lines = (real_data / "glue/STS-B/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    firsts, seconds, scores = zip(*(line.split("\t")[7:10] for line in lines), strict=True)
+    assert_same_pieces(MINILM, tmp_path / "in", [*firsts, *seconds, *nasty(2000)])
+    model, tokenizer = AutoModel.from_pretrained(MINILM).eval(), AutoTokenizer.from_pretrained(MINILM)
+    ours, pieces = hub_of(tmp_path / "in" / UNTRAINED).model, load_tokenizer(tmp_path / "in")
+
+    def theirs_of(text: str) -> torch.Tensor:
+        return model(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(1)
+
+    def ours_of(text: str) -> torch.Tensor:
+        return ours(torch.tensor([[0, *pieces.encode([text])[0].tolist(), 2]]), features_only=True)[0].mean(1)
+
+    found = []
+    for embed in (theirs_of, ours_of):
+        cosines = [torch.cosine_similarity(*map(embed, pair)).item() for pair in zip(firsts, seconds, strict=True)]
+        found.append(100 * spearmanr(cosines, [float(score) for score in scores])[0])
+    assert found == pytest.approx([86.7163, 86.7163], abs=5e-5)
