@@ -28,11 +28,16 @@ class TaskState(TypedDict):
         vocabulary: digests of the vocabulary (``digest_vocabulary``); empty where the checkpoint carries none.
         made_of: None in a checkpoint that fairseq alone wrote.
         converted_from: what the model was converted from, the first conversion first, through all trainings after that.
+        sentence_modules: files of sentence-transformers, text by name (``sentence_modules.py``), through all as well.
     """
 
     vocabulary: dict[str, str]
     made_of: MadeOf | None
     converted_from: list[Origin]
+    sentence_modules: dict[str, str]
+
+
+INHERITED = ("converted_from", "sentence_modules")  # from the checkpoint that a training or a conversion starts from
 
 
 def read_task_state(task_state: Any) -> TaskState:
@@ -41,7 +46,7 @@ def read_task_state(task_state: Any) -> TaskState:
     Raises:
         UserError: it is not one that a task saved, but edited by hand.
     """
-    nothing: TaskState = {"vocabulary": {}, "made_of": None, "converted_from": []}
+    nothing: TaskState = {"vocabulary": {}, "made_of": None, "converted_from": [], "sentence_modules": {}}
     carried = {} if task_state is None else task_state
     whole = {**nothing, **carried} if isinstance(carried, dict) else carried
     return check_state(whole, "the checkpoint's task_state", TaskState)

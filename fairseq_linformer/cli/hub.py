@@ -3,12 +3,17 @@
 import re
 from pathlib import Path
 
+from ..checkpoints.sentence_modules import LENGTH_FILE, MODULES_FILE, SETTINGS_FILE
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError
 
 # What an import reads: no code, and no weights but those that hold plain tensors.
 FILES = (
     "config.json",
+    MODULES_FILE,
+    LENGTH_FILE,
+    SETTINGS_FILE,
+    "*/config.json",
     "model.safetensors",
     "model-*.safetensors",
     "model.safetensors.index.json",

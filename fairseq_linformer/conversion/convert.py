@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..attention import get_attention
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
+from ..checkpoints.sentence_modules import lengthened
 from ..checkpoints.task_state import Origin, read_task_state
 from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
@@ -97,8 +98,12 @@ def convert(
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
         given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
         _write_conversion(folder / CONVERSION_FILE, given, converted)
-        origins = [*read_task_state(state.get("task_state"))["converted_from"], origin]
-        save_untrained(folder, out.absolute(), dictionary, options, new.state_dict(), origins)
+        carried = read_task_state(state.get("task_state"))
+        modules = carried["sentence_modules"]
+        if new.args.max_positions > old.args.max_positions:
+            modules = lengthened(modules, new.args.max_positions)
+        inherited = {"converted_from": [*carried["converted_from"], origin], "sentence_modules": modules}
+        save_untrained(folder, out.absolute(), dictionary, options, new.state_dict(), inherited)
         Path(mark.name).unlink()
     return converted
 

@@ -20,6 +20,8 @@ from transformers import (
 
 from ..attention import get_attention
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
+from ..checkpoints.sentence_modules import write_sentence_modules
+from ..checkpoints.task_state import read_task_state
 from ..data.task_record import Task
 from ..data.tokenizer import DICTIONARY_FILE, JsonTokenizer, Tokenizer, load_tokenizer
 from ..errors import UserError
@@ -163,6 +165,8 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
         config.save_pretrained(folder)
         if not exported.is_stock:
             write_code(folder)
+        if exported.record is None:
+            write_sentence_modules(read_task_state(exported.state.get("task_state"))["sentence_modules"], folder)
         _check(exported, model_class, folder)
         card.write(
             model_card(

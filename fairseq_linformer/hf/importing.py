@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ..checkpoints.reading import UNTRAINED
+from ..checkpoints.sentence_modules import read_sentence_modules
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
 from ..errors import UserError, check
 from ..model.architecture import PER_LAYER
@@ -53,9 +54,10 @@ def import_folder(source: Path, out: Path) -> list[str]:
         dictionary, order = _write_tokenizer(source, folder, config)
         given, remarks = _given(weights, config, order)
         state, drawn = _state(given, untrained_model(options, dictionary))
-        save_untrained(folder, out.absolute(), dictionary, options, state)
+        modules, left_out = read_sentence_modules(source)
+        save_untrained(folder, out.absolute(), dictionary, options, state, {"sentence_modules": modules})
         Path(mark.name).unlink()
-    return [*drawn, *remarks]
+    return [*drawn, *remarks, *left_out]
 
 
 def _is_ours(config: PretrainedConfig) -> bool:

@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 
 from ..checkpoints.files import BEST, LAST
 from ..checkpoints.resuming import Progress, mend_last_checkpoint, read_progress
-from ..checkpoints.task_state import Origin
+from ..checkpoints.task_state import INHERITED
 from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import check
 from ..system.files import LOCK_FILE, is_in, lock
@@ -92,7 +92,7 @@ class ActiveRun:
         self.folder = Path(cfg.checkpoint.save_dir)
         self.saving = TimedSaving(cfg, cfg.task.save_interval_minutes)
         self.iterator: EpochBatchIterator | None = None  # over the training data
-        self.origins: list[Origin] = []  # of the model that it starts from
+        self.inherited: dict[str, Any] = {}  # of the checkpoint that it starts from
         self.updates = 0
         self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
         self._then = then
@@ -150,7 +150,8 @@ class ActiveRun:
             return
         progress = read_progress(source)
         check_same_vocabulary(vocabulary, progress.task_state["vocabulary"], self.cfg.task.data, str(source))
-        self.origins = progress.task_state["converted_from"]
+        carried: dict[str, Any] = {**progress.task_state}
+        self.inherited = {name: carried[name] for name in INHERITED if carried[name]}
         if not is_in(self.folder, source):
             return
         if self.record is not None:

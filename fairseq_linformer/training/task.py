@@ -80,8 +80,8 @@ class TrainingTask(FairseqTask):
         carried: dict[str, Any] = {"vocabulary": self.vocabulary}
         if self.run is not None and self.run.record is not None:
             carried["made_of"] = self.run.record.as_state()
-        if self.run is not None and self.run.origins:
-            carried["converted_from"] = self.run.origins
+        if self.run is not None:
+            carried |= self.run.inherited
         return {**super().state_dict(), **carried}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

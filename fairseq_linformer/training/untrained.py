@@ -1,6 +1,6 @@
 """Checkpoints that no update has trained yet, which trainings start from: of a model that comes from elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
 from ..checkpoints.reading import UNTRAINED
-from ..checkpoints.task_state import Origin
 from ..checkpoints.vocabulary import MASK, digest_vocabulary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..model.resolve import resolve_config
@@ -51,7 +50,7 @@ def save_untrained(
     dictionary: Dictionary,
     options: Mapping[str, Any],
     state: Mapping[str, Tensor],
-    origins: Sequence[Origin] = (),
+    inherited: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a checkpoint of masked language modelling.
 
@@ -61,7 +60,7 @@ def save_untrained(
         dictionary: the one that it holds.
         options: of the model.
         state: its parameters.
-        origins: what it was converted from.
+        inherited: the parts of ``TaskState`` that come from its source.
     """
     cfg = OmegaConf.structured(FairseqConfig)
     task = DynamicMaskedLMConfig(data=str(data), tokens_per_sample=options["max_positions"])
@@ -76,7 +75,7 @@ def save_untrained(
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
         "model": dict(state),
         "optimizer_history": [history],
-        "task_state": {"vocabulary": digest_vocabulary(dictionary, folder), "converted_from": [*origins]},
+        "task_state": {"vocabulary": digest_vocabulary(dictionary, folder), **(inherited or {})},
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
     }
     torch.save(checkpoint, folder / UNTRAINED)

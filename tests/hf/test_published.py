@@ -90,6 +90,16 @@ def write_encoder(folder: Path, kind: str = "BertModel", options=BERT, rows: int
     return model
 
 
+def write_modules(folder: Path, *others: str) -> None:
+    """What sentence-transformers writes beside an encoder."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize", **{name: name for name in others}}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+
+
 def rows_of(folder: Path, texts: list[str]) -> torch.Tensor:
     """A batch of transformers, padded, (B, n). The tokenizers of this test frame no rows."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -172,7 +182,11 @@ def test_names_of_special_tokens_in_a_text_are_text(tmp_path):
         write_encoder(tmp_path / kind, kind, options)
         import_folder(tmp_path / kind, tmp_path / f"{kind}-in")
         (ids,) = load_tokenizer(tmp_path / f"{kind}-in").encode([text])
-        assert len(ids) and ids.min() > 2 and ids.max() < len(load_tokenizer(tmp_path / f"{kind}-in").dictionary)
+        assert (
+            len(ids)
+            and ids.min() > (3 if kind == "BertModel" else 2)
+            and ids.max() < len(load_tokenizer(tmp_path / f"{kind}-in").dictionary)
+        )
     hub = hub_of(tmp_path / "BertModel-in" / UNTRAINED)
     assert hub.decode(hub.encode("the dog sees 漢 houses")) == "the dog sees [UNK] houses"
     assert len(hub.fill_mask("the <mask> sees", topk=3)) == 3
@@ -221,6 +235,23 @@ def test_a_tokenizer_without_a_special_token_and_another_dictionary_are_refused(
         import_folder(tmp_path / "source", tmp_path / "again")
 
 
+def test_modules_that_cannot_come_along_and_files_of_other_names(tmp_path):
+    write_encoder(tmp_path / "source")
+    write_modules(tmp_path / "source", "Dense")
+    (said,) = [remark for remark in import_folder(tmp_path / "source", tmp_path / "in") if "modules" in remark]
+    assert said.endswith("sentence-transformers, Transformer, Pooling, Normalize, Dense")
+    (tmp_path / "source" / "modules.json").write_text("[3]")
+    with pytest.raises(UserError, match=r"modules\.json: not a list of modules"):
+        import_folder(tmp_path / "source", tmp_path / "other")
+    state = torch.load(tmp_path / "in" / UNTRAINED, weights_only=True)
+    for name in ("../modules.json", "config.json", "/modules.json"):
+        state["task_state"]["sentence_modules"] = {name: "{}"}
+        torch.save(state, tmp_path / "in" / UNTRAINED)
+        with pytest.raises(UserError, match="is no file of sentence-transformers"):
+            export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
+    assert not (tmp_path / "modules.json").exists() and not (tmp_path / "out").exists()
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("kind", ["BertForMaskedLM", "CamembertForMaskedLM"])
@@ -228,8 +259,10 @@ def test_out_again(tmp_path, kind, long):
     """Through a conversion to longer texts, whose own model of transformers has the epsilon too, or as it came."""
     options = {"hidden_act": "gelu", **(BERT if kind == "BertForMaskedLM" else AFTER_PADDING)}
     model = write_encoder(tmp_path / "source", kind, options)
+    write_modules(tmp_path / "source")
     if long:
-        convert(tmp_path / "source", tmp_path / "in", ["model.attention=longformer", "model.longformer_window=64"])
+        changes = ["attention=longformer", "longformer_window=64", "max_positions=32"]
+        convert(tmp_path / "source", tmp_path / "in", [f"model.{change}" for change in changes])
     else:
         import_folder(tmp_path / "source", tmp_path / "in")
     export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
@@ -240,6 +273,10 @@ def test_out_again(tmp_path, kind, long):
         real = rows.ne(AutoTokenizer.from_pretrained(folder).pad_token_id)
         states.append(encoder(rows, attention_mask=real.long()).last_hidden_state[real])
     torch.testing.assert_close(*states, rtol=1e-5, atol=1e-5)
+    for name in ("modules.json", "1_Pooling/config.json"):
+        assert (tmp_path / "out" / name).read_text() == (tmp_path / "source" / name).read_text()
+    settings = json.loads((tmp_path / "out" / "sentence_bert_config.json").read_text())
+    assert settings == {"max_seq_length": 32 if long else 16, "do_lower_case": False}
     for saved in (False, True):  # as exported, and as transformers saves it again, without the folder fairseq
         source = tmp_path / "out"
         if saved:
@@ -258,6 +295,7 @@ def test_out_again(tmp_path, kind, long):
 @pytest.mark.slow
 def test_an_imported_encoder_is_fine_tuned_and_pretrained_by_the_commands(tmp_path):
     write_encoder(tmp_path / "source")
+    write_modules(tmp_path / "source")
     said = run("linformer", "import", "source", "--out", "in", cwd=tmp_path)
     assert "note: it has no LM head: a new one was drawn" in said and "in/checkpoint.pt: written" in said
     texts = (("the dog [CLS]", "good"), ("a house", "bad"))
@@ -281,6 +319,7 @@ def test_an_imported_encoder_is_fine_tuned_and_pretrained_by_the_commands(tmp_pa
     run("fairseq-hydra-train", *words, cwd=tmp_path)
     trained = torch.load(tmp_path / "on/checkpoint_last.pt", weights_only=True)
     assert trained["cfg"]["model"]["layer_norm_eps"] == 0.01
+    assert "1_Pooling/config.json" in trained["task_state"]["sentence_modules"]
 
 
 needs_minilm = pytest.mark.skipif(

@@ -1,0 +1,58 @@
+"""What sentence-transformers puts after an encoder, pooling and normalisation: files that checkpoints carry along."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import UserError
+from ..system.files import leaves_folder
+
+MODULES_FILE = "modules.json"
+LENGTH_FILE = "sentence_bert_config.json"
+SETTINGS_FILE = "config_sentence_transformers.json"
+_NAMES = re.compile(rf"{MODULES_FILE}|{LENGTH_FILE}|{SETTINGS_FILE}|\w+/config\.json", re.ASCII)
+_KINDS = ("Transformer", "Pooling", "Normalize")  # the last two have no weights
+
+
+def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
+    """The files of the modules in a folder, text by name, and what is left out, in words.
+
+    No files where the folder is not of sentence-transformers, or has modules of other kinds.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    file = source / MODULES_FILE
+    if not file.is_file():
+        return {}, []
+    try:
+        modules = {str(module["path"]): module["type"].rpartition(".")[2] for module in json.loads(file.read_bytes())}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{file}: not a list of modules of sentence-transformers") from error
+    if not {*modules.values()} <= {*_KINDS} or modules.get("") != "Transformer":
+        return {}, [f"left out: its modules for sentence-transformers, {', '.join(modules.values())}"]
+    names = [MODULES_FILE, LENGTH_FILE, SETTINGS_FILE, *(f"{path}/config.json" for path in modules if path)]
+    own = [name for name in names if not leaves_folder(name) and (source / name).is_file()]
+    return {name: (source / name).read_text(encoding="utf-8") for name in own}, []
+
+
+def lengthened(files: Mapping[str, str], longest: int) -> dict[str, str]:
+    """The files for a model that reads `longest` tokens."""
+    if not files:
+        return {}
+    settings = json.loads(files.get(LENGTH_FILE, "{}")) | {"max_seq_length": longest}
+    return {**files, LENGTH_FILE: json.dumps(settings, indent=2) + "\n"}
+
+
+def write_sentence_modules(files: Mapping[str, str], folder: Path) -> None:
+    """Writes the files that a checkpoint carries.
+
+    Raises:
+        UserError: one has a name that none can have: the checkpoint may be someone else's.
+    """
+    for name, text in files.items():
+        if not _NAMES.fullmatch(name):
+            raise UserError(f"the checkpoint carries {name!r}, which is no file of sentence-transformers")
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
