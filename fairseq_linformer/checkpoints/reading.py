@@ -1,6 +1,7 @@
 """Checkpoints: read without running code from them, and refused with a clear message where they do not fit a model."""
 
 import pickle
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,10 @@ def _why_unreadable(path: Path, error: Exception) -> str:
         return f"{path} is not a checkpoint, or not a complete one"
     if not _is_checkpoint(content):
         return f"{path} {NO_CHECKPOINT}"
+    args = content.get("args")
+    flags = vars(args) if isinstance(args, Namespace) and isinstance(error, KeyError) else {}
+    if unknown := [f"{name}={flag}" for name, flag in flags.items() if isinstance(flag, str) and flag in error.args]:
+        return f"{path} has {unknown[0]}, which nothing registers here: first import the code of its authors that does"
     said = " ".join(str(error).split())
     return f"{path}: its configuration is not understood here ({type(error).__name__}: {said})"
 

@@ -194,11 +194,17 @@ def _write_other(source: Path, folder: Path) -> list[int] | None:
     vocabulary |= {added["content"]: added["id"] for added in content["added_tokens"]}
     names = {number: piece for piece, number in vocabulary.items()}
     found = (*(names.get(number) for number in range(len(SPECIAL))), names.get(len(names) - 1))
-    plain = len(content["added_tokens"]) <= len(found) and (content["pre_tokenizer"] or {}).get("type") == "ByteLevel"
-    if found != (*SPECIAL, "<mask>") or not plain or content["model"]["type"] != "BPE":
+    if found != (*SPECIAL, "<mask>") or len(content["added_tokens"]) > len(found) or not _is_gpt2(content):
         return write_published_tokenizer(tokenizer, source, folder)
     _write_gpt2(names, content["model"]["merges"], folder)
     return None
+
+
+def _is_gpt2(content: dict[str, Any]) -> bool:
+    """Whether a tokenizer.json is one that fairseq's own encoder computes."""
+    split = content["pre_tokenizer"] or {}
+    plain = split.get("type") == "ByteLevel" and not split.get("add_prefix_space") and split.get("use_regex", True)
+    return content["model"]["type"] == "BPE" and plain and not content["normalizer"]
 
 
 def _write_gpt2(names: dict[int, str], merges: list[Any], folder: Path) -> None:

@@ -239,6 +239,10 @@ EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
         ({"cfg": {"model": MODEL, "task": {"_name": "nope"}}}, "is of the task nope, which fairseq does not know here"),
         ({"optimizer_history": None}, "its configuration is not understood here"),
         ({"optimizer_history": 3}, "its configuration is not understood here"),
+        (
+            {"cfg": None, "args": Namespace(arch="theirs", task="masked_lm")},
+            "has arch=theirs, which nothing registers here: first import the code of its authors",
+        ),
     ],
 )
 def test_checkpoints_made_by_hand_are_refused_by_name(corpus, tmp_path, change, said):
