@@ -5,7 +5,6 @@ Dimensions: B batch, n sequence length, d embedding, V vocabulary. Parameters ha
 """
 
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -118,8 +117,8 @@ class Encoder(nn.Module):
         self.longest, self.value_residual = config.max_positions, config.value_residual
         self.padding_idx = cast(int, embed_tokens.padding_idx)
         self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
-        norm = partial(nn.LayerNorm, config.encoder_embed_dim, config.layer_norm_eps)
-        self.layernorm_embedding = norm() if config.layernorm_embedding else None
+        shape, eps = config.encoder_embed_dim, config.layer_norm_eps
+        self.layernorm_embedding = nn.LayerNorm(shape, eps) if config.layernorm_embedding else None
         self.dropout = Dropout(config.dropout)
         first, *others = get_attention(config.attention).build_layers(config)
         if config.value_residual:
@@ -128,7 +127,7 @@ class Encoder(nn.Module):
         kind_of_first = FirstLayer if config.value_residual else EncoderLayer
         layers = [kind_of_first(config, first), *(EncoderLayer(config, attention) for attention in others)]
         self.layers = nn.ModuleList(layers)
-        self.layer_norm = norm() if config.encoder_normalize_before else None
+        self.layer_norm = nn.LayerNorm(shape, eps) if config.encoder_normalize_before else None
 
     def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
         """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
