@@ -64,11 +64,22 @@ for S in 1 2 3; do
         --variant control $START/control/checkpoint.pt $ONE $V \
         --variant near $START/near/checkpoint.pt $WINDOW model.projected_length=128 \
         --variant near512 $START/near512/checkpoint.pt $WINDOW model.projected_length=512
-    for UPDATES in 640 840; do # as much time as 1,500 of near and of near512 take
-        $THEN --out runs/then$S-$UPDATES --updates $UPDATES --learning-rates 0.0025 \
-            --variant softmax $START/softmax/checkpoint.pt model.attention=softmax $V
-    done
 done
+
+# What is far, in rows of 2,048: rows are short first, in one run
+WINDOW="model.linformer_window=128 model.linformer_block=32 model.linformer_sinks=1 $V"
+ROWS="$SPLIT model.projected_length=128 model.adaptive_length=true $WINDOW"
+$PERPLEXITY --out runs/far --updates 4500 --seeds 1 --learning-rates 0.005 \
+    --all model.max_positions=2048 task.tokens_per_sample=2048 dataset.batch_size=1 \
+        'task.lengths=[512:0.6666667,2048:0.3333333]' \
+    --variant softmax model.attention=softmax $V \
+    --variant fetch $ROWS model.linformer_fetch=8 \
+    --variant longformer model.attention=longformer model.longformer_window=256 $V \
+    --variant window-and-mean $ONE $WINDOW \
+    --variant alternating model.attention=alternating model.alternating_every=2 model.alternating_first=1 \
+        model.alternating_window=256 $V \
+    --variant softmax-rotary model.attention=softmax model.positions=rotary $V \
+    --variant rows $ROWS
 
 # Novels (data-bin/books: docs/commands/results.sh)
 NOVELS="fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=data-bin/books
