@@ -52,10 +52,8 @@ CASES += [
 ]
 RELATIVE = [
     {"positions": "rotary", "share": 0.5, "heads": 3},
-    {"positions": "rotary", "share": 2 / 3, "heads": 2},
     {"positions": "rotary"},
     {"positions": "alibi", "heads": 3},
-    {"positions": "alibi", "heads": 2},
 ]
 CASES += [
     (name, {**small, **relative})
