@@ -13,7 +13,7 @@ from typing import ClassVar
 from ..errors import check
 from .base import Attention
 from .longformer import LongformerAttention, LongformerOptions
-from .options import AttentionConfig, Options, option
+from .options import AttentionConfig, Options, check_sliding_window, option
 from .registry import register_attention
 from .softmax import SoftmaxAttention
 
@@ -32,10 +32,9 @@ class AlternatingOptions(Options):
 
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
-        window, every = self.alternating_window, self.alternating_every
-        check("alternating_window", window, window >= 2 and window % 2 == 0, "even and at least 2")
-        first, allowed = self.alternating_first, f"below alternating_every={every}"
-        check("alternating_first", first, first < every, allowed)
+        check_sliding_window("alternating_window", self.alternating_window)
+        first, every = self.alternating_first, self.alternating_every
+        check("alternating_first", first, first < every, f"below alternating_every={every}")
 
 
 @register_attention("alternating", AlternatingOptions)

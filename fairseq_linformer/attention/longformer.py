@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..errors import check
 from .base import Attention
 from .blocks import block_size, into_blocks, leading, out_of_blocks, with_neighbours
-from .options import AttentionConfig, Options, option
+from .options import AttentionConfig, Options, check_sliding_window, option
 from .registry import register_attention
 
 
@@ -46,7 +46,7 @@ class LongformerOptions(Options):
 
     def validate(self, config: AttentionConfig) -> None:
         for window in self.longformer_window:
-            check("longformer_window", window, window >= 2 and window % 2 == 0, "even and at least 2")
+            check_sliding_window("longformer_window", window)
         tokens, n = self.longformer_global_tokens, config.max_positions
         check("longformer_global_tokens", tokens, 0 <= tokens <= n, f"from 0 to max_positions={n}")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import check
 from .base import Attention
-from .blocks import block_size, half_window, into_blocks, leading, margins
+from .blocks import block_size, half_window, into_blocks, leading, margins, with_margins
 from .options import AttentionConfig, Options, option
 from .pooling import WindowProjection
 from .positions import check_content_is_left
@@ -93,6 +93,11 @@ def _hide(scores: Tensor, seen: Tensor) -> Tensor:
     return scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
 
 
+def _places(real: Tensor) -> Tensor:
+    """Positions counted from 1, and 0 where one is padding: (B, n)."""
+    return torch.arange(1, real.size(1) + 1, device=real.device) * real
+
+
 class Near(NamedTuple):
     """The positions that each block of queries sees as they are, under one softmax with the rows.
 
@@ -138,8 +143,8 @@ class Near(NamedTuple):
         Returns:
             (B, N, h, 1, s), with 1 for h where nothing is fetched.
         """
-        places = torch.arange(1, real.size(1) + 1, device=real.device) * real  # counted from 1; 0 for padding
-        near = torch.cat(margins(places, self.size, self.beside), dim=2) > self.sinks  # (B, N, b + 2 e)
+        places = _places(real)
+        near = with_margins(places, self.size, self.beside) > self.sinks  # (B, N, b + 2 e)
         everywhere = torch.cat([rows, self._first(real)], dim=1) if self.sinks else rows
         parts = [everywhere.unsqueeze(1).expand(-1, near.size(1), -1).unsqueeze(2), near.unsqueeze(2)]
         if self.fetched is not None:
@@ -197,8 +202,7 @@ class Near(NamedTuple):
 
     def _is_near(self, blocks: int, real: Tensor) -> Tensor:
         """Whether a block sees all of a segment without fetching it: (B, n) to (B, N, m)."""
-        places = torch.arange(1, real.size(1) + 1, device=real.device) * real  # counted from 1; 0 for padding
-        numbers = self.segments(places.unsqueeze(-1).float()).squeeze(-1)  # (B, m, w)
+        numbers = self.segments(_places(real).unsqueeze(-1).float()).squeeze(-1)  # (B, m, w)
         first, last = numbers[..., 0].unsqueeze(1), numbers.amax(-1).unsqueeze(1)  # (B, 1, m)
         start = self._starts(blocks, real.device).unsqueeze(-1)
         return (first > start - self.beside) & (last <= start + self.size + self.beside)

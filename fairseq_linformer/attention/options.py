@@ -92,6 +92,11 @@ def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int = 
     return [multiple * round(number / multiple) for number in between]
 
 
+def check_sliding_window(name: str, window: int) -> None:
+    """Refuses a sliding window that has not as many positions on either side, one at least."""
+    check(name, window, window >= 2 and window % 2 == 0, "even and at least 2")
+
+
 def check_width(name: str, width: int) -> None:
     """Refuses a width of a convolution that is neither 0, for none, nor odd."""
     check(name, width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
