@@ -86,7 +86,8 @@ class LinformerOptions(Options):
 
 
 Windowed: TypeAlias = Any  # a LinformerAttention, whose module imports this one
-CANDIDATES = 4  # segments that are looked at for each one that is fetched
+CANDIDATES = 8  # segments that are looked at for each one that is fetched
+SCORES = 2**20  # that choosing holds at once on a CPU, in whose caches they stay; elsewhere 64 times as many
 
 
 def _hide(scores: Tensor, seen: Tensor) -> Tensor:
@@ -168,7 +169,8 @@ class Near(NamedTuple):
         so each query then weighs these by the key that it likes best in each, and the sum of that softmax leaves c.
 
         Nothing is differentiated: keys and rows learn what to be found by under the softmax in which they stand. Costs
-        B n d (m + CANDIDATES c w), and for a moment the memory of B h n max(m, CANDIDATES c w) scores.
+        B n d (m + CANDIDATES c w). There are B h n max(m, CANDIDATES c w) scores, hence one part of the blocks after
+        another.
 
         Args:
             queries, keys: (B, n, h, d_h).
@@ -182,17 +184,33 @@ class Near(NamedTuple):
         # The weights of a query of zeros are equal: where there is none, nothing is preferred.
         blocks = into_blocks(queries * real[..., None, None], self.size).permute(0, 3, 1, 2, 4)  # (B, h, N, b, d_h)
         blocks = (blocks * queries.size(-1) ** -0.5).contiguous()
+        away = ~self._is_near(blocks.size(2), real)
+        if seen is not None:
+            away = away & seen.unsqueeze(1)
+        away = away.unsqueeze(1).expand(-1, blocks.size(1), -1, -1)  # (B, h, N, m)
+        segments = self._filled_segments(keys, real)
+        if torch.compiler.is_compiling():  # for any length
+            return self._choose(blocks, away, rows, seen, segments, count)
+        scores = blocks[:, :, :1, :, 0].numel() * max(rows.size(2), CANDIDATES * count * segments.size(2))
+        most = SCORES if blocks.is_cpu else 64 * SCORES
+        parts = (own.split(max(1, most // scores), dim=2) for own in (blocks, away))
+        chosen = [self._choose(*part, rows, seen, segments, count) for part in zip(*parts, strict=True)]
+        return torch.cat(chosen, dim=2)
+
+    def _choose(
+        self, blocks: Tensor, away: Tensor, rows: Tensor, seen: Tensor | None, segments: Tensor, count: int
+    ) -> Tensor:
+        """``choose_segments`` for some blocks (B, h, N, b, d_h), which may choose what is `away` (B, h, N, m)."""
         scores = (blocks.flatten(2, 3) @ rows.transpose(2, 3)).unflatten(2, blocks.shape[2:4])  # (B, h, N, b, m)
         if seen is not None:
             scores = _hide(scores, seen[:, None, None, None])
-        hidden = self._is_near(blocks.size(2), real).unsqueeze(1).expand(-1, blocks.size(1), -1, -1)  # (B, h, N, m)
-        weights = scores.softmax(-1).sum(3).masked_fill(hidden, -1.0)
+        weights = scores.softmax(-1).sum(3).masked_fill(~away, -1.0)
         candidates = weights.topk(torch.sym_min(CANDIDATES * count, rows.size(2))).indices
-        found = self._fetch(self._filled_segments(keys, real), candidates)  # (B, h, N, CANDIDATES c w, d_h)
-        best = (blocks @ found.transpose(3, 4)).unflatten(-1, (candidates.size(-1), -1)).amax(-1)
-        if seen is not None:
-            best = _hide(best, seen[:, None, None].expand(hidden.shape).gather(3, candidates).unsqueeze(3))
-        weights = best.softmax(-1).sum(3).masked_fill(hidden.gather(3, candidates), -1.0)
+        found = self._fetch(segments, candidates)  # (B, h, N, CANDIDATES c w, d_h)
+        # Queries last: the largest of w numbers is found faster where these are not side by side.
+        best = (found @ blocks.transpose(3, 4)).unflatten(3, (candidates.size(-1), -1)).amax(4)
+        best = _hide(best, away.gather(3, candidates).unsqueeze(4))
+        weights = best.softmax(3).sum(4)
         return candidates.gather(3, weights.topk(torch.sym_min(count, rows.size(2))).indices)
 
     def _filled_segments(self, positions: Tensor, real: Tensor) -> Tensor:

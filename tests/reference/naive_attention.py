@@ -125,14 +125,17 @@ def fetched(module: LinformerAttention, position: int, queries: Tensor, keys: Te
     segments = [[int(q) for q in segment] for segment in windows(module.key_projection, torch.arange(length))]
     block = [q for q in block_of(position, module.block) if q < length]
 
-    def best(some: list[int], scores: Tensor, count: int) -> list[int]:
-        weights = (scores / module.head_dim**0.5).softmax(1).sum(0)  # (b, segments) to (segments,)
-        by_weight = {j: -1.0 if {*segments[j]} <= own else float(weights[i]) for i, j in enumerate(some)}
-        return sorted(some, key=lambda j: by_weight[j], reverse=True)[:count]
+    def best(some: list[int], scores: list[Tensor], count: int) -> list[int]:
+        """Of some segments those of the largest weight, from the scores of the block's queries: (b,) per segment."""
+        weights = (torch.stack(scores, dim=1) / module.head_dim**0.5).softmax(1).sum(0)
+        away = [i for i, j in enumerate(some) if not {*segments[j]} <= own]
+        return [some[i] for i in sorted(away, key=lambda i: float(weights[i]), reverse=True)[:count]]
 
-    candidates = best([*range(len(segments))], queries[block] @ rows.T, CANDIDATES * module.fetch)
+    of_rows = list((queries[block] @ rows.T).unbind(1))
+    candidates = best([*range(len(segments))], of_rows, CANDIDATES * module.fetch)
     of_keys = [(queries[block] @ keys[segments[j]].T).amax(1) for j in candidates]
-    return {q for j in best(candidates, torch.stack(of_keys, dim=1), module.fetch) for q in segments[j]}
+    chosen = best(candidates, of_keys, module.fetch) if candidates else []
+    return {q for j in chosen for q in segments[j]}
 
 
 def shown(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor, rows: Tensor) -> list[int]:
