@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..system.digests import digest_file
 from ..system.files import staged_folder
-from .findings import find_all
+from .findings import describe_looks, describe_loss, describe_rank
 from .looks import check_twins, look, write_page
 from .matrices import distinct_matrices
 from .measuring import Measured, attentions_of, in_short, measure
@@ -76,11 +76,12 @@ def analyze(
         shown = [model] if twin is None else [model, twin]
         looks = _write_looks(folder, shown, text, blocks[0], tokens, whole)
         measured = [measure(one.encoder, blocks, one.chosen) for one in models]
-        _write_numbers(folder, measured[-1], made_of)
-        _draw_numbers(folder, measured[-1], model)
+        last = measured[-1]
+        _write_numbers(folder, last, made_of)
+        _draw_numbers(folder, last, model)
         if len(models) > 1:
             _write_training(folder, models, measured, made_of)
-        found = find_all(measured[-1].spectrum, measured[-1].low_rank, looks)
+        found = (describe_rank(last.spectrum), describe_loss(last.low_rank, last.spectrum), describe_looks(looks))
         write_page(looks, _title(shown), [_note(looks, model), *found], folder / "looks.html")
         mark.write(json.dumps(whole | {"found": found}, indent=1) + "\n")
         return Analysis(sorted(path.name for path in folder.iterdir()), found)
@@ -130,8 +131,7 @@ def _draw_numbers(folder: Path, measured: Measured, model: Analysed) -> None:
     if measured.low_rank is not None:
         drawing.draw_low_rank(measured.low_rank, measured.spectrum["n"], folder / "low_rank.png")
     if measured.matrices is not None:
-        several = [layer for layer in measured.matrices["layers"] if len(layer["use"]) > 1]
-        if several:  # a row alone gets all, whatever the model has learned
+        if any(len(layer["use"]) > 1 for layer in measured.matrices["layers"]):  # a row alone gets all there is
             drawing.draw_use(measured.matrices["layers"], folder / "projections_use.png")
         if measured.matrices["matrices"]:
             drawing.draw_matrices(list(distinct_matrices(attentions_of(model.encoder))), folder / "projections.png")

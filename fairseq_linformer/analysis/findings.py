@@ -1,5 +1,7 @@
 """What an analysis found, in three sentences from its numbers: about rank, projections, and where tokens look.
 
+The numbers are the contents of spectrum.json, low_rank.json, if there is one, and looks.json.
+
 Dimensions: L layers, h heads, T shown tokens.
 """
 
@@ -14,13 +16,6 @@ from .low_rank import OWN
 
 NEAR = 4  # positions on either side
 KINDS = {"segment means": "segment means", "Gaussian": "Gaussian matrices", OWN: "its own E and F"}
-
-
-def find_all(
-    spectrum: Mapping[str, Any], low_rank: Mapping[str, Any] | None, looks: Mapping[str, Any]
-) -> tuple[str, str, str]:
-    """The sentences, from the contents of spectrum.json, low_rank.json, if there is one, and looks.json."""
-    return describe_rank(spectrum), describe_loss(low_rank, spectrum), describe_looks(looks)
 
 
 def describe_rank(spectrum: Mapping[str, Any]) -> str:

@@ -15,10 +15,11 @@ Dimensions: n sequence length, k rows of E, d_h features of a head.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,16 +68,9 @@ class Head:
         return weights @ (value_matrix @ self.values + self.value_bias)
 
     def projected(self, matrix: Tensor) -> Tensor:
-        """P B B^T V, where B spans the rows of F (k, n): (n, d_h)."""
-        basis = row_space(matrix)
+        """P B B^T V, where the columns of B (n, k) are orthonormal and span the rows of F (k, n): (n, d_h)."""
+        basis = torch.linalg.qr(matrix.T).Q
         return self.weights @ (basis @ (basis.T @ self.all_values))
-
-
-class Kept(NamedTuple):
-    """Of one head on one row: the share of cases within the promised error, and what 95 % of them are within."""
-
-    share: float
-    p95: float
 
 
 def heads_of(attention: Attention, x: Tensor) -> Iterator[Head]:
@@ -88,11 +82,6 @@ def heads_of(attention: Attention, x: Tensor) -> Iterator[Head]:
     )
     for i, weights in enumerate(softmax_maps(attention, x)):
         yield Head(weights, queries[i], keys[i] - key_bias[i], values[i] - value_bias[i], key_bias[i], value_bias[i])
-
-
-def row_space(matrix: Tensor) -> Tensor:
-    """B (n, k), orthonormal columns that span the rows of E (k, n)."""
-    return torch.linalg.qr(matrix.T).Q
 
 
 def relative_errors(approximation: Tensor, exact: Tensor) -> Tensor:
@@ -107,12 +96,13 @@ class Errors:
     Attributes:
         generator: draws the Gaussian matrices.
         errors: by form, kind of matrix and k, of each column.
-        kept: by theorem, what it is about and epsilon, how the promised error is kept.
+        kept: by theorem, what it is about and epsilon, of each head on each row of text: the share of cases within the
+            promised error, and what 95 % of them are within.
     """
 
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(SEED))
     errors: dict[Key, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
-    kept: dict[tuple[str, str, float], list[Kept]] = field(default_factory=lambda: defaultdict(list))
+    kept: dict[tuple[str, str, float], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, attention: Attention, x: Tensor) -> list[Tensor]:
         """Adds a row of text x, (1, n, d), that the attention reads.
@@ -121,9 +111,12 @@ class Errors:
             The singular values of each head's P, (n,), the largest first.
         """
         n, spectra = x.size(1), []
-        own = own_approximation(attention, x) if isinstance(attention, LinformerAttention) else None
+        own: Iterable[tuple[Tensor, Tensor] | None] = repeat(None)  # of each head F (k, n) and the map (n, n)
+        if isinstance(attention, LinformerAttention):
+            matrices = projection_matrix(attention.value_projection, x).expand(attention.num_heads, -1, -1)
+            own = zip(matrices, head_maps(attention, x), strict=True)
         means = {k: adaptive_pooling(torch.tensor(n), k, n, x.dtype).to(x.device) for k in ranks_to_try(n)}
-        for head in heads_of(attention, x):
+        for head, approximation in zip(heads_of(attention, x), own, strict=False):
             exact = head.weights @ head.all_values
             left, sizes, right = torch.linalg.svd(head.weights)
             spectra.append(sizes)
@@ -136,8 +129,8 @@ class Errors:
                 self._add(("linformer", "Gaussian", k), head.linformer(gaussian, gaussian), exact)
                 self._add(("projected", "segment means", k), head.projected(segments), exact)
                 self._add(("linformer", "segment means", k), head.linformer(segments, segments), exact)
-            if own is not None:
-                matrix, weights = next(own)
+            if approximation is not None:
+                matrix, weights = approximation
                 self._add(("projected", OWN, len(matrix)), head.projected(matrix), exact)
                 self._add(("linformer", OWN, len(matrix)), weights @ head.values + head.value_bias, exact)
             self._add_bounds(head, exact, x)
@@ -171,8 +164,8 @@ class Errors:
 
     def _keep(self, theorem: str, of: str, epsilon: float, errors: Tensor) -> None:
         errors = errors.double().flatten()
-        kept = Kept(float((errors <= epsilon).double().mean()), float(errors.quantile(QUANTILES["p95"])))
-        self.kept[theorem, of, epsilon].append(kept)
+        within, p95 = (errors <= epsilon).double().mean(), errors.quantile(QUANTILES["p95"])
+        self.kept[theorem, of, epsilon].append((float(within), float(p95)))
 
     def summary(self) -> dict[str, dict[str, list[dict[str, float]]]]:
         """By form and kind a list over k: quantiles over columns, heads and rows of text."""
@@ -192,17 +185,11 @@ class Errors:
                 "of": of,
                 "epsilon": epsilon,
                 "k": math.ceil(asked[theorem](epsilon)),
-                "share_within": fmean(one.share for one in kept),
-                "error_p95": fmean(one.p95 for one in kept),
+                "share_within": fmean(share for share, _ in kept),
+                "error_p95": fmean(p95 for _, p95 in kept),
             }
             for (theorem, of, epsilon), kept in self.kept.items()
         ]
-
-
-def own_approximation(attention: LinformerAttention, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """F (k, n) and the map (n, n) of each head in turn on a row of text x, (1, n, d)."""
-    matrices = projection_matrix(attention.value_projection, x).expand(attention.num_heads, -1, -1)
-    yield from zip(matrices, head_maps(attention, x), strict=True)
 
 
 WHAT = {

@@ -17,13 +17,13 @@ from torch import Tensor
 from ..attention import Attention, AttentionConfig
 from ..attention.linformer import LinformerAttention, ProjectedAttention
 from ..attention.near import weights_of_first
-from ..attention.pooling import AttentionPooling, ConvProjection, MaxPooling
+from ..attention.pooling import AttentionPooling
 from ..attention.projection import Projection
 from ..attention.revisited_linformer import RevisitedLinformerAttention
 from ..attention.softmax import SoftmaxAttention
 from ..errors import check
 
-CHANNELWISE = {"conv": ConvProjection, "max-pool": MaxPooling}
+CHANNELWISE = ("conv", "max-pool")  # projections
 
 
 class Weights(NamedTuple):

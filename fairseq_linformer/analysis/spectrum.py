@@ -48,18 +48,6 @@ def theorem_2(n: int, d: int, epsilon: float) -> float:
     return min(9 * d * math.log(d), 5 * math.log(n)) / epsilon**2
 
 
-def asked_by_theorems(n: int, d: int) -> list[dict[str, float]]:
-    """Both theorems' k, rounded up, for each of EPSILONS. A k of n or more says nothing: that is full attention."""
-    return [
-        {
-            "epsilon": epsilon,
-            "theorem_1": math.ceil(theorem_1(n, epsilon)),
-            "theorem_2": math.ceil(theorem_2(n, d, epsilon)),
-        }
-        for epsilon in EPSILONS
-    ]
-
-
 def describe_spectrum(curves: Tensor, chosen: Sequence[int] | None, head_dim: int) -> dict[str, Any]:
     """The numbers behind the pictures of the spectrum.
 
@@ -69,6 +57,10 @@ def describe_spectrum(curves: Tensor, chosen: Sequence[int] | None, head_dim: in
         head_dim: d_h.
     """
     n, index = curves.size(-1), heat_index(curves.size(-1), chosen)
+    asked = [  # a k of n or more says nothing: that is full attention
+        {"epsilon": e, "theorem_1": math.ceil(theorem_1(n, e)), "theorem_2": math.ceil(theorem_2(n, head_dim, e))}
+        for e in EPSILONS
+    ]
     ranks: Mapping[str, list[list[int]]] = {
         f"{share:g}": [[effective_rank(curve, share) for curve in layer] for layer in curves] for share in SHARES
     }
@@ -84,6 +76,6 @@ def describe_spectrum(curves: Tensor, chosen: Sequence[int] | None, head_dim: in
             "theorem 1": "k = 5 ln n / (e^2 - e^3)",
             "theorem 2": "k = min{9 d ln d, 5 ln n} / e^2, with d = d_h and the constants of Theta taken as 1",
             "d_h": head_dim,
-            "asked": asked_by_theorems(n, head_dim),
+            "asked": asked,
         },
     }

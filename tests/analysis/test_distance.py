@@ -40,16 +40,6 @@ def test_distances(shape, vocabulary):
     assert answer_distances(tokens, masked).tolist() == naive_distances(tokens, masked, everywhere)
 
 
-def test_a_token_of_another_row_is_not_near():
-    tokens, masked = np.array([[5, 6], [7, 5]]), np.array([[False, False], [False, True]])
-    assert answer_distances(tokens, masked).tolist() == [NOWHERE]
-
-
-def test_a_masked_token_is_no_answer():
-    tokens, masked = np.array([[5, 5, 6, 5]]), np.array([[True, True, False, False]])
-    assert answer_distances(tokens, masked).tolist() == [3, 2]
-
-
 @pytest.mark.parametrize(
     ("near", "length", "limits"),
     [((64, 192), 2048, [64, 192, 384, 768, 1536, 2048]), ((64, 192), 128, [64, 128]), ((512,), 512, [512])],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_linformer.analysis import low_rank
-from fairseq_linformer.analysis.low_rank import OWN, Errors, heads_of, ranks_to_try, row_space
+from fairseq_linformer.analysis.low_rank import OWN, Errors, heads_of, ranks_to_try
 from fairseq_linformer.analysis.maps import projected_weights
 from fairseq_linformer.analysis.matrices import dead_rows, distinct_matrices, row_statistics
 from fairseq_linformer.analysis.measuring import attentions_of, in_short, inputs_of, measure
@@ -22,10 +22,8 @@ def test_cumulative_values_are_sums_of_singular_values():
 
 @pytest.mark.parametrize("share, rank", [(0.1, 1), (0.4, 1), (0.41, 2), (0.89, 3), (0.9, 3), (0.99, 4), (1.0, 4)])
 def test_the_effective_rank_is_the_first_that_reaches_the_share(share, rank):
+    """And at most n, where rounding leaves less than all."""
     assert effective_rank(torch.tensor([0.4, 0.7, 0.9, 1.0], dtype=torch.double), share) == rank
-
-
-def test_the_effective_rank_is_at_most_n_where_rounding_leaves_less_than_all():
     assert effective_rank(torch.tensor([0.5, 0.98]), 0.99) == 2
 
 
@@ -107,13 +105,6 @@ def _indicator(start, end):
 
 def averages_of(head, segments):
     return segments @ head.keys / segments.sum(1, keepdim=True) + head.key_bias
-
-
-def test_row_space():
-    matrix = torch.randn(4, N, dtype=torch.double)
-    basis = row_space(matrix)
-    torch.testing.assert_close(basis.T @ basis, torch.eye(4, dtype=torch.double))
-    torch.testing.assert_close(matrix @ basis @ basis.T, matrix)
 
 
 def test_gaussian_matrices_keep_lengths_on_average():
