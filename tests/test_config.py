@@ -1,5 +1,6 @@
 """Options: what is refused, by name, and how sizes come from the architecture."""
 
+import re
 from argparse import Namespace
 from dataclasses import asdict, fields
 
@@ -10,80 +11,97 @@ from omegaconf import OmegaConf
 from write_model_options import options_yaml
 
 import fairseq_linformer.model.roberta  # noqa: F401 (registers the architectures)
-from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.attention import ATTENTIONS, get_attention
 from fairseq_linformer.model.architecture import ARCHITECTURES, architecture_defaults
 from fairseq_linformer.model.config import OPTIONS
 from fairseq_linformer.model.hub import architecture_options
 from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers import ROOT
 
-
-def test_a_number_beyond_all_floats_is_refused():
-    with pytest.raises(ValueError, match="int too large to convert to float"):
-        resolve_config(OmegaConf.create({"dropout": 10**400}), 512)
+SIZES = {
+    "projected_length=0": "from 1 to max_positions=512",
+    "projected_length=513": "from 1 to max_positions=512",
+    "local_conv=4": r"0 \(none\) or an odd width",
+    "local_conv=-1": r"0 \(none\) or an odd width",
+    "encoder_attention_heads=7": "a divisor of encoder_embed_dim=768",
+    "encoder_attention_heads=0": "at least 1",
+    "encoder_layers=0": "at least 1",
+    "encoder_layers=1000000000000": "at most 1000",
+    "encoder_embed_dim=12000000000": "at most 65536",
+    "encoder_ffn_embed_dim=1000000000000": "at most 1048576",
+    "max_positions=1000000000000": "at most 1048576",
+    "local_conv=1000000000001": "at most 10001",
+    "attention_dropout=1.0": "at least 0 and below 1",
+    "offload_activations=True": "true only together with checkpoint_activations=true",
+    "linformer_window=-1": "at least 0",
+    "projection_multiplier=0.0": "a number above 0",
+    "projection_multiplier=inf": "a number above 0",
+    "projected_length=0.5": "a number, one per layer",
+    "projected_length=a..b": "a number, one per layer",
+    "encoder_layers_to_keep=a": "numbers from 0 to 11",
+    "encoder_layers_to_keep=0,50": "numbers from 0 to 11",
+    "encoder_layers_to_keep=1,1": "numbers from 0 to 11, each once",
+}
+POSITIONS = {  # with positions=rotary and attention=softmax, unless the latter is given
+    "attention=performer": "positions=rotary .* must be learned with attention=performer; others have altern",
+    "attention=nystrom": "others have alternating, bigbird, linformer, long-short, longformer, softmax",
+    "rotary_share=0.0": "rotary_share=0.0 .* above 0 and at most 1",
+    "rotary_share=1.5": "rotary_share=1.5 .* above 0 and at most 1",
+    "rotary_share=0.3": "rotary_share=0.3 .* an even number of d_h=64 dimensions",
+    "rotary_share=0.01": "an even number of d_h=64 dimensions",
+    "rotary_base=1.0": "rotary_base=1.0 .* a number above 1",
+    "rotary_base=nan": "a number above 1",
+    "attention=long-short": "rotary_share=1.0 .* below 1",
+    "attention=linformer": "positions=rotary .* learned without linformer_window in each layer",
+    "attention=linformer linformer_window=8": "rotary_share=1.0 .* below 1",
+}
+TOGETHER = {
+    "projected_length=[96,64]": r"projected_length=\[96, 64\] is not allowed: it must be one number or 12",
+    "projected_length=600..100": "projected_length=600 is not allowed: it must be from 1 to max_positions=512",
+    "projected_length=128..64 sharing=layerwise": "must be one number with sharing=layerwise",
+    "projection=mean-pool projected_length=100": "a divisor of max_positions=512 with projection=mean-pool",
+    "projection=mean-pool sharing=headwise": "one of key-value, layerwise with projection=mean-pool",
+    "projection=max-pool sharing=none": "one of key-value, layerwise with projection=max-pool",
+    "projection=conv sharing=none": "one of headwise, key-value, layerwise with projection=conv",
+    "projection=conv projection_init=normal": "projection_init=normal .* left out with projection=conv",
+    "projection=random projection_init=segment-mean": "one of johnson-lindenstrauss, normal with",
+    "projection=conv projection_multiplier=0.5": "projection_multiplier=0.5 .* left out with projection=conv",
+    "projection=max-pool freeze_projection=True": "freeze_projection=True .* false with projection=max-pool",
+    "linformer_sinks=1": "linformer_sinks=1 is not allowed: it must be 0 without linformer_window in each layer",
+    "linformer_window=8 linformer_fetch=2": "linformer_fetch=2 .* 0 with projection=linear, whose rows stand for no",
+    "attention=revisited-linformer linformer_window=8": r"linformer_window=\[8.*\] .* left out with attention=revisit",
+    "attention=revisited-linformer projected_length=513": "projected_length=513 .* from 1 to max_positions=512",
+    "attention=revisited-linformer projection=conv sharing=none": "sharing=none .* with projection=conv",
+    "value_residual=True encoder_layers=1": "^value_residual=True .* must be false with encoder_layers=1",
+    "value_residual=True encoder_layers_to_keep=1,2": "^encoder_layers_to_keep=1,2 .* must be a list that has layer 0",
+    # fairseq's checkpointing, compiled, would draw other dropout masks the second time: wrong gradients.
+    "compile_layers=True checkpoint_activations=True": "must be false together with checkpoint_activations=true",
+}
+UNKNOWN = {
+    "attention=flash": "^attention: .*flash.*linformer",
+    "sharing=all": "^sharing: .*all.*layerwise",
+    "projection=lstm": "lstm.*mean-pool",
+    "projected_length=many": "^projected_length=many",
+    "encoder_layers=1.5": "^encoder_layers: .*1.5",
+    "dropout=none": "^dropout: .*none",
+    "projectedlength=128": "projectedlength",
+    "value_residual=layers": "^value_residual: .*layers",
+    f"dropout={10**400}": "int too large to convert to float",
+}
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "allowed"),
+    ("given", "said"),
     [
-        ("projected_length", 0, "from 1 to max_positions=512"),
-        ("projected_length", 513, "from 1 to max_positions=512"),
-        ("local_conv", 4, r"0 \(none\) or an odd width"),
-        ("local_conv", -1, r"0 \(none\) or an odd width"),
-        ("encoder_attention_heads", 7, "a divisor of encoder_embed_dim=768"),
-        ("encoder_attention_heads", 0, "at least 1"),
-        ("encoder_layers", 0, "at least 1"),
-        ("encoder_layers", 10**12, "at most 1000"),
-        ("encoder_embed_dim", 12 * 10**9, "at most 65536"),
-        ("encoder_ffn_embed_dim", 10**12, "at most 1048576"),
-        ("max_positions", 10**12, "at most 1048576"),
-        ("local_conv", 10**12 + 1, "at most 10001"),
-        ("attention_dropout", 1.0, "at least 0 and below 1"),
-        ("offload_activations", True, "true only together with checkpoint_activations=true"),
+        *((given, f"^{re.escape(given)} is not allowed: it must be {allowed}") for given, allowed in SIZES.items()),
+        *((f"attention=softmax positions=rotary {given}", said) for given, said in POSITIONS.items()),
+        *TOGETHER.items(),
+        *UNKNOWN.items(),
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(option, value, allowed):
-    with pytest.raises(ValueError, match=f"{option}={value} is not allowed: it must be {allowed}"):
-        resolve_config(OmegaConf.create({option: value}), 512)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            {"attention": "performer"},
-            "positions=rotary .* must be learned with attention=performer; others have altern",
-        ),
-        ({"attention": "nystrom"}, "others have alternating, bigbird, linformer, long-short, longformer, softmax"),
-        ({"rotary_share": 0.0}, "rotary_share=0.0 .* above 0 and at most 1"),
-        ({"rotary_share": 1.5}, "rotary_share=1.5 .* above 0 and at most 1"),
-        ({"rotary_share": 0.3}, "rotary_share=0.3 .* an even number of d_h=64 dimensions"),
-        ({"rotary_share": 0.01}, "an even number of d_h=64 dimensions"),
-        ({"rotary_base": 1.0}, "rotary_base=1.0 .* a number above 1"),
-        ({"rotary_base": float("nan")}, "a number above 1"),
-        ({"attention": "long-short"}, "rotary_share=1.0 .* below 1"),
-        ({"attention": "linformer"}, "positions=rotary .* learned without linformer_window in each layer"),
-        ({"attention": "linformer", "linformer_window": 8}, "rotary_share=1.0 .* below 1"),
-    ],
-)
-def test_positions_that_cannot_work_are_refused(options, said):
+def test_what_cannot_work_or_is_unknown_is_refused_by_name(given, said):
     with pytest.raises(ValueError, match=said):
-        resolve_config(OmegaConf.create({"attention": "softmax", "positions": "rotary", **options}), 512)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"encoder_layers": 1}, "^value_residual=True is not allowed: it must be false with encoder_layers=1"),
-        (
-            {"encoder_layers_to_keep": "1,2"},
-            "^encoder_layers_to_keep=1,2 is not allowed: it must be a list that has layer 0",
-        ),
-    ],
-)
-def test_a_value_residual_without_a_first_layer_is_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        resolve_config(OmegaConf.create({"value_residual": True, **options}), 512)
+        resolve_config(OmegaConf.from_dotlist(given.split()), 512)
 
 
 @pytest.mark.parametrize("mechanism", ATTENTIONS.values(), ids=lambda mechanism: mechanism.name)
@@ -172,33 +190,6 @@ def test_options_of_mechanisms_that_cannot_work_are_refused(given, said):
         resolve_config(OmegaConf.create(options), 15)
 
 
-def test_compiled_layers_are_not_computed_again():
-    """fairseq's checkpointing, compiled, would draw other dropout masks the second time: wrong gradients."""
-    refused = "compile_layers=True is not allowed: it must be false together with checkpoint_activations=true"
-    with pytest.raises(ValueError, match=refused):
-        resolve_config(OmegaConf.create({"compile_layers": True, "checkpoint_activations": True}), 512)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("attention", "flash", "^attention: .*flash.*linformer"),
-        ("sharing", "all", "^sharing: .*all.*layerwise"),
-        ("projected_length", "many", "^projected_length=many"),
-        ("encoder_layers", 1.5, "^encoder_layers: .*1.5"),
-        ("dropout", "none", "^dropout: .*none"),
-        ("encoder_layers_to_keep", "a", "^encoder_layers_to_keep=a is not allowed: .*numbers from 0 to 11"),
-        ("encoder_layers_to_keep", "0,50", "^encoder_layers_to_keep=0,50 is not allowed"),
-        ("encoder_layers_to_keep", "1,1", "^encoder_layers_to_keep=1,1 is not allowed: .*each once"),
-        ("projectedlength", 128, "projectedlength"),
-        ("value_residual", "layers", "^value_residual: .*layers"),
-    ],
-)
-def test_unknown_options_and_choices_are_refused_by_name(option, value, said):
-    with pytest.raises(ValueError, match=said):
-        resolve_config(OmegaConf.create({option: value}), 512)
-
-
 def test_a_model_shorter_than_the_samples_is_refused():
     with pytest.raises(ValueError, match="max_positions=256 is below the task's longest sequence, 512"):
         resolve_config(OmegaConf.create({"max_positions": 256}), 512)
@@ -235,66 +226,28 @@ def test_projected_length_by_layer(given, lengths):
     assert config.projected_length == lengths
 
 
-@pytest.mark.parametrize("written", ["96..32", "96,64,32"])
-def test_projected_length_by_layer_as_a_flag(written):
-    words = ["DATA", "--arch", "linformer_roberta_tiny", "--task", "masked_lm", "--criterion", "masked_lm"]
-    words += ["--optimizer", "adam", "--encoder-layers", "3", "--projected-length", written]
-    args = options.parse_args_and_arch(options.get_training_parser(), words)
-    assert resolve_config(convert_namespace_to_omegaconf(args).model, 512).projected_length == [96, 64, 32]
+@pytest.mark.parametrize(("given", "windows"), [(None, [512] * 3), ("32..512", [32, 272, 512]), ("2..8", [2, 4, 8])])
+def test_windows_between_the_first_and_the_last_are_even(given, windows):
+    words = {"attention": "longformer", "encoder_layers": 3, "longformer_window": given}
+    config = resolve_config(OmegaConf.create(words), 512)
+    assert [2 * layer.reach for layer in get_attention("longformer").build_layers(config)] == windows
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("attention", "words", "read"),
     [
-        ({"projected_length": [96, 64]}, r"projected_length=\[96, 64\] is not allowed: it must be one number or 12"),
-        ({"projected_length": "a..b"}, "projected_length=a..b is not allowed: it must be a number, one per layer"),
-        ({"projected_length": 0.5}, "projected_length=0.5 is not allowed"),
-        (
-            {"projected_length": "600..100"},
-            "projected_length=600 is not allowed: it must be from 1 to max_positions=512",
-        ),
-        ({"projected_length": "128..64", "sharing": "layerwise"}, "must be one number with sharing=layerwise"),
-        (
-            {"projection": "mean-pool", "projected_length": 100},
-            "a divisor of max_positions=512 with projection=mean-pool",
-        ),
-        ({"projection": "mean-pool", "sharing": "headwise"}, "one of key-value, layerwise with projection=mean-pool"),
-        ({"projection": "max-pool", "sharing": "none"}, "one of key-value, layerwise with projection=max-pool"),
-        ({"projection": "conv", "sharing": "none"}, "one of headwise, key-value, layerwise with projection=conv"),
-        (
-            {"projection": "conv", "projection_init": "normal"},
-            "projection_init=normal .* left out with projection=conv",
-        ),
-        ({"projection": "random", "projection_init": "segment-mean"}, "one of johnson-lindenstrauss, normal with"),
-        (
-            {"projection": "conv", "projection_multiplier": 0.5},
-            "projection_multiplier=0.5 .* left out with projection=conv",
-        ),
-        (
-            {"linformer_sinks": 1},
-            "linformer_sinks=1 is not allowed: it must be 0 without linformer_window in each layer",
-        ),
-        (
-            {"linformer_window": 8, "linformer_fetch": 2},
-            "linformer_fetch=2 is not allowed: it must be 0 with projection=linear, whose rows stand for no segment",
-        ),
-        ({"linformer_window": -1}, "linformer_window=-1 is not allowed: it must be at least 0"),
-        (
-            {"attention": "revisited-linformer", "linformer_window": 8},
-            r"linformer_window=\[8.*\] is not allowed: it must be left out with attention=revisited-linformer",
-        ),
-        ({"projection_multiplier": 0.0}, "projection_multiplier=0.0 is not allowed: it must be a number above 0"),
-        ({"projection_multiplier": float("inf")}, "projection_multiplier=inf is not allowed"),
-        (
-            {"projection": "max-pool", "freeze_projection": True},
-            "freeze_projection=True .* false with projection=max-pool",
-        ),
-        ({"projection": "lstm"}, "lstm.*mean-pool"),
+        ("linformer", "--projected-length 96..32", {"projected_length": [96, 64, 32]}),
+        ("linformer", "--projected-length 96,64,32", {"projected_length": [96, 64, 32]}),
+        ("longformer", "--longformer-window 32..128", {"longformer_window": [32, 80, 128]}),
+        ("long-short", "--long-short-class-token --long-short-conv-width 9", {"long_short_conv_width": 9}),
+        ("long-short", "--long-short-class-token", {"long_short_class_token": True}),
     ],
 )
-def test_projections_that_cannot_work_are_refused(given, said):
-    with pytest.raises(ValueError, match=said):
-        resolve_config(OmegaConf.create(given), 512)
+def test_options_by_layer_and_of_mechanisms_as_flags(attention, words, read):
+    fixed = f"DATA --arch linformer_roberta_tiny --task masked_lm --encoder-layers 3 --attention {attention}"
+    args = options.parse_args_and_arch(options.get_training_parser(), f"{fixed} {words}".split())
+    config = resolve_config(convert_namespace_to_omegaconf(args).model, 512)
+    assert {name: getattr(config, name) for name in read} == read
 
 
 def test_pruning_keeps_each_layers_length():

@@ -2,11 +2,7 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers.layers import new
 from tests.helpers.models import small
 from tests.reference.long_short import reference
@@ -38,16 +34,6 @@ def reached(attention, n=N):
     return gradient.abs().amax(-1) > 0
 
 
-@pytest.mark.parametrize("window", [N, 4 * N])
-def test_one_segment_without_summaries_is_softmax_attention_over_normalised_keys_and_values(window):
-    attention = hide_summaries(build(window))
-    x = torch.randn(2, N, D)
-    keys, values = (F.layer_norm(linear(x), (D,)) for linear in (attention.k_proj, attention.v_proj))
-    heads = F.scaled_dot_product_attention(*map(attention.split_heads, (attention.q_proj(x), keys, values)))
-    expected = attention.out_proj(heads.transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attention(x), expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("window", [1, 4, 5])
 def test_without_summaries_a_segment_sees_itself_and_half_a_window_on_either_side(window):
     position = torch.arange(N)
@@ -55,18 +41,6 @@ def test_without_summaries_a_segment_sees_itself_and_half_a_window_on_either_sid
     beside = max(1, window // 2)
     expected = (position >= start - beside) & (position < start + window + beside)
     assert torch.equal(reached(hide_summaries(build(window))), expected)
-
-
-def test_summaries_carry_every_position_to_every_other():
-    assert reached(build(window=2, rank=1)).all()
-
-
-def test_equal_scores_make_a_summary_the_mean_of_the_real_positions():
-    attention = build(window=4, rank=2)
-    torch.nn.init.zeros_(attention.dynamic_projection.weight)
-    x, padding = torch.randn(1, N, D), torch.arange(N).unsqueeze(0) >= 9
-    means = attention.projection(x, ~padding) @ attention.split_heads(x)
-    torch.testing.assert_close(means, attention.split_heads(x[:, :9].mean(1, keepdim=True)).expand(-1, -1, 2, -1))
 
 
 @pytest.mark.parametrize("class_token", [False, True])
@@ -100,25 +74,9 @@ def test_the_class_token_sees_every_position_and_is_seen_by_every_other():
     assert hidden[0].all() and not hidden[1:, 0].any()
 
 
-def test_a_class_token_stands_outside_windows_and_summaries():
-    """Where nothing far away is seen, the others are what they are without it, in segments from the second position."""
-    attention, without = hide_summaries(build(window=4, class_token=True)), hide_summaries(build(window=4))
-    without.load_state_dict(attention.state_dict())
-    x = torch.randn(2, N, D)
-    torch.testing.assert_close(attention(x)[:, 1:], without(x[:, 1:]), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_a_class_token_with_few_others_is_the_same_padded(length):
     attention = build(window=4, class_token=True, conv_width=3)
     torch.nn.init.normal_(attention.conv.weight)
     x, padding = torch.randn(1, N, D), torch.arange(N).unsqueeze(0) >= length
     torch.testing.assert_close(attention(x, padding)[:, :length], attention(x[:, :length]), atol=1e-6, rtol=0)
-
-
-def test_its_options_are_flags():
-    words = ["DATA", "--arch", "linformer_roberta_tiny", "--task", "masked_lm", "--attention", "long-short"]
-    words += ["--long-short-class-token", "--long-short-conv-width", "9"]
-    args = options.parse_args_and_arch(options.get_training_parser(), words)
-    config = resolve_config(convert_namespace_to_omegaconf(args).model, 64)
-    assert (config.long_short_class_token, config.long_short_conv_width) == (True, 9)

@@ -64,21 +64,6 @@ def test_redraws_when_due():
     assert torch.equal(never.projection, before)
 
 
-def test_redraws_do_not_depend_on_what_happened_between():
-    """A resumed run, another worker and a batch in several passes have the same features, and none disturbs dropout."""
-    straight, other = built(), built()
-    straight.set_num_updates(10)
-    resumed = built(seed=7)
-    resumed.load_state_dict(straight.state_dict())
-    assert torch.equal(resumed.projection, straight.projection)
-    torch.rand(5)
-    state = torch.get_rng_state()
-    for attention in (straight, resumed, other, other):
-        attention.set_num_updates(20)
-        assert torch.equal(attention.projection, straight.projection)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_fine_tuning_starts_with_the_features_of_the_checkpoint():
     """Its updates count from 0 again."""
     pretrained, tuned = built(), built(seed=7)

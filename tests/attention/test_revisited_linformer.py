@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers.layers import new
 
 D, HEADS = 12, 3
@@ -61,18 +59,3 @@ def test_dropout_zeroes_whole_weights_of_projected_rows():
     torch.testing.assert_close(heads, 2 * (heads / 2).round())
     assert len(heads.unique()) > 1
     torch.testing.assert_close(attention.eval()(torch.randn(1, 9, D)), torch.ones(1, 9, D))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"projected_length": 65}, r"projected_length=65 is not allowed: it must be from 1 to max_positions=64"),
-        ({"projection": "conv", "sharing": "none"}, r"sharing=none is not allowed: .* with projection=conv"),
-        ({"projection": "random", "projection_init": "segment-mean"}, r"projection_init=segment-mean is not allowed"),
-        ({"projection": "mean-pool", "freeze_projection": True}, r"freeze_projection=True is not allowed"),
-    ],
-    ids=str,
-)
-def test_options_of_the_projections_are_checked_as_linformers_are(options, message):
-    with pytest.raises(ValueError, match=message):
-        resolve_config(OmegaConf.create({"attention": "revisited-linformer", **options}), 64)

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_linformer.attention.long_short import LongShortAttention
-from tests.reference.naive_attention import attend, heads_of
-from tests.reference.positions import bias, turned, without_turned
+
+from .naive_attention import attend, heads_of
+from .nystrom import convolve
+from .positions import bias, turned, without_turned
 
 
 def norm(layer: nn.LayerNorm, row: Tensor) -> Tensor:
@@ -26,13 +28,6 @@ def summaries(module: LongShortAttention, x: Tensor, rows: Tensor, token: list[T
             heads.append(sum(share * row[i * size : (i + 1) * size] for share, row in zip(shares, rows, strict=True)))
         found.append(norm(module.global_norm, torch.cat(heads)))
     return torch.stack(found)
-
-
-def convolved(kernel: Tensor, values: list[Tensor], position: int) -> Tensor:
-    """sum_j kernel_j values_(position + j - middle), zero beyond the ends: (d_h)."""
-    middle = len(kernel) // 2
-    places = [(weight, position + j - middle) for j, weight in enumerate(kernel)]
-    return sum(weight * values[place] for weight, place in places if 0 <= place < len(values))
 
 
 def reference(module: LongShortAttention, x: Tensor) -> Tensor:
@@ -62,9 +57,9 @@ def reference(module: LongShortAttention, x: Tensor) -> Tensor:
             biases = torch.cat([torch.zeros(len(far_keys), dtype=x.dtype), bias(module, i, p, seen)])
             rows.append(attend(query, keys, values, [biases])[0])
         out = list(rows)
-        if module.conv is not None:
-            kernel, of_head = module.conv.weight[i].flatten(), [value[own] for value in near_values]
-            out = [row + convolved(kernel, of_head, p) for p, row in enumerate(rows)]
+        if module.conv is not None and rows:
+            convolved = convolve(module.conv.weight[i].flatten(), torch.stack(near_values)[:, own])
+            out = [row + added_row for row, added_row in zip(rows, convolved, strict=True)]
         if module.class_token:
             keys, values = torch.stack([token_keys[0][own], *rows]), torch.stack([token_values[0][own], *rows])
             out = [attend((weight @ token[0] + added).unsqueeze(0), keys, values)[0], *out]
