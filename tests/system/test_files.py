@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -77,11 +78,11 @@ def test_a_run_that_finishes_while_another_waits_stays_whole(
     assert not followed_by_a_third or (partial / "mark").read_text() == "of the third run"
 
 
-@pytest.mark.parametrize("name", ["/a:b/c", "a:", "a${b}", "a${", "\\${"])
+@pytest.mark.parametrize("name", ["/a:b/c", "a:", "a${b}", "a${", "\\${", "a\n${b", "a\nb:c"])
 def test_names_that_no_data_folder_of_fairseqs_can_have(name: str) -> None:
-    with pytest.raises(ValueError, match="is not allowed: fairseq ") as error:
+    """Said in one line, whatever the name."""
+    with pytest.raises(ValueError, match=f"^{re.escape(' '.join(name.split()))}: .* is not allowed: fairseq "):
         check_data_path(Path(name))
-    assert str(error.value).startswith(name)
     if ":" in name:
         check_path(name)
 
@@ -101,6 +102,8 @@ def pretrain(study: str, *words: str) -> None:
 @pytest.mark.parametrize(
     ("command", "options"),
     [
+        (prepare_corpus, {"train": [NONE], "valid": [NONE], "out": SPLIT}),
+        (partial(write_labelled, SPLIT, own_task("own", "single-label"), {}, None), {}),
         (prepare_glue.run, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
         (prepare_imdb.run, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
         (partial(pretrain, "perplexity", "--variant", "a"), {}),
@@ -116,19 +119,11 @@ def pretrain(study: str, *words: str) -> None:
 def test_such_a_name_is_refused_where_it_is_typed(
     command: Callable[..., None], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is read, downloaded or trained."""
+    """Before anything is read, downloaded or trained, and in Python as well."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"a:b: a data folder with a colon in its path is not allowed"):
         command(**options)
     assert not list(tmp_path.iterdir())
-
-
-def test_nor_does_the_package_write_there(tmp_path: Path) -> None:
-    task = own_task("own", "single-label")
-    writes = (lambda: prepare_corpus([NONE], [NONE], SPLIT), lambda: write_labelled(SPLIT, task, {}, None))  # type: ignore[arg-type]
-    for write in writes:
-        with pytest.raises(ValueError, match="a:b: a data folder with a colon"):
-            write()
 
 
 def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +134,3 @@ def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path: Path, monkeyp
     said = rf"^{tmp_path}/out: the folder cannot be made \(Read-only file system: {tmp_path}/out\.partial\)$"
     with pytest.raises(OSError, match=said), staged_folder(tmp_path / "out", "mark"):
         pass
-
-
-def test_a_path_of_several_lines_is_refused_in_one() -> None:
-    for path, said in (("a\n${b", "^a \\${b: a path with"), ("a\nb:c", "^a b:c: a data folder with a colon")):
-        with pytest.raises(ValueError, match=said):
-            check_data_path(Path(path))
