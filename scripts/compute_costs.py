@@ -8,22 +8,22 @@ communication and reading of data.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
+from benchmarking.tables import table
 from benchmarking.variants import preset_overrides
 from fairseq.data import Dictionary
-from omegaconf import OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
-from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.finetune.tuning import read_recipe
 from fairseq_linformer.training.commands import recipe_name
 from fairseq_linformer.training.configuration import compose_configuration
+from fairseq_linformer.training.untrained import untrained_model
 from linformer_cli.arguments import make_parser
 
 LENGTHS = (512, 1024, 2048, 4096)
@@ -109,26 +109,17 @@ def per_token(size: str, n: int, variant: str) -> float:
     return forward_operations(options["model"], options["task"]["mask_prob"], n) / n
 
 
-class _Task:
-    """What a model asks of its task."""
-
-    def __init__(self, n: int) -> None:
-        self.source_dictionary, self._n = Dictionary(), n
-        for number in range(VOCABULARY - len(self.source_dictionary)):
-            self.source_dictionary.add_symbol(f"w{number}")
-
-    def max_positions(self) -> int:
-        return self._n
-
-
 def forward_operations(model: dict, mask_prob: float, n: int) -> int:
     """Floating-point operations of a forward pass over a row of n tokens, its masked positions' logits included.
 
     A multiplication with an addition counts twice. Matrix products alone are counted, on PyTorch's meta device, which
     computes nothing: as masks are drawn on other devices, dropout is left out.
     """
+    dictionary = Dictionary()
+    for number in range(VOCABULARY - len(dictionary)):
+        dictionary.add_symbol(f"w{number}")
     still = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    built = LinformerRobertaModel.build_model(OmegaConf.create({**model, **still}), _Task(n)).eval().to("meta")
+    built = untrained_model({**model, **still}, dictionary).eval().to("meta")
     with FlopCounterMode(display=False) as counter:
         features = built(torch.zeros(1, n, dtype=torch.long, device="meta"), features_only=True)[0]
         built.encoder.lm_head(features[0, : round(mask_prob * n)])
@@ -137,23 +128,23 @@ def forward_operations(model: dict, mask_prob: float, n: int) -> int:
 
 def as_table(found: Sequence[Cost]) -> str:
     """In Markdown: GFLOP per token, EFLOP in all, and hours on one and eight of each device."""
-    devices = [(device, number) for device in PEAKS for number in (1, GPUS)]
-    titles = [
-        "",
-        "n",
-        "attention",
-        "GFLOP per token",
-        "10^9 tokens",
-        "EFLOP",
-        *(f"{number} {name}, hours" for name, number in devices),
-    ]
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for cost in found:
-        numbers = [cost.tokens / 1e9, cost.operations / 1e18, *(cost.hours(*device) for device in devices)]
-        hours = [f"{number:,.0f}" if number >= 10 else f"{number:.2g}" for number in numbers]
-        cells = [cost.what, f"{cost.n:,}", cost.variant, f"{cost.per_token / 1e9:.2f}"]
-        lines.append(f"| {' | '.join([*cells, *hours])} |")
-    return "\n".join(lines)
+    columns: dict[str, Callable[[Cost], str]] = {
+        "": lambda cost: cost.what,
+        "n": lambda cost: f"{cost.n:,}",
+        "attention": lambda cost: cost.variant,
+        "GFLOP per token": lambda cost: f"{cost.per_token / 1e9:.2f}",
+        "10^9 tokens": lambda cost: _short(cost.tokens / 1e9),
+        "EFLOP": lambda cost: _short(cost.operations / 1e18),
+    }
+    for device in PEAKS:
+        for number in (1, GPUS):
+            hours = partial(Cost.hours, device=device, number=number)
+            columns[f"{number} {device}, hours"] = lambda cost, hours=hours: _short(hours(cost))
+    return table(columns, found)
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def parse_arguments() -> argparse.Namespace:

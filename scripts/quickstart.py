@@ -19,10 +19,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TypedDict
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 from fairseq.models.roberta import RobertaHubInterface
 
@@ -44,6 +40,7 @@ from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path, staged_folder
+from fairseq_linformer.system.plotting import picture, scale_log, style_of
 from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.commands import FINE_TUNING, command_line, override
 from fairseq_linformer.training.launch import train
@@ -182,21 +179,22 @@ def report_perplexity(roberta: RobertaHubInterface) -> None:
 
 
 def draw_losses(pretraining: list[dict], fine_tuning: dict[str, list[list[dict]]], path: Path) -> None:
-    figure, axes = plt.subplots(1, 2 if fine_tuning else 1, figsize=(10 if fine_tuning else 5.5, 4), squeeze=False)
-    left = axes[0][0]
-    for key, steps, label in (("ppl", "num_updates", "training"), ("valid_ppl", "valid_num_updates", "validation")):
-        points = [(row[steps], row[key]) for row in pretraining if key in row and steps in row]
-        left.plot(*zip(*points, strict=True), marker="o" if label == "validation" else None, label=label)
-    left.set(xlabel="updates", ylabel="masked-LM perplexity", yscale="log", title="pretraining")
-    left.legend()
-    for color, (name, runs) in zip(("C0", "C1"), fine_tuning.items(), strict=False):
-        for i, run in enumerate(runs):
-            points = [(row["num_updates"], row["loss"]) for row in run if "loss" in row]
-            axes[0][1].plot(*zip(*points, strict=True), color=color, label=name if i == 0 else None)
-        axes[0][1].set(xlabel="updates", ylabel="training loss (bits)", title="fine-tuning")
-        axes[0][1].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    columns = 2 if fine_tuning else 1
+    with picture(path, 1, columns, 5 * columns, 4) as (_, [panels]):
+        for number, (label, prefix, marker) in enumerate((("training", "", None), ("validation", "valid_", "o"))):
+            steps, key = f"{prefix}num_updates", f"{prefix}ppl"
+            points = [(row[steps], row[key]) for row in pretraining if key in row and steps in row]
+            panels[0].plot(*zip(*points, strict=True), label=label, **{**style_of(number), "marker": marker})
+        panels[0].set(xlabel="updates", ylabel="masked-LM perplexity", title="pretraining")
+        scale_log(panels[0].yaxis)
+        panels[0].legend()
+        for number, (name, runs) in enumerate(fine_tuning.items()):
+            for i, run in enumerate(runs):
+                points = [(row["num_updates"], row["loss"]) for row in run if "loss" in row]
+                style = style_of(number) | {"marker": None}
+                panels[1].plot(*zip(*points, strict=True), label=name if i == 0 else None, **style)
+            panels[1].set(xlabel="updates", ylabel="training loss (bits)", title="fine-tuning")
+            panels[1].legend()
 
 
 def quickstart(
