@@ -9,23 +9,15 @@ import contextlib
 import pytest
 import torch
 
-from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
-from tests.helpers.models import RECOMPUTED, small, tokens
+from tests.helpers.models import MODELS, RECOMPUTED, small, tokens
 
-VARIANTS = [{"attention": name} for name in sorted(ATTENTIONS)]
+FETCHING = {"projection": "mean-pool", "linformer_window": 4, "linformer_block": 2, "linformer_fetch": 2}
+VARIANTS = [*MODELS, RECOMPUTED, {**FETCHING, "positions": "rotary", "rotary_share": 0.5}]
 VARIANTS += [
     {"attention": name, "positions": positions, "rotary_share": 0.5}
-    for name, kind in sorted(ATTENTIONS.items())
-    if kind.RELATIVE_POSITIONS and name != "linformer"
+    for name in ("alternating", "bigbird", "long-short", "longformer")
     for positions in ("rotary", "alibi")
 ]
-VARIANTS += [{"sharing": sharing} for sharing in SHARINGS]
-VARIANTS += [{"projection": projection} for projection in PROJECTIONS]
-VARIANTS += [{"projection": "split-pool", "linformer_window": 4}, {"adaptive_length": True}]
-FETCHING = {"projection": "mean-pool", "linformer_window": 4, "linformer_block": 2, "linformer_fetch": 2}
-VARIANTS += [{**FETCHING, "linformer_sinks": 1}, {**FETCHING, "positions": "rotary", "rotary_share": 0.5}]
-VARIANTS += [{"local_conv": 3, "encoder_normalize_before": True}, {"gated_ffn": True}, RECOMPUTED]
 VARIANTS += [{"value_residual": True, **own} for own in (RECOMPUTED, {"projection": "split-pool"})]
 VARIANTS += [{"encoder_layerdrop": 0.5}, {"attention": "softmax", "attention_dropout": 0.1}]
 

@@ -20,35 +20,9 @@ from fairseq_linformer.attention.projection import LinearProjection
 from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 from tests.helpers import ROOT
-from tests.helpers.models import DEVICE, OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
+from tests.helpers.models import DEVICE, MODELS, OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
 
 PACKAGE = ROOT / "fairseq_linformer"
-MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}]
-MODELS += [{"projected_length": "16..4", "projection": "random"}]
-MODELS += [
-    {"projection": projection, "sharing": sharing}
-    for projection, kind in PROJECTIONS.items()
-    for sharing in kind.SHARINGS
-]
-MODELS += [{"projection": name, "sharing": "key-value", "adaptive_length": True} for name in PROJECTIONS]
-MODELS += [
-    {"attention": name, "attention_dropout": 0.0, **small}
-    for name, kind in ATTENTIONS.items()
-    if name not in ("softmax", "linformer")
-    for small in kind.Options.SMALL[:1]
-]
-MODELS += [{"attention": "softmax", "positions": "rotary"}, {"attention": "softmax", "positions": "alibi"}]
-MODELS += [
-    {"attention": "longformer", "longformer_window": 4, "positions": "rotary", "rotary_share": 0.5},
-    {"attention": "long-short", "long_short_window": 4, "positions": "alibi"},
-]
-MODELS += [{"gated_ffn": True}]
-MODELS += [{"value_residual": True, "encoder_normalize_before": True}]
-MODELS += [{"linformer_window": 8}, {"linformer_window": 8, "projection": "split-pool", "adaptive_length": True}]
-FETCHING = {"linformer_window": 8, "linformer_block": 4, "linformer_fetch": 2, "linformer_sinks": 1}
-MODELS += [{"projection": "mean-pool", "positions": "alibi", **FETCHING}]
-MODELS += [{"projection": "split-pool", **FETCHING}]
-
 # Each way through the code, once: compiling takes seconds. MODELS[3] has the random projection.
 COMPILED = MODELS[:1] + MODELS[2:4] + [{"sharing": "none"}]
 COMPILED += [
@@ -157,20 +131,6 @@ def test_compiles_without_graph_breaks_for_all_lengths(options, training):
         real = batch.ne(encoder.padding_idx)
         torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=1e-4)
     assert counter.frame_count <= 3, "the third for another number of rows"
-
-
-@pytest.mark.exhaustive
-def test_a_compiled_step_has_the_same_gradients():
-    """With PyTorch's own code generator, in training mode."""
-    model = small(dropout=0.0, attention_dropout=0.0, local_conv=3)
-    torch._dynamo.reset()
-    gradients = []
-    for forward in (model, torch.compile(model)):
-        model.zero_grad()
-        forward(tokens(2, 40))[0].logsumexp(-1).mean().backward()
-        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
 
 
 @pytest.mark.slow

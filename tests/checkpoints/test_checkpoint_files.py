@@ -103,7 +103,7 @@ def test_a_checkpoint_of_an_older_torch_is_read(tmp_path):
     assert load_checkpoint_to_cpu(str(tmp_path / "old.pt"))["model"]["weight"][0] == 5
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"some text", bytes(1000)])
+@pytest.mark.parametrize("content", [b"", b"PK", b"some text", b"<html>", bytes(1000)])
 def test_what_is_no_checkpoint_is_refused(tmp_path, content):
     (tmp_path / "a.pt").write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match=r"a\.pt is not a complete checkpoint"):

@@ -169,19 +169,9 @@ def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*absent.pt"):
         read_checkpoint(tmp_path / "absent.pt")
     content = checkpoint.read_bytes()
-    for number, (damaged, said) in enumerate(
-        [
-            (content[: len(content) // 2], "is not a complete checkpoint"),
-            (b"", "is not a complete checkpoint"),
-            (b"some text", "is not a complete checkpoint"),
-            (b"<html>", "is not a complete checkpoint"),
-            (bytes(100), "is not a complete checkpoint"),
-        ]
-    ):
-        path = tmp_path / f"{number}.pt"
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"{number}.pt {said}"):
-            read_checkpoint(path)
+    (tmp_path / "half.pt").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"half.pt is not a complete checkpoint"):
+        read_checkpoint(tmp_path / "half.pt")
     torch.save({"weights": torch.zeros(2)}, tmp_path / "other.pt")
     with pytest.raises(
         ValueError, match=r"other.pt is not a fairseq checkpoint: it must hold a model and its configuration"
@@ -264,14 +254,14 @@ def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(
     run_folder = tmp_path / "run"
     run_folder.mkdir()
     first = shutil.copy(checkpoint, run_folder / "checkpoint1.pt")
-    assert find_tokenizer(first) == find_tokenizer(run_folder) == corpus
+    assert find_tokenizer(first) == find_tokenizer(run_folder) == find_tokenizer(corpus) == corpus
     (run_folder / "checkpoint_best.pt").write_bytes(b"the one to be looked at")
     with pytest.raises(ValueError, match=r"checkpoint_best\.pt is not a complete checkpoint"):
         find_tokenizer(run_folder)
     shutil.copy(corpus / "dict.txt", run_folder)
     assert find_tokenizer(first) == find_tokenizer(run_folder) == run_folder
-    assert find_tokenizer(corpus) == corpus
-    assert find_tokenizer(tmp_path / "none") == tmp_path / "none"
+    several = write_run(tmp_path / "several", f"{corpus}:{tmp_path / 'second'}")
+    assert find_tokenizer(several) == corpus, "the first of several data folders"
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
         find_tokenizer(tmp_path / "none.pt")
 
@@ -281,16 +271,8 @@ def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokeniz
     for place in (corpus, checkpoint.parent, checkpoint, corpus / "sentencepiece.bpe.model"):
         tokenizer = load_tokenizer(find_tokenizer(place))
         assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, place
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
-        find_tokenizer(tmp_path / "none.pt")
-    with pytest.raises(
-        FileNotFoundError, match=r"none is neither a prepared folder nor that of a run: it lacks dict\.txt and"
-    ):
-        load_tokenizer(tmp_path / "none")
-
-
-def test_of_several_data_folders_the_first_has_the_tokenizer(corpus, tmp_path):
-    assert find_tokenizer(write_run(tmp_path / "run", f"{corpus}:{tmp_path / 'second'}")) == corpus
+    with pytest.raises(FileNotFoundError, match=r"none is neither a prepared folder nor that of a run: it lacks dict"):
+        load_tokenizer(find_tokenizer(tmp_path / "none"))
 
 
 def test_a_checkpoint_from_elsewhere_names_both_places_where_a_dictionary_may_be(checkpoint, tmp_path, monkeypatch):
@@ -319,9 +301,14 @@ def test_overrides_reach_the_model_and_the_subword_model(checkpoint, corpus):
     assert type(roberta.bpe).__name__ == "Characters"
 
 
-def test_a_pruned_model_can_be_saved_and_loaded_again():
+@pytest.mark.parametrize(
+    "options",
+    [{"projected_length": "16,8,4", "sharing": "key-value"}, {"attention": "longformer", "longformer_window": "4..12"}],
+    ids=str,
+)
+def test_a_pruned_model_can_be_saved_and_loaded_again(options):
     """With LayerDrop a model is pruned as it is loaded; the configuration that fairseq saves then must say so."""
-    options = {"encoder_layers": 3, "projected_length": "16,8,4", "sharing": "key-value"}
+    options = {"encoder_layers": 3, **options}
     whole = small(**options)
     cfg = OmegaConf.create({"_name": "linformer_roberta", **options, "encoder_layers_to_keep": "0,2"})
     pruned = small(**options, encoder_layers_to_keep="0,2")

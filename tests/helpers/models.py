@@ -5,6 +5,8 @@ from argparse import Namespace
 import torch
 from fairseq.data import Dictionary
 
+from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.attention.registry import PROJECTIONS
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 
 VOCABULARY = 100
@@ -12,6 +14,33 @@ SIZES = {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 
 RECOMPUTED = {"checkpoint_activations": True}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of tests whose outcome depends on it
 OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
+
+# Each kind of model, small.
+MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}]
+MODELS += [{"projected_length": "16..4", "projection": "random"}]
+MODELS += [
+    {"projection": projection, "sharing": sharing}
+    for projection, kind in PROJECTIONS.items()
+    for sharing in kind.SHARINGS
+]
+MODELS += [{"projection": name, "sharing": "key-value", "adaptive_length": True} for name in PROJECTIONS]
+MODELS += [
+    {"attention": name, "attention_dropout": 0.0, **small}
+    for name, kind in ATTENTIONS.items()
+    if name not in ("softmax", "linformer")
+    for small in kind.Options.SMALL[:1]
+]
+MODELS += [{"attention": "softmax", "positions": "rotary"}, {"attention": "softmax", "positions": "alibi"}]
+MODELS += [
+    {"attention": "longformer", "longformer_window": 4, "positions": "rotary", "rotary_share": 0.5},
+    {"attention": "long-short", "long_short_window": 4, "positions": "alibi"},
+]
+MODELS += [{"gated_ffn": True}]
+MODELS += [{"value_residual": True, "encoder_normalize_before": True}]
+MODELS += [{"linformer_window": 8}, {"linformer_window": 8, "projection": "split-pool", "adaptive_length": True}]
+FETCHING = {"linformer_window": 8, "linformer_block": 4, "linformer_fetch": 2, "linformer_sinks": 1}
+MODELS += [{"projection": "mean-pool", "positions": "alibi", **FETCHING}]
+MODELS += [{"projection": "split-pool", **FETCHING}]
 
 
 class Task:
