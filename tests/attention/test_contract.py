@@ -354,18 +354,6 @@ def test_the_multiplier_that_is_left_open(projection, n, c):
     assert build("linformer", projection=projection, n=n, k=3, multiplier=None)[0].key_projection.multiplier == c
 
 
-@pytest.mark.parametrize("projection", PROJECTIONS)
-def test_at_full_length_an_adaptive_projection_is_the_plain_one(projection):
-    plain, adaptive = (
-        build("linformer", projection=projection, sharing="key-value", adaptive=on)[0] for on in (False, True)
-    )
-    x, mask = torch.randn(2, N, D), torch.zeros(2, N, dtype=torch.bool)
-    mask[1, 9:] = True
-    torch.testing.assert_close(adaptive(x), plain(x))
-    torch.testing.assert_close(adaptive(x, mask)[0], plain(x, mask)[0])
-    assert not torch.allclose(adaptive(x, mask)[1, :9], plain(x, mask)[1, :9], atol=1e-3), "a shorter text differs"
-
-
 def test_the_random_projection_is_fixed_and_kept_in_checkpoints():
     layer = build("linformer", projection="random", sharing="layerwise", k=5)[0]
     assert not layer.key_projection.weight.requires_grad

@@ -11,43 +11,27 @@ from fairseq_linformer.attention.registry import PROJECTIONS
 N, D = 15, 12
 
 
-def configured(
-    heads=3,
-    projection="linear",
-    sharing="none",
-    k=5,
-    dropout=0.0,
-    layers=2,
-    frozen=False,
-    n=N,
-    d=D,
-    initialisation=None,
-    multiplier=1.0,
-    adaptive=False,
-    positions="learned",
-    base=20.0,
-    share=1.0,
-    **own,
-):
+SHORT = {  # what tests call some options
+    "dropout": "attention_dropout",
+    "initialisation": "projection_init",
+    "multiplier": "projection_multiplier",
+    "adaptive": "adaptive_length",
+    "frozen": "freeze_projection",
+    "base": "rotary_base",
+    "share": "rotary_share",
+}
+DEFAULTS = {"attention_dropout": 0.0, "positions": "learned", "rotary_base": 20.0, "rotary_share": 1.0}
+DEFAULTS |= {"projection": "linear", "projection_init": None, "projection_multiplier": 1.0, "sharing": "none"}
+DEFAULTS |= {"adaptive_length": False, "freeze_projection": False}
+
+
+def configured(heads=3, k=5, layers=2, n=N, d=D, **options):
     """What ``build_layers`` reads of a resolved configuration."""
-    return Namespace(
-        encoder_layers=layers,
-        encoder_embed_dim=d,
-        encoder_attention_heads=heads,
-        attention_dropout=dropout,
-        max_positions=n,
-        positions=positions,
-        rotary_base=base,
-        rotary_share=share,
-        projection=projection,
-        projection_init=initialisation or next(iter(PROJECTIONS[projection].INITIALISATIONS), None),
-        projection_multiplier=multiplier,
-        adaptive_length=adaptive,
-        projected_length=[k] * layers,
-        sharing=sharing,
-        freeze_projection=frozen,
-        **own,
-    )
+    sizes = {"encoder_layers": layers, "encoder_embed_dim": d, "encoder_attention_heads": heads, "max_positions": n}
+    given = {SHORT.get(name, name): value for name, value in options.items()}
+    config = Namespace(**{**DEFAULTS, **sizes, "projected_length": [k] * layers, **given})
+    config.projection_init = config.projection_init or next(iter(PROJECTIONS[config.projection].INITIALISATIONS), None)
+    return config
 
 
 def new(name, **options):
