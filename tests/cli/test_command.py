@@ -194,7 +194,7 @@ def test_from_a_clone_that_is_not_installed(tmp_path):
     assert made[0] == made[1] == made[2] and "dict.txt" in made[0]
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+def files_in(folder) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 

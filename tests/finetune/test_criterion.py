@@ -42,7 +42,7 @@ def pairs(corpus, tmp_path_factory) -> Path:
     return folder
 
 
-def validated(data: Path, folder: Path, ranks: int = 1) -> dict[str, str]:
+def validated(data, folder, ranks=1) -> dict[str, str]:
     """What is logged of the split valid after an update that changes nothing, by the command that users type."""
     words = [f"task.data={data}", "model=tiny_512", "checkpoint.finetune_from_model=null", "common.cpu=true"]
     words += [f"model.{option}={value}" for option, value in SIZES.items()]

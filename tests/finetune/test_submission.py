@@ -1,8 +1,5 @@
 """The files of GLUE's leaderboard in their official sizes, and what is refused before it is sent there."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
 
 from fairseq_linformer.data.prepare.examples import Example
@@ -19,7 +16,7 @@ ALLOWED = {"QNLI": ENTAILMENT, "RTE": ENTAILMENT, **dict.fromkeys(("MNLI-m", "MN
 
 
 @pytest.mark.parametrize(("name", "rows"), [(name, rows) for name, rows in ROWS.items() if rows < 2000])
-def test_a_file_that_is_written_is_right(tmp_path: Path, name: str, rows: int) -> None:
+def test_a_file_that_is_written_is_right(tmp_path, name, rows):
     labels = ALLOWED.get(name, ("0", "1"))
     predictions = [labels[number % len(labels)] for number in range(rows)]
     write_submission_file(tmp_path, f"{name}.tsv", predictions)
@@ -30,14 +27,14 @@ def test_a_file_that_is_written_is_right(tmp_path: Path, name: str, rows: int) -
     check_submission(tmp_path)
 
 
-def test_the_files_are_those_of_the_leaderboard() -> None:
+def test_the_files_are_those_of_the_leaderboard():
     rows = {name: TASKS[task].source.files[split].rows for name, (task, split) in FILES.items()}
     assert {name.removesuffix(".tsv"): number for name, number in rows.items()} == ROWS
     assert FILES["MNLI-mm.tsv"] == ("MNLI", "test1") and FILES["AX.tsv"] == ("AX", "test")
     assert all(TASKS[task].classes == ALLOWED[name] for name, task in (("QNLI",) * 2, ("RTE",) * 2, ("AX",) * 2))
 
 
-def test_scores_stay_in_their_range(tmp_path: Path) -> None:
+def test_scores_stay_in_their_range(tmp_path):
     write_submission_file(tmp_path, "STS-B.tsv", ["-0.1", "5.0004", "2.34567", "1e-08", *["3"] * 1375])
     scores = [line.split("\t")[1] for line in (tmp_path / "STS-B.tsv").read_text().splitlines()]
     assert scores[:6] == ["prediction", "0.000", "5.000", "2.346", "0.000", "3.000"]
@@ -47,7 +44,7 @@ def test_scores_stay_in_their_range(tmp_path: Path) -> None:
         check_submission(tmp_path)
 
 
-def table(rows: Sequence[str], header: str = "index\tprediction") -> str:
+def table(rows, header="index\tprediction") -> str:
     return "\n".join([header, *rows]) + "\n"
 
 
@@ -71,7 +68,7 @@ GOOD = [f"{number}\t{number % 2}" for number in range(146)]
         (table([*GOOD[:-1], "145\t1\t0"]), r"line 147: '145\\t1\\t0'"),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path: Path, content: str, message: str) -> None:
+def test_a_file_that_is_wrong_is_named(tmp_path, content, message):
     (tmp_path / "WNLI.tsv").write_text(table(GOOD))
     check_submission(tmp_path)
     (tmp_path / "WNLI.tsv").write_bytes(content.encode())
@@ -79,26 +76,26 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, content: str, message: st
         check_submission(tmp_path)
 
 
-def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_named(tmp_path):
     (tmp_path / "WNLI.tsv").write_bytes(table(GOOD).encode() + b"\xff")
     with pytest.raises(ValueError, match=r"WNLI\.tsv: not UTF-8 \(.*byte 0xff.*\)$"):
         check_submission(tmp_path)
 
 
 @pytest.mark.parametrize("score", ["5.001", "-0.001", "high", ""])
-def test_a_score_that_is_wrong_is_named(tmp_path: Path, score: str) -> None:
+def test_a_score_that_is_wrong_is_named(tmp_path, score):
     (tmp_path / "STS-B.tsv").write_text(table([*(f"{number}\t2.5" for number in range(1378)), f"1378\t{score}"]))
     with pytest.raises(ValueError, match=r"STS-B\.tsv, line 1380: .*, it must be 1378, a tab, and 0 to 5"):
         check_submission(tmp_path)
 
 
-def test_a_file_of_no_task_is_named(tmp_path: Path) -> None:
+def test_a_file_of_no_task_is_named(tmp_path):
     (tmp_path / "MNLI.tsv").touch()
     with pytest.raises(ValueError, match=r"MNLI\.tsv is no file of a submission: those are AX\.tsv, .* MNLI-m\.tsv, M"):
         check_submission(tmp_path)
 
 
-def test_a_test_set_that_is_not_the_official_one_is_named(tmp_path: Path) -> None:
+def test_a_test_set_that_is_not_the_official_one_is_named(tmp_path):
     rows = [Example("1", None, "2")] * 146
     for name, split, labels, count in (
         ("right", "test", ("0", "1"), 146),

@@ -42,7 +42,7 @@ SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 
 SIZES |= {"max_positions": 32, "projected_length": "[8,6]", "sharing": "key-value", "local_conv": 3}
 
 
-def write_sts_b(source: Path) -> None:
+def write_sts_b(source):
     """Pairs that are alike score 5, others 1, in the columns of the official files."""
     chance = random.Random(1)
     (source / "STS-B").mkdir(parents=True)
@@ -86,7 +86,7 @@ def finished(pretrained) -> Path:
     return pretrained / "runs" / "finetune"
 
 
-def read_tsv(path: Path) -> list[dict[str, str]]:
+def read_tsv(path) -> list[dict[str, str]]:
     with path.open(newline="") as stream:
         return list(csv.DictReader(stream, delimiter="\t"))
 
@@ -487,7 +487,7 @@ def test_a_task_needs_the_splits_that_it_is_trained_and_scored_on(tmp_path):
         read_task(tmp_path / "tested")
 
 
-def own_rows(number: int, seed: int) -> list[tuple[str, str]]:
+def own_rows(number, seed) -> list[tuple[str, str]]:
     """Sentences with their animals."""
     lines = [line for line in sentences(number, seed=seed).splitlines() if line]
     return [(line, line.split()[2]) for line in lines]

@@ -21,7 +21,7 @@ from tests.helpers.inputs import write_official
 from tests.helpers.processes import served
 
 
-def make_sst_2(source: Path, train: bytes) -> Path:
+def make_sst_2(source, train) -> Path:
     (source / "SST-2").mkdir(parents=True)
     (source / "SST-2" / "train.tsv").write_bytes(train)
     (source / "SST-2" / "dev.tsv").write_bytes(b"sentence\tlabel\nfine \t1\n")
@@ -29,12 +29,12 @@ def make_sst_2(source: Path, train: bytes) -> Path:
     return source
 
 
-def rows_of(source: Path, task: str) -> dict[str, list[Example]]:
+def rows_of(source, task) -> dict[str, list[Example]]:
     return {split: list(read.examples) for split, read in read_glue(source, task).items()}
 
 
 @pytest.mark.parametrize("task", SOURCES)
-def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
+def test_files_of_the_official_shape(tmp_path, task):
     write_official(tmp_path, task)
     splits = rows_of(tmp_path, task)
     assert set(splits) == set(SOURCES[task].files)
@@ -51,7 +51,7 @@ def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
             assert {row.label for row in rows} == set(TASKS[task].classes)
 
 
-def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
     write_official(tmp_path, "QQP")
     with (tmp_path / "QQP" / "train.tsv").open("a", encoding="utf-8") as file:
         file.write("7\ta question that a line feed\ncut in two\t1\n")
@@ -60,7 +60,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path: Path) -> None:
     assert (train.labels.total(), train.broken) == (3, 2)
 
 
-def test_scores_outside_their_range_are_named(tmp_path: Path) -> None:
+def test_scores_outside_their_range_are_named(tmp_path):
     write_official(tmp_path, "STS-B")
     path = tmp_path / "STS-B" / "dev.tsv"
     path.write_text(path.read_text(encoding="utf-8").replace("2.5", "5.1"), encoding="utf-8")
@@ -68,12 +68,12 @@ def test_scores_outside_their_range_are_named(tmp_path: Path) -> None:
         rows_of(tmp_path, "STS-B")
 
 
-def archived(source: Path, archive: Path) -> Path:
+def archived(source, archive) -> Path:
     return Path(shutil.make_archive(str(archive.with_suffix("")), archive.suffix[1:], source))
 
 
 @pytest.mark.parametrize("suffix", ["zip", "tar"])
-def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, suffix: str) -> None:
+def test_an_archive_gives_what_its_folder_gives(tmp_path, suffix):
     write_official(tmp_path / "glue", "RTE")
     archive = archived(tmp_path / "glue", tmp_path / f"all.{suffix}")
     with glue_folder(str(archive), ["RTE"]) as folder:
@@ -81,7 +81,7 @@ def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, suffix: str) -> 
 
 
 @pytest.mark.parametrize("member", ["../RTE/train.tsv", "/RTE/train.tsv", "RTE/../../RTE/dev.tsv"])
-def test_archives_that_would_leave_their_folder_are_refused(tmp_path: Path, member: str) -> None:
+def test_archives_that_would_leave_their_folder_are_refused(tmp_path, member):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
         zipped.writestr(member, "x")
     with tarfile.open(tmp_path / "a.tar", "w") as tarred:
@@ -92,7 +92,7 @@ def test_archives_that_would_leave_their_folder_are_refused(tmp_path: Path, memb
     assert not (tmp_path.parent / "RTE").exists()
 
 
-def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
+def test_what_is_no_archive_is_named(tmp_path):
     (tmp_path / "a.zip").write_bytes(b"PK no zip")
     with pytest.raises(ValueError, match=r"a\.zip cannot be read as"), glue_folder(str(tmp_path / "a.zip"), ["RTE"]):
         pass
@@ -101,7 +101,7 @@ def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def mirror(tmp_path, monkeypatch) -> Iterator[str]:
     """A server with three of the official downloads, their checksums in place of the official ones."""
     for task in ("RTE", "AX", "MRPC"):
         write_official(tmp_path / "made" / task, task)
@@ -124,7 +124,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield address
 
 
-def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
+def test_downloads_from_a_mirror(mirror, tmp_path):
     with glue_folder(mirror, ["RTE", "AX", "MRPC"]) as folder:
         assert rows_of(folder, "RTE") == rows_of(tmp_path / "made" / "RTE", "RTE")
         assert rows_of(folder, "AX") == rows_of(tmp_path / "made" / "AX", "AX")
@@ -138,18 +138,18 @@ def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # pooch waits before it tries again
-def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
+def test_a_download_with_another_checksum_is_refused(mirror, tmp_path):
     (tmp_path / "served/glue/data/AX.tsv").write_text("index\n")
     with pytest.raises(UserError, match=rf"{mirror}: .*AX\.tsv"), glue_folder(mirror, ["AX"]):
         pass
 
 
-def test_an_address_of_an_unknown_protocol_is_refused() -> None:
+def test_an_address_of_an_unknown_protocol_is_refused():
     with pytest.raises(UserError, match=r"^s3://bucket: .*protocol 's3'"), glue_folder("s3://bucket", ["AX"]):
         pass
 
 
-def test_rows_of_every_split(tmp_path: Path) -> None:
+def test_rows_of_every_split(tmp_path):
     source = make_sst_2(tmp_path, b"sentence\tlabel\nclich\xc3\xa9s \t0\nwit\t1\n")
     assert rows_of(source, "SST-2") == {
         "train": [Example("clichés ", "0"), Example("wit", "1")],
@@ -158,7 +158,7 @@ def test_rows_of_every_split(tmp_path: Path) -> None:
     }
 
 
-def test_quotes_and_carriage_returns_are_text(tmp_path: Path) -> None:
+def test_quotes_and_carriage_returns_are_text(tmp_path):
     # A csv reader would join the first two rows at the quotes; a text file would end a line at the lone \r.
     content = b'sentence\tlabel\n"it opens\t1\nand closes"\t0\none\rline\t1\nwindows\t0\r\nlast\t1'
     assert rows_of(make_sst_2(tmp_path, content), "SST-2")["train"] == [
@@ -184,12 +184,12 @@ def test_quotes_and_carriage_returns_are_text(tmp_path: Path) -> None:
         (b"sentence\tlabel\na\xff\t1\n", "line 2: not UTF-8"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_bad_row_is_named(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         rows_of(make_sst_2(tmp_path, content), "SST-2")
 
 
-def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> None:
+def test_what_is_missing_is_named_before_anything_is_read(tmp_path):
     with pytest.raises(ValueError, match="task 'SST' is unknown, known are: CoLA, SST-2, MRPC"):
         read_glue(tmp_path, "SST")
     make_sst_2(tmp_path, b"")
@@ -198,7 +198,7 @@ def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> Non
         read_glue(tmp_path, "SST-2")
 
 
-def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -> None:
+def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path):
     missing = tmp_path / "none"
     elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
     damaged = tmp_path / "damaged.pt"
@@ -213,7 +213,7 @@ def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -
             main(["prepare", "glue", *arguments])
 
 
-def test_small_letters_will_do(tmp_path: Path, corpus: Path) -> None:
+def test_small_letters_will_do(tmp_path, corpus):
     for task in ("SST-2", "STS-B"):
         write_official(tmp_path / "glue", task)
     words = ["--source", str(tmp_path / "glue"), "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
@@ -223,9 +223,7 @@ def test_small_letters_will_do(tmp_path: Path, corpus: Path) -> None:
         main(["prepare", "glue", *words, "--tasks", "cola", "sst"])
 
 
-def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(
-    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path, corpus, capsys):
     """The first that is missing stopped the command, with the tasks before it prepared and no word of the others."""
     source, out = tmp_path / "glue", tmp_path / "out"
     for task in ("SST-2", "RTE"):
@@ -259,9 +257,7 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(
     ],
 )
 @pytest.mark.parametrize("suffix", ["zip", "tar"])
-def test_errors_of_an_archive_name_it_and_the_member(
-    tmp_path: Path, corpus: Path, suffix: str, name: str, content: str | None, message: str
-) -> None:
+def test_errors_of_an_archive_name_it_and_the_member(tmp_path, corpus, suffix, name, content, message):
     """A temporary folder that is gone says nothing."""
     write_official(tmp_path / "glue", "SST-2")
     (tmp_path / "glue/SST-2" / name).unlink()
@@ -275,13 +271,11 @@ def test_errors_of_an_archive_name_it_and_the_member(
         main(["prepare", "glue", *words[:3], "CoLA", *words[4:]])
 
 
-def test_errors_of_a_download_name_the_address_and_the_file(
-    mirror: str, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_a_download_name_the_address_and_the_file(mirror, tmp_path, corpus, monkeypatch):
     words = ["--source", mirror, "--tasks", "MRPC", "AX", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
     served_file = tmp_path / "served/glue/data/AX.tsv"
     served_file.write_text("index\tsentence1\n")
-    monkeypatch.setitem(glue.DOWNLOADS["AX"], "glue/data/AX.tsv", pooch.file_hash(str(served_file)))  # type: ignore[arg-type]
+    monkeypatch.setitem(glue.DOWNLOADS["AX"], "glue/data/AX.tsv", pooch.file_hash(str(served_file)))
     with pytest.raises(
         SystemExit, match=rf"^error: {mirror}: AX/AX\.tsv, line 1: the header is \['index', 'sentence1'\]"
     ):
@@ -289,7 +283,7 @@ def test_errors_of_a_download_name_the_address_and_the_file(
 
 
 @pytest.mark.real_data
-def test_the_official_files(real_data: Path) -> None:
+def test_the_official_files(real_data):
     for task in ("CoLA", "SST-2", "MRPC", "RTE", "STS-B"):
         for split, read in read_glue(real_data / "glue", task).items():
             lacking = 1 if (task, split) == ("MRPC", "train") else 0  # this copy of the file
@@ -300,7 +294,7 @@ def test_the_official_files(real_data: Path) -> None:
     assert {row.label for row in splits["test"]} == {None}
 
 
-def test_a_file_without_line_ends_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_file_without_line_ends_is_not_read_whole(tmp_path):
     source = make_sst_2(tmp_path, b"sentence\tlabel\nfine \t1\n" + b"x" * (ROW_BYTES + 1))
     with pytest.raises(ValueError, match=r"train\.tsv, line 3: has more than 1,000,000 bytes"):
         rows_of(source, "SST-2")
