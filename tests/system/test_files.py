@@ -50,6 +50,23 @@ def test_an_error_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_nothing_of_the_users_is_overwritten(tmp_path):
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    for place, said in (
+        (out, "exists and is not an empty folder: nothing was changed"),
+        (partial, "is in the way: it"),
+    ):
+        place.mkdir()
+        (place / "mine").write_text("mine")
+        with pytest.raises(ValueError, match=said), staged_folder(out, "mark"):
+            pytest.fail("the work began")
+        assert (place / "mine").read_text() == "mine"
+        (place / "mine").unlink()
+    with staged_folder(out, "mark") as (_, mark):  # from an empty folder into an empty one
+        mark.write("whole")
+    assert (out / "mark").read_text() == "whole" and not partial.exists()
+
+
 @pytest.mark.parametrize("followed_by_a_third", [False, True])
 def test_a_run_that_finishes_while_another_waits_stays_whole(tmp_path, monkeypatch, followed_by_a_third):
     """The second run opened the mark that the first then renamed with its folder."""

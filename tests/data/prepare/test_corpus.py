@@ -138,34 +138,14 @@ def test_documents(tmp_path, model, capsys):
     assert "text files: 3 to train on, 1 to validate on" in printed
     assert f"train: 4 documents, 5 lines, {tokens} tokens, 0.000% unknown" in printed
     assert "valid: 2 documents, 3 lines" in printed
-    level = perplexity_of_frequencies(MaskedLMTask.setup_task(MaskedLMConfig(data=str(tmp_path / "out"))))
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(tmp_path / "out")))
+    ids = np.concatenate(items(tmp_path / "out" / "train"))
+    expected = np.bincount(ids, minlength=len(task.source_dictionary) - 1)
+    assert task.source_dictionary.count[4:-1] == expected[4:].tolist()
+    level = perplexity_of_frequencies(task)
     said = re.search(r"perplexity of valid by token frequencies alone: (.*)\n", printed)
     assert float(said[1]) == pytest.approx(level, rel=0.01), "the task's dictionary has <mask>, too"
     assert json.loads((tmp_path / "out" / "corpus.json").read_text())["train"]["documents"] == 4
-
-
-def test_fairseq_trains_on_the_folder(tmp_path, texts):
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", vocab_size=100, workers=1)
-    config = MaskedLMConfig(data=str(tmp_path / "out"), tokens_per_sample=64, sample_break_mode="complete_doc", seed=1)
-    task = MaskedLMTask.setup_task(config)
-    task.load_dataset("train")
-    task.load_dataset("valid")
-    assert len(task.source_dictionary) % 8 == 0
-    source = task.dataset("train")[0]["net_input.src_tokens"]
-    assert source[0] == task.source_dictionary.bos() and len(source) <= 64
-    ids = np.concatenate([np.array(item) for item in items(tmp_path / "out" / "train")])
-    expected = np.bincount(ids, minlength=len(task.source_dictionary) - 1)
-    assert task.source_dictionary.count[4:-1] == expected[4:].tolist()
-
-
-def test_dictionary_beside_a_model_keeps_its_ids(tmp_path, texts, model):
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "first", tokenizer=model, workers=1)
-    dictionary = tmp_path / "first" / "dict.txt"
-    dictionary.write_text("".join(sorted(dictionary.read_text().splitlines(keepends=True))))
-    spm = tmp_path / "first" / "sentencepiece.bpe.model"
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "second", tokenizer=spm, workers=1)
-    assert (tmp_path / "second" / "dict.txt").read_text() == dictionary.read_text()
-    assert contents(tmp_path / "second")["train.bin"] != contents(tmp_path / "first")["train.bin"]
 
 
 @pytest.mark.slow
@@ -281,48 +261,23 @@ def test_options_that_cannot_work(tmp_path, texts, arguments, message):
     assert not list(tmp_path.glob("out*"))
 
 
-def test_nothing_of_the_users_is_overwritten(tmp_path, texts, model):
-    def prepare():
-        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=1)
-
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("mine")
-    with pytest.raises(ValueError, match="out exists and is not an empty folder: nothing was changed"):
-        prepare()
-    (tmp_path / "out" / "mine").rename(tmp_path / "mine")
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "mine").rename(tmp_path / "out.partial" / "mine")
-    with pytest.raises(ValueError, match=r"out\.partial is in the way"):
-        prepare()
-    assert (tmp_path / "out.partial" / "mine").read_text() == "mine"
-    (tmp_path / "out.partial" / "mine").unlink()
-    prepare()  # into the empty folder
-    assert not (tmp_path / "out.partial").exists() and (tmp_path / "out" / "train.idx").is_file()
-
-
 def test_default_number_of_workers_keeps_to_the_allowed_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
     assert available_cores() == 3
 
 
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
-def test_killed_worker_is_an_error_that_says_so(tmp_path, texts, model, monkeypatch):
-    monkeypatch.setattr(encoding, "encode_items", lambda tokenizer, lines: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(ChildProcessError, match="one of the 2 worker processes died"):
-        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=2)
-    assert not list(tmp_path.glob("out*"))
-
-
-@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
-def test_a_terminated_worker_is_no_result(tmp_path, texts, model, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_worker_is_an_error_that_says_so(tmp_path, texts, model, monkeypatch, number):
     """What the scripts' handler of SIGTERM raises in a worker would else come back as that chunk's error."""
-    monkeypatch.setattr(encoding, "encode_items", lambda tokenizer, lines: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(encoding, "encode_items", lambda tokenizer, lines: os.kill(os.getpid(), number))
     previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         with pytest.raises(ChildProcessError, match="one of the 2 worker processes died"):
             prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=2)
     finally:
         signal.signal(signal.SIGTERM, previous)
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.slow
@@ -342,6 +297,7 @@ def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path, model):
     wait_until(lambda: not running_in_group(process.pid))
     assert not (tmp_path / "out").exists() and data.exists()
     (tmp_path / "out.partial" / "test.bin").touch()  # what a stale run left does not come into the new folder
+    (tmp_path / "out.partial" / "stale").mkdir()
     text.write_text("the lim\n")
     printed = run(*words, cwd=tmp_path)
     assert (
@@ -393,11 +349,6 @@ def test_sample_is_bounded_even_and_repeatable(seed):
         assert sample.lines() == expected
 
 
-def test_sample_smaller_than_the_text_trains(tmp_path, texts):
-    prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", vocab_size=60, sample_characters=20_000, seed=5, workers=1)
-    assert len(load_tokenizer(tmp_path / "out").dictionary) == 63
-
-
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_real_books(tmp_path, real_data):
@@ -415,28 +366,23 @@ def test_real_books(tmp_path, real_data):
 
 
 def test_unknown_pieces_are_warned_of(tmp_path, model, capsys):
+    """With a remedy that the command has, and that was not taken."""
     (tmp_path / "known.txt").write_text("the lim\n" * 1000 + "漢\n")
     (tmp_path / "unknown.txt").write_text("the lim 漢\n" * 10)
     (tmp_path / "more.txt").write_text("the lim 字\n" * 10)
     texts = ["--train", tmp_path / "known.txt", "--valid", tmp_path / "unknown.txt", tmp_path / "more.txt"]
-    for number, (words, remedy) in enumerate(
-        [
-            (
-                ["--tokenizer", model, "--workers", "1"],
-                "without --tokenizer, and with --cover-letters, a new vocabulary",
-            ),
-            (
-                ["--tokenizer", model, "--workers", "2"],
-                "without --tokenizer, and with --cover-letters, a new vocabulary",
-            ),
-            (["--vocab-size", "10"], "--cover-letters makes every letter a piece"),
-            (["--vocab-size", "10", "--cover-letters"], "a larger --vocab-size or --sample-characters"),
-        ]
-    ):
-        main(["prepare", "corpus", *map(str, (*texts, *words, "--out", tmp_path / str(number)))])
+    without = "without --tokenizer, and with --cover-letters, a new vocabulary"
+    remedies = {
+        f"--tokenizer {model} --workers 1": without,
+        f"--tokenizer {model} --workers 2": without,
+        "--vocab-size 10": "--cover-letters makes every letter a piece",
+        "--vocab-size 10 --cover-letters": "a larger --vocab-size or --sample-characters",
+    }
+    for number, (words, remedy) in enumerate(remedies.items()):
+        main(["prepare", "corpus", *map(str, (*texts, *words.split(), "--out", tmp_path / str(number)))])
         (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
         assert re.match(r"warning: unknown pieces: valid [\d.]+%, more than 0.1%: .* \('漢' 11, '字' 10\): ", warned)
-        assert remedy in warned, "an option that the command does not have, or that was given"
+        assert remedy in warned
 
 
 def test_unknown_pieces_of_shards_are_warned_of_once(tmp_path, model, capsys):

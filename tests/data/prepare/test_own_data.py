@@ -1,6 +1,5 @@
 """Own labelled data, from the files that users have to the folder that fine-tuning reads."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.own_data import Columns, OwnData, own_data
 from fairseq_linformer.data.prepare.stratified_split import quantile_bins, split_rows, text_key
-from fairseq_linformer.data.prepare.table_files import WHOLE, read_table
 from fairseq_linformer.data.prepare.table_formats import Row
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
@@ -355,50 +353,12 @@ def test_a_label_never_becomes_a_file(tmp_path, vocabulary, label):
     assert {path.name for path in (tmp_path / "out/mine/label").iterdir()} == {"dict.txt", *splits}
 
 
-def all_rows(path, **options) -> dict[str, list[dict]]:
-    tables = read_table(path, **options)
-    return {split: [dict(zip(row.columns, row.values, strict=True)) for row in rows] for split, rows in tables.items()}
-
-
-def test_a_folder_per_class(tmp_path):
-    for name, text in {"neg/1.txt": "bad\nfilm", "pos/2.txt": "good", "pos/notes.md": "no text"}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert all_rows(tmp_path)[WHOLE] == [{"text": "bad\nfilm", "label": "neg"}, {"text": "good", "label": "pos"}]
-    with pytest.raises(FileNotFoundError, match="holds neither a folder per class"):
-        read_table(tmp_path / "pos")
-    (tmp_path / "neg" / "1.txt").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"neg/1\.txt: not UTF-8"):
-        all_rows(tmp_path)
-    (tmp_path / "table.xls").touch()
-    with pytest.raises(ValueError, match=r"table\.xls ends in none of \.txt, \.csv, .*: --from names its format"):
-        read_table(tmp_path / "table.xls")
-
-
-CLASSES = {"info": {"features": {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}}}
-
-
-def test_parquet_and_saved_datasets(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import ipc, parquet
-
-    table = pyarrow.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
-    parquet.write_table(table, tmp_path / "plain.parquet")
-    assert all_rows(tmp_path / "plain.parquet")[WHOLE][0] == {"text": "a", "label": 1}
-    named = table.replace_schema_metadata({"huggingface": json.dumps(CLASSES)})
-    parquet.write_table(named, tmp_path / "named.parquet")
-    assert [row["label"] for row in all_rows(tmp_path / "named.parquet")[WHOLE]] == ["pos", "neg", None]
-    for split in ("train", "validation", "unsupervised"):
-        (tmp_path / "saved" / split).mkdir(parents=True)
-        with ipc.new_stream(str(tmp_path / "saved" / split / "data.arrow"), named.schema) as writer:
-            writer.write_table(named)
-        state = {"_data_files": [{"filename": "data.arrow"}]}
-        (tmp_path / "saved" / split / "state.json").write_text(json.dumps(state))
-    splits = {"splits": ["train", "validation", "unsupervised"]}
-    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps(splits))
-    found = all_rows(tmp_path / "saved")
-    assert found.keys() == {"train", "valid"} and [row["label"] for row in found["valid"]] == ["pos", "neg", None]
-    assert all_rows(tmp_path / "saved" / "train")[WHOLE] == found["train"]
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"bad\.parquet: not Parquet that can be read"):
-        all_rows(tmp_path / "bad.parquet")
+@pytest.mark.parametrize("wrong", ["goood", "god", "gOod", "good.", "xgood", "great", "gooood", "goood goood"])
+def test_a_label_that_may_be_misspelt_is_named(wrong):
+    """One that differs by a character from another, and stands in one row."""
+    labels = ["good", "bad"] * 10 + wrong.split()
+    rows = rows_of(*((f"train {row}", label) for row, label in enumerate(labels)))
+    notes = own(rows, fractions={}, valid=rows_of(("v", "good"), ("w", "bad"))).notes
+    said = f"warning: labels in one row of train that may be others, misspelt: {wrong!r} ('good': 10 rows)"
+    expected = [] if wrong in ("great", "gooood", "goood goood") else [said]
+    assert [note for note in notes if "misspelt" in note] == expected

@@ -119,15 +119,11 @@ def test_rows_are_read_as_they_are_consumed():
         ("jsonl", b'{"text": 5}\n', "^FILE, line 1: text is 5, it must be text$"),
         ("jsonl", b'{"text": null}\n', "^FILE, line 1: text is None, it must be text$"),
         ("jsonl", b'{"text": "\\ud83d"}\n', r"^FILE, line 1: text is '\\ud83d', it must be text$"),
+        ("tsv second", b"text\tb\n1\t2\n", "^FILE, line 1: no column 'second' among text, b$"),
+        ("jsonl second", b'{"text": "x"}\n', "^FILE, line 1: no column 'second' among text$"),
     ],
 )
 def test_a_bad_line_is_named(kind, content, message):
+    kind, *second = kind.split()
     with pytest.raises(ValueError, match=message):
-        texts_of(content, kind)
-
-
-def test_a_second_text_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="line 1: no column 'b' among text, a"):
-        texts_of(b"text\ta\n1\t2\n", "tsv", "text", "b")
-    with pytest.raises(ValueError, match="line 1: no column 'b' among text"):
-        texts_of(b'{"text": "x"}\n', "jsonl", "text", "b")
+        texts_of(content, kind, "text", *second)
