@@ -23,7 +23,7 @@ from ..data.tasks import TASKS
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints
-from ..finetune.submission import FILES, check_submission, check_test_set, write_submission_file
+from ..finetune.submission import FILES, check_test_set, write_submission_file
 from ..system.files import staged_folder
 
 
@@ -133,7 +133,7 @@ def _in_words(row: Example) -> Example:
 
 
 def submit(runs: Path, data: Path, out: Path) -> None:
-    """Writes the files of a submission for every task of a folder of runs, and zips them when they are checked."""
+    """Writes the files of a submission for every task of a folder of runs, and zips them."""
     checkpoints = best_checkpoints(runs)
     found: dict[str, Path] = {}
     missing: dict[str, str] = {}
@@ -153,7 +153,6 @@ def submit(runs: Path, data: Path, out: Path) -> None:
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)
             write_submission_file(folder, name, [cast(str, prediction.label) for prediction in predictions])
-        check_submission(folder)
         with zipfile.ZipFile(folder / "submission.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
             for name in found:
                 zipped.write(folder / name, name)

@@ -33,7 +33,6 @@ from fairseq_linformer.data.tokenizer import (
 )
 from fairseq_linformer.finetune.results import RESULTS_FILE, best_checkpoints, write_results
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, write_scores
-from fairseq_linformer.finetune.submission import check_submission
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.training.commands import FINE_TUNING
@@ -267,8 +266,8 @@ def sentencepiece_models() -> Files:
 
 
 def state_files() -> Files:
-    """Summaries of prepared folders, runs, scores, results, submissions and benchmarks."""
-    return Files([_summary(), _results(), _submission(), *_run_folder(), *_study()])
+    """Summaries of prepared folders, runs, scores, results and benchmarks."""
+    return Files([_summary(), _results(), *_run_folder(), *_study()])
 
 
 def _state(path: str, content: Any, read: Callable[[Path], Any], right: Callable[[Any], Any]) -> File:
@@ -318,24 +317,6 @@ def _results() -> File:
         return {task: str(found) for task, found in best_checkpoints(path.parent).items()}
 
     return _state(RESULTS_FILE, {"runs": runs}, read, right)
-
-
-def _submission() -> File:
-    count = SOURCES["WNLI"].files["test"].rows
-    whole = "index\tprediction\n" + "".join(f"{number}\t{number % 2}\n" for number in range(count))
-
-    def is_right(text: str) -> bool:
-        header, *rows = text.removesuffix("\n").split("\n")
-        known = all(row in (f"{number}\t0", f"{number}\t1") for number, row in enumerate(rows))
-        return header == "index\tprediction" and len(rows) == count and known
-
-    Path("submitted").mkdir()
-    return File(
-        "submitted/WNLI.tsv",
-        whole.encode(),
-        lambda path: check_submission(path.parent) or True,
-        lambda content: is_right(content.decode()),
-    )
 
 
 def _run_folder() -> list[File]:
