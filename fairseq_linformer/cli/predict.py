@@ -116,7 +116,8 @@ def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str,
 
 def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) -> None:
     """A word and its label per line, and a blank line after each row; or a JSON object per row."""
-    words, again = itertools.tee(map(_in_words, rows))
+    in_words = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
+    words, again = itertools.tee(in_words)
     total = cut = 0
     for row, prediction in zip(words, predictor.texts(again), strict=True):
         total, cut = total + len(row.text), cut + prediction.cut
@@ -126,10 +127,6 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
             print(*map("\t".join, zip(row.text, prediction.label, strict=True)), "", sep="\n")
     if cut:
         print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
-
-
-def _in_words(row: Example) -> Example:
-    return row if isinstance(row.text, tuple) else replace(row, text=tuple(row.text.split()))
 
 
 def submit(runs: Path, data: Path, out: Path) -> None:

@@ -154,22 +154,6 @@ def test_f1_is_of_the_class_named_1():
     assert three["mcc"] == three["accuracy"] == three["score"] == 100
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("targets", "predictions"), [([2.5], [1.0]), ([0.0, 5.0], [1.0, 1.0]), ([1.0, 1.0], [0.0, 5.0])]
-)
-def test_correlations_that_are_not_defined_are_zero(targets, predictions):
-    logged = report(criterion_of("regression", ()), targets, predictions)
-    assert [logged[name] for name in CORRELATIONS] == [0, 0, 0]
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("rows", [[0], [0, 0, 0], [1, 1]])
-def test_one_class_alone_is_no_failure(rows):
-    logged = report(criterion_of(metrics=("mcc", "f1", "accuracy")), rows, rows, classes=2)
-    assert (logged["mcc"], logged["f1"], logged["accuracy"]) == (0, 100.0 * rows[0], 100)
-
-
 def test_training_keeps_no_rows():
     """To log them, each update would wait for the device."""
     _, _, log = criterion_of()(Given().train(), batch([0, 1], [1, 1], classes=2))

@@ -542,7 +542,7 @@ def glue(scores, reviews, classification, tmp_path, monkeypatch) -> SimpleNamesp
 
 def test_a_submission(glue, scores, tmp_path, capsys):
     out = tmp_path / "submission"
-    predict.submit(glue.runs, glue.data, out)
+    predict.run(**vars(parser_of("predict").parse_args(f"--runs {glue.runs} --data {glue.data} --out {out}".split())))
     made_by = json.loads((out / "submission.json").read_text())
     with zipfile.ZipFile(out / "submission.zip") as zipped:
         assert sorted(zipped.namelist()) == ["AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "STS-B.tsv", "WNLI.tsv"]
@@ -585,12 +585,3 @@ def test_a_submission_that_turns_out_wrong_leaves_nothing(glue, tmp_path, monkey
     with pytest.raises(ValueError, match="=0 is not allowed: it must be"):
         predict.submit(glue.runs, glue.data, tmp_path / "submission")
     assert not list(tmp_path.glob("submission*"))
-
-
-def test_a_submission_by_the_command_line(glue, tmp_path):
-    runs = write_results(tmp_path / "one", ("WNLI", 60.0, tmp_path / "wnli"))
-    words = ["--runs", runs, "--data", glue.data, "--out", "made"]
-    said = run("linformer", "predict", *words, cwd=tmp_path)
-    assert "made/submission.zip: WNLI.tsv\n" in said
-    made = sorted(path.name for path in (tmp_path / "made").iterdir())
-    assert made == ["WNLI.tsv", "submission.json", "submission.zip"]

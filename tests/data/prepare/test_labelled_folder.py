@@ -1,17 +1,16 @@
 """What write_labelled writes is what fairseq's own SentencePredictionTask reads."""
 
-import io
 import json
 
 import numpy as np
 import pytest
-import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
 from fairseq_linformer.data.prepare import labelled_folder
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
@@ -26,12 +25,8 @@ CLASSES, SCORES = (own_task("own", kind) for kind in ("single-label", "regressio
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory) -> Tokenizer:
     lines = ["a good film that is good", "a bad film that is not good", 'it said "bad" and left']
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=40, minloglevel=2, hard_vocab_limit=False
-    )
     path = tmp_path_factory.mktemp("tokenizer") / "sentencepiece.bpe.model"
-    path.write_bytes(model.getvalue())
+    train_sentencepiece(lines, path, vocab_size=23, threads=1)
     return SentencePieceTokenizer(path)
 
 

@@ -9,6 +9,7 @@ from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.own_data import Columns, OwnData, own_data
 from fairseq_linformer.data.prepare.stratified_split import quantile_bins, split_rows, text_key
 from fairseq_linformer.data.prepare.table_formats import Row
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
 from linformer_cli.command import main
@@ -266,8 +267,6 @@ def test_texts_are_the_same_but_for_capitals_and_white_space():
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory) -> Path:
-    from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-
     path = tmp_path_factory.mktemp("vocabulary") / "sentencepiece.bpe.model"
     train_sentencepiece(["a good film that is good", "a bad film, not good", "films are long: 0123456789"], path, 34, 1)
     return path
