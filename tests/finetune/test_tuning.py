@@ -398,9 +398,6 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
         (["--tasks", "sst_2", "--data", "tasks/SST-2"], "tasks/SST-2 is itself a prepared task: --data names the f"),
         (["--tasks", "sst_2", "--data", "gone"], "there is no folder gone"),
         (["--tasks", "sst_2", "sts_b", "--metric", "accuracy"], "error: metric=accuracy is not allowed: "),
-        (["--tasks", "sst_2", "--learning-rates", "1e-4", "x"], "x is not allowed: it must be a number above 0"),
-        (["--tasks", "sst_2", "--seeds", "1", "1"], "1 1 is not allowed: it must name each once"),
-        (["--tasks", "sst_2", "--epochs", "1,5"], "1,5 is not allowed: it must be a number above 0"),
         (["--tasks", "sst_2", "++common.seed=5"], "error: ++common.seed=5: common.seed is set by --seeds"),
         (["--tasks", "sst_2", "optimization.rate=1"], "Could not override 'optimization.rate'"),
         (["--tasks", "sst_2", "--data", "a:b"], "a:b: a data folder with a colon in its path is not allowed"),
@@ -409,8 +406,7 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
     ],
 )
 def test_what_is_refused_before_any_work(pretrained, words, message):
-    status = 2 if "it must" in message else 1  # of argparse
-    printed = run(*command("--out", "runs/refused", *words), cwd=pretrained, status=status)
+    printed = run(*command("--out", "runs/refused", *words), cwd=pretrained, status=1)
     assert message in printed.replace(f"{pretrained}/", "")
     assert not (pretrained / "runs" / "refused").exists()
 
