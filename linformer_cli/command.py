@@ -40,9 +40,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Runs what is typed after `linformer`."""
     words = list(sys.argv[1:] if words is None else words)
     verb, rest = find_verb(words)
-    options = (
-        {"words": rest} if verb == "study" else vars(parser_of(verb).parse_args(rest))
-    )  # study's parser is in the clone
+    # The parser of study is in the clone.
+    options = {"words": rest} if verb == "study" else vars(parser_of(verb).parse_args(rest))
     from fairseq_linformer.cli.program import program  # here, as it takes seconds, for which a mistake need not wait
 
     with program():
@@ -74,12 +73,8 @@ def parser_of(verb: str) -> Parser:
 def overview(verbs: Sequence[str]) -> str:
     """What --help prints without a verb: a line for each."""
     width = max(map(len, verbs))
-    lines = [f"  {verb:{width}}  {_summary(verb)}" for verb in verbs]
-    return ABOUT.format("\n".join(lines))
-
-
-def _summary(verb: str) -> str:
-    return (_module(verb).__doc__ or "").partition("\n")[0].rstrip(".")
+    summaries = ((_module(verb).__doc__ or "").partition("\n")[0].rstrip(".") for verb in verbs)
+    return ABOUT.format("\n".join(f"  {verb:{width}}  {said}" for verb, said in zip(verbs, summaries, strict=True)))
 
 
 def _module(verb: str) -> ModuleType:

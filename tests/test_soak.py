@@ -41,8 +41,9 @@ class Planted:
         return self.what()
 
 
-def test_mutated_inputs(tmp_path):
+def test_mutated_inputs(tmp_path, monkeypatch):
     """In processes of their own with a limit of memory, as what is tested may end a process."""
+    monkeypatch.setattr(readers, "SECONDS", 60)  # beside other tests
     report = Report(tmp_path)
     inputs = 5 * len(KINDS)
     done = soak_inputs(KINDS, inputs, 1, tmp_path / "inputs", report, time.monotonic() + 200)

@@ -192,10 +192,9 @@ class Near(NamedTuple):
         if torch.compiler.is_compiling():  # for any length
             return self._choose(blocks, away, rows, seen, segments, count)
         scores = blocks[:, :, :1, :, 0].numel() * max(rows.size(2), CANDIDATES * count * segments.size(2))
-        most = SCORES if blocks.is_cpu else 64 * SCORES
-        parts = (own.split(max(1, most // scores), dim=2) for own in (blocks, away))
-        chosen = [self._choose(*part, rows, seen, segments, count) for part in zip(*parts, strict=True)]
-        return torch.cat(chosen, dim=2)
+        size = max(1, (SCORES if blocks.is_cpu else 64 * SCORES) // scores)
+        parts = zip(blocks.split(size, dim=2), away.split(size, dim=2), strict=True)
+        return torch.cat([self._choose(own, others, rows, seen, segments, count) for own, others in parts], dim=2)
 
     def _choose(
         self, blocks: Tensor, away: Tensor, rows: Tensor, seen: Tensor | None, segments: Tensor, count: int

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from traceback import walk_stack
-from types import FrameType
 
 from ..errors import LAST_LINES, UserError, one_line
 
@@ -24,7 +23,7 @@ def one_line_errors() -> Iterator[None]:
     processes that it started end with it. Neither signal is lost where Python ignores exceptions: in finalizers, and
     while the interpreter shuts down.
     """
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.unraisablehook = _raise_again
     try:
         yield
@@ -54,7 +53,3 @@ def _send(number: int) -> None:
     while any(frame.f_code is _raise_again.__code__ for frame, _ in walk_stack(sys._current_frames().get(main))):
         time.sleep(0.001)
     os.kill(os.getpid(), number)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)

@@ -93,9 +93,8 @@ def explain(error: BaseException) -> str | None:
         return _explain_composition(error)
     raised_in = frames[-1].f_code.co_filename if frames else ""
     in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
-    asserted = isinstance(error, AssertionError) and _is_in(
-        COMMAND_LINES, raised_in
-    )  # they assert what they need of their options
+    # The command lines assert what they need of their options.
+    asserted = isinstance(error, AssertionError) and _is_in(COMMAND_LINES, raised_in)
     return _in_one_line(text) if text and (in_words or asserted) else None
 
 

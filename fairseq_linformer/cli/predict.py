@@ -23,7 +23,7 @@ from ..data.tasks import TASKS
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints
-from ..finetune.submission import FILES, check_submission, check_test_set, write_submission_file
+from ..finetune.submission import FILES, check_test_set, write_submission_file
 from ..system.files import staged_folder
 
 
@@ -116,7 +116,8 @@ def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str,
 
 def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) -> None:
     """A word and its label per line, and a blank line after each row; or a JSON object per row."""
-    words, again = itertools.tee(map(_in_words, rows))
+    in_words = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
+    words, again = itertools.tee(in_words)
     total = cut = 0
     for row, prediction in zip(words, predictor.texts(again), strict=True):
         total, cut = total + len(row.text), cut + prediction.cut
@@ -128,12 +129,8 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
         print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
 
 
-def _in_words(row: Example) -> Example:
-    return row if isinstance(row.text, tuple) else replace(row, text=tuple(row.text.split()))
-
-
 def submit(runs: Path, data: Path, out: Path) -> None:
-    """Writes the files of a submission for every task of a folder of runs, and zips them when they are checked."""
+    """Writes the files of a submission for every task of a folder of runs, and zips them."""
     checkpoints = best_checkpoints(runs)
     found: dict[str, Path] = {}
     missing: dict[str, str] = {}
@@ -153,7 +150,6 @@ def submit(runs: Path, data: Path, out: Path) -> None:
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)
             write_submission_file(folder, name, [cast(str, prediction.label) for prediction in predictions])
-        check_submission(folder)
         with zipfile.ZipFile(folder / "submission.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
             for name in found:
                 zipped.write(folder / name, name)

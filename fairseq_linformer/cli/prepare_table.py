@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.labelled_folder import write_labelled
-from ..data.prepare.own_data import Columns, own_data
+from ..data.prepare.own_data import SPLITS, Columns, own_data
 from ..data.prepare.table_files import WHOLE, read_table
 from ..data.prepare.table_formats import Row
 from ..data.task_record import letters_of
@@ -17,13 +17,6 @@ from ..errors import UserError, check
 from ..system.files import A_NAME, check_data_path, is_name
 from .program import print_next
 
-# What the rows of train become, by the splits that have files of their own.
-FRACTIONS: Mapping[frozenset[str], tuple[str, ...]] = {
-    frozenset(): ("train", "valid", "test"),
-    frozenset({"test"}): ("train", "valid"),
-    frozenset({"valid"}): (),
-    frozenset({"valid", "test"}): (),
-}
 DEFAULT_SPLIT = (0.8, 0.1, 0.1)
 
 
@@ -40,11 +33,11 @@ def _tables(files: Mapping[str, Sequence[Path]], kind: str | None) -> dict[str, 
 
 
 def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> dict[str, float]:
-    """What the rows of train are divided into."""
-    splits = FRACTIONS[frozenset(tables) - {"train"}]
-    if not splits:
+    """What the rows of train are divided into, where valid has none of its own."""
+    if "valid" in tables:
         check("--split", shares, shares is None, "left out, as valid has rows of its own")
         return {}
+    splits = [split for split in SPLITS if split == "train" or split not in tables]
     shares = shares or (DEFAULT_SPLIT if len(splits) == 3 else (0.9, 0.1))
     check("--split", " ".join(map(str, shares)), 2 <= len(shares) <= len(splits), f"the shares of {', '.join(splits)}")
     return dict(zip(splits, shares, strict=False))

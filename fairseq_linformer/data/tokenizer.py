@@ -55,12 +55,8 @@ class Tokenizer(ABC):
     """
 
     def __init__(self, dictionary: Dictionary) -> None:
-        self._dictionary = dictionary
+        self.dictionary = dictionary
         self._lacks: dict[str, bool] = {}
-
-    @property
-    def dictionary(self) -> Dictionary:
-        return self._dictionary
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
@@ -265,12 +261,9 @@ class JsonTokenizer(Tokenizer):
 
     def begins_word(self, token: int) -> bool:
         """Whether a piece begins a word: in WordPiece one without ##, elsewhere one that begins with a space."""
-        piece, prefix = self._tokenizer.id_to_token(token), self._continuing
+        piece = self._tokenizer.id_to_token(token)
+        prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None)
         return not piece.startswith(prefix) if prefix else piece.startswith(("\u2581", "\u0120"))
-
-    @property
-    def _continuing(self) -> str:
-        return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
 
     def save(self, folder: Path) -> None:
         shutil.copyfile(self._file, folder / TOKENIZER_FILE)

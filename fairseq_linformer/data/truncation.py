@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
+from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
 from ..errors import UserError
@@ -90,7 +90,7 @@ def _shares(lengths: Sequence[int], room: int) -> list[int]:
     return [min(length, level) + (number in favoured) for number, length in enumerate(lengths)]
 
 
-class TruncatedDataset(FairseqDataset):
+class TruncatedDataset(BaseWrapperDataset):
     """The rows of fairseq's ``sentence_prediction``, each truncated to `length` tokens.
 
     Their tokens, their counts and, where there are, the ``places`` of words (``WordTargetDataset``).
@@ -107,13 +107,19 @@ class TruncatedDataset(FairseqDataset):
     def __init__(
         self, dataset: FairseqDataset, length: int, method: str, bos: int, eos: int, *, seed: int, by_length: bool
     ) -> None:
-        super().__init__()
-        self.dataset = dataset
+        super().__init__(dataset)
         self.length, self.method, self.bos, self.eos = length, method, bos, eos
         self.seed = seed
         self.by_length = by_length
         self.epoch = 1
-        self.sizes = np.minimum(dataset.sizes[0], length)  # (rows,)
+        self._sizes = np.minimum(dataset.sizes[0], length)
+
+    batch_by_size = FairseqDataset.batch_by_size  # by the sizes here, not those of what is wrapped
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The tokens of each row, (rows,)."""
+        return self._sizes
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = self.dataset[index]
@@ -127,12 +133,6 @@ class TruncatedDataset(FairseqDataset):
         if "places" in item:
             changed["places"] = moved(item["places"], kept)
         return {**item, **changed}
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        return self.dataset.collater(samples)
 
     def num_tokens(self, index: int) -> int:
         return int(self.sizes[index])
@@ -151,11 +151,4 @@ class TruncatedDataset(FairseqDataset):
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self.dataset.set_epoch(epoch)
-
-    @property
-    def supports_prefetch(self) -> bool:
-        return self.dataset.supports_prefetch
-
-    def prefetch(self, indices: Sequence[int]) -> None:
-        self.dataset.prefetch(indices)
+        super().set_epoch(epoch)

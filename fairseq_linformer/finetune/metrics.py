@@ -55,10 +55,6 @@ def _f1(average: str, targets: Sequence, predictions: Sequence) -> float:
     return f1_score(targets, predictions, labels=columns, average=average, zero_division=0)
 
 
-def _f1_of_1(targets: Sequence[str], predictions: Sequence[str]) -> float:
-    return f1_score(targets, predictions, pos_label="1", zero_division=0)
-
-
 def _matthews(targets: Sequence[str], predictions: Sequence[str]) -> float:
     return matthews_corrcoef(targets, predictions) if len({*targets, *predictions}) > 1 else 0.0
 
@@ -96,7 +92,7 @@ class Metric:
 
 METRICS: Mapping[str, Metric] = {
     "accuracy": Metric("accuracy", _accuracy),  # of several classes: rows with all of them right
-    "f1": Metric("F1", _f1_of_1),
+    "f1": Metric("F1", partial(f1_score, pos_label="1", zero_division=0)),
     "macro_f1": Metric("macro F1", partial(_f1, "macro")),
     "micro_f1": Metric("micro F1", partial(_f1, "micro")),
     "mcc": Metric("Matthews", _matthews),

@@ -220,7 +220,8 @@ def write_results(
         if result.error:
             result.error = failures.get(result.run.folder, result.error)
     shown: list[Result] = []
-    for task in sorted({result.run.task.name for result in (*found, *results)}, key=_place):
+    names = {result.run.task.name for result in (*found, *results)}
+    for task in [*(name for name in TASKS if name in names), *sorted(names - TASKS.keys())]:
         of_task = ([result for result in part if result.run.task.name == task] for part in (found, results))
         shown += _shown(*of_task)
     folders = {result.run.folder for result in shown}
@@ -236,11 +237,6 @@ def write_results(
     write_whole(out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
     write_whole(out / "results.md", table)
     return table
-
-
-def _place(task: str) -> tuple[int, str]:
-    """Where a task stands in the table: known ones in their order, then own ones by name."""
-    return [*TASKS, task].index(task), task
 
 
 def _as_row(result: Result, out: Path) -> dict[str, Any]:

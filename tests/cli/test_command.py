@@ -190,12 +190,9 @@ def test_from_a_clone_that_is_not_installed(tmp_path):
     for command in commands:
         subprocess.run(command, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"}, check=True)
     run("linformer", "prepare", "corpus", *words, "command", cwd=tmp_path)
-    made = [files_in(tmp_path / name) for name in ("script", "clone", "command")]
-    assert made[0] == made[1] == made[2] and "dict.txt" in made[0]
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    folders = [tmp_path / name for name in ("script", "clone", "command")]
+    script, *others = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders)
+    assert others == [script, script] and "dict.txt" in script
 
 
 @pytest.mark.parametrize("verb", PARSED)

@@ -27,6 +27,11 @@ threading.Timer.start = lambda timer: (start(timer), time.sleep(0.1))
 AT_THE_END = "atexit.register(end)\nwith one_line_errors(): pass"
 
 
+def run(body, name="SIGINT"):
+    command = [sys.executable, "-c", START.format(name=name) + body]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+
+
 @pytest.mark.parametrize(
     ("body", "name", "status"),
     [
@@ -41,8 +46,7 @@ AT_THE_END = "atexit.register(end)\nwith one_line_errors(): pass"
     ],
 )
 def test_a_signal_is_never_swallowed(body, name, status):
-    command = [sys.executable, "-c", START.format(name=name) + body]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    done = run(body, name)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
 
 
@@ -54,10 +58,5 @@ def test_a_signal_is_never_swallowed(body, name, status):
     ],
 )
 def test_an_error_is_one_line_but_for_what_another_program_printed(message, printed):
-    command = [
-        sys.executable,
-        "-c",
-        START.format(name="SIGINT") + f"with one_line_errors(): raise OSError({message!r})",
-    ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    done = run(f"with one_line_errors(): raise OSError({message!r})")
     assert (done.returncode, done.stderr) == (1, f"{printed}\n")

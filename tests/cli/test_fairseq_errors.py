@@ -49,22 +49,20 @@ def while_handling(raised):
         raise raised  # noqa: B904  its __context__ alone leads to ours, as in fairseq
 
 
-def from_a_rank():
-    """As torch hands on what a process that it started raised, which fairseq had wrapped."""
+WRAPPER = Exception("please ensure that the architectures match.")  # fairseq's
+
+
+def from_a_rank(mistake):
+    """As torch hands on what a process that it started raised."""
     try:
-        while_handling(Exception("please ensure that the architectures match."))
+        mistake()
     except Exception:
         text = f"\n\n-- Process 1 terminated with the following error:\n{traceback.format_exc()}"
     raise ProcessRaisedException(text, error_index=1, error_pid=1)
 
 
-def damaged_in_a_rank():
-    """As ``from_a_rank``, of a checkpoint that the task itself read."""
-    try:
-        raise DamagedCheckpointError("a.pt is damaged")
-    except ValueError:
-        text = f"\n\n-- Process 1 terminated with the following error:\n{traceback.format_exc()}"
-    raise ProcessRaisedException(text, error_index=1, error_pid=1)
+def damaged():
+    raise DamagedCheckpointError("a.pt is damaged")
 
 
 def merged(group, defaults, **options):
@@ -91,16 +89,13 @@ def printed(capsys, mistake):
     ("mistake", "said"),
     [
         (refuse, "k=3 is not allowed: it must be from 1 to 2"),
-        (lambda: while_handling(Exception("Cannot load model parameters")), "k=3 is not allowed"),  # fairseq's way
-        (from_a_rank, "k=3 is not allowed: it must be from 1 to 2"),
+        (lambda: while_handling(WRAPPER), "k=3 is not allowed"),
+        (lambda: from_a_rank(lambda: while_handling(WRAPPER)), "k=3 is not allowed: it must be from 1 to 2"),
         (from_a_worker, "k=3 is not allowed: it must be from 1 to 2"),
-        (damaged_in_a_rank, "a.pt is damaged"),
+        (lambda: from_a_rank(damaged), "a.pt is damaged"),
         (lambda: import_user_module(Namespace(user_dir="nope/x")), "common.user_dir=nope/x: there is no such folder"),
         (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "No such file or directory: 'gone/dict.txt'"),
-        (
-            lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")),
-            "data=gone: there is no such folder",
-        ),
+        (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),
         (lambda: load_model_ensemble(["gone.pt"]), "Model file not found: gone.pt"),
         (lambda: validate.main(OmegaConf.create(VALIDATION)), "Must specify batch size"),
         (

@@ -11,19 +11,19 @@ from fairseq_linformer.data import indexed
 from fairseq_linformer.data.indexed import IndexedWriter
 
 
-def fairseq_writes(prefix: Path, items: list[np.ndarray], vocab_size: int) -> None:
+def fairseq_writes(prefix, items, vocab_size):
     builder = make_builder(f"{prefix}.bin", "mmap", vocab_size)
     for item in items:
         builder.add_item(torch.from_numpy(item))
     builder.finalize(f"{prefix}.idx")
 
 
-def same_files(first: Path, second: Path) -> bool:
+def same_files(first, second) -> bool:
     return all(Path(f"{first}{end}").read_bytes() == Path(f"{second}{end}").read_bytes() for end in (".bin", ".idx"))
 
 
 @pytest.mark.parametrize("vocab_size", [100, 65_499, 65_500, 250_000])
-def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vocab_size: int) -> None:
+def test_files_are_those_of_fairseq(tmp_path, monkeypatch, vocab_size):
     """Both widths of ids, at their border; the offsets run on over the chunks in which the index is written."""
     monkeypatch.setattr(indexed, "_INDEX_CHUNK", 7)
     random = np.random.default_rng(0)
@@ -40,14 +40,14 @@ def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [read[row].tolist() for row in range(len(read))] == [item.tolist() for item in items]
 
 
-def test_no_items_at_all(tmp_path: Path) -> None:
+def test_no_items_at_all(tmp_path):
     with IndexedWriter(tmp_path / "ours", 10):
         pass
     fairseq_writes(tmp_path / "theirs", [], 10)
     assert same_files(tmp_path / "ours", tmp_path / "theirs")
 
 
-def test_an_error_leaves_no_index(tmp_path: Path) -> None:
+def test_an_error_leaves_no_index(tmp_path):
     """Without an index fairseq finds no dataset, so a half-written one cannot be trained on."""
     with pytest.raises(RuntimeError, match="disk"), IndexedWriter(tmp_path / "ours", 10) as writer:
         writer.write(np.array([1, 2]), np.array([2]))
@@ -57,7 +57,7 @@ def test_an_error_leaves_no_index(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("file", ["ours.bin", "ours.idx.partial"])
-def test_a_disk_that_is_full_at_closing_leaves_no_index(tmp_path: Path, file: str) -> None:
+def test_a_disk_that_is_full_at_closing_leaves_no_index(tmp_path, file):
     (tmp_path / file).symlink_to("/dev/full")
     writer = IndexedWriter(tmp_path / "ours", 10)
     writer.write(np.array([1, 2]), np.array([2]))
@@ -66,7 +66,7 @@ def test_a_disk_that_is_full_at_closing_leaves_no_index(tmp_path: Path, file: st
     assert not (tmp_path / "ours.idx").exists()
 
 
-def test_ids_that_would_wrap_round_are_refused(tmp_path: Path) -> None:
+def test_ids_that_would_wrap_round_are_refused(tmp_path):
     with IndexedWriter(tmp_path / "ours", 1000) as writer:
         with pytest.raises(ValueError, match=r"ids from 3 to 65539: they must be from 0 to 999"):
             writer.write(np.array([3, 65_539]), np.array([2]))

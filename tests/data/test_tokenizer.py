@@ -11,7 +11,7 @@ from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer, load_tokenizer
+from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, load_tokenizer
 from tests.helpers.inputs import gpt2_files
 
 RANDOM = np.random.default_rng(0)
@@ -34,22 +34,22 @@ AWKWARD = [
 ]
 
 
-def fairseq_ids(encode: Callable[[str], str], dictionary: Dictionary, line: str) -> list[int]:
+def fairseq_ids(encode, dictionary, line) -> list[int]:
     return dictionary.encode_line(encode(line), append_eos=False, add_if_not_exist=False).tolist()
 
 
-def assert_same_as_fairseq(tokenizer: Tokenizer, encode: Callable[[str], str], lines: list[str]) -> None:
+def assert_same_as_fairseq(tokenizer, encode, lines):
     encoded = tokenizer.encode(lines)
     assert [ids.tolist() for ids in encoded] == [fairseq_ids(encode, tokenizer.dictionary, line) for line in lines]
     assert all(ids.dtype == np.int32 for ids in encoded)
 
 
-def spm_encode(model: Path) -> Callable[[str], str]:
+def spm_encode(model) -> Callable[[str], str]:
     return SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(model))).encode
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("model") / "spm.model"
     train_sentencepiece(TEXT, path, vocab_size=90, threads=1)
     return path
@@ -66,7 +66,7 @@ LAYOUTS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_sentencepiece_ids_are_those_of_fairseq(tmp_path: Path, layout: str) -> None:
+def test_sentencepiece_ids_are_those_of_fairseq(tmp_path, layout):
     options = {"vocab_size": 90, **LAYOUTS[layout]}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*TEXT, "non\u00a0breaking\u00a0space"] * 3),
@@ -80,7 +80,7 @@ def test_sentencepiece_ids_are_those_of_fairseq(tmp_path: Path, layout: str) -> 
     assert "<mask>" not in tokenizer.dictionary  # the tasks add it
 
 
-def test_given_dictionary_decides_the_ids(tmp_path: Path, model: Path) -> None:
+def test_given_dictionary_decides_the_ids(tmp_path, model):
     """A dictionary in another order, with symbols of its own, without some pieces."""
     pieces = SentencePieceTokenizer(model).dictionary.symbols[4:]
     (tmp_path / "dict.txt").write_text("".join(f"{piece} 5\n" for piece in ["漢字", *pieces[::-1][:-9], "<extra>"]))
@@ -90,7 +90,7 @@ def test_given_dictionary_decides_the_ids(tmp_path: Path, model: Path) -> None:
     assert tokenizer.encode(["the 漢字"])[0][-1] == dictionary.index("漢字") != dictionary.unk()
 
 
-def test_dictionary_of_another_model_is_refused(model: Path) -> None:
+def test_dictionary_of_another_model_is_refused(model):
     dictionary = Dictionary()
     for number in range(200):
         dictionary.add_symbol(f"piece{number}")
@@ -98,7 +98,7 @@ def test_dictionary_of_another_model_is_refused(model: Path) -> None:
         SentencePieceTokenizer(model, dictionary)
 
 
-def test_dictionary_has_the_pieces_in_order_and_a_size_that_suits_gpus(model: Path) -> None:
+def test_dictionary_has_the_pieces_in_order_and_a_size_that_suits_gpus(model):
     dictionary = SentencePieceTokenizer(model).dictionary
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     assert dictionary.symbols[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
@@ -107,7 +107,7 @@ def test_dictionary_has_the_pieces_in_order_and_a_size_that_suits_gpus(model: Pa
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
-def test_saved_tokenizer_comes_back(tmp_path: Path, model: Path, kind: str) -> None:
+def test_saved_tokenizer_comes_back(tmp_path, model, kind):
     tokenizer = SentencePieceTokenizer(model) if kind == "sentencepiece" else GPT2Tokenizer(*gpt2_files(tmp_path))
     folder = tmp_path / "prepared"
     folder.mkdir()
@@ -125,7 +125,7 @@ def test_saved_tokenizer_comes_back(tmp_path: Path, model: Path, kind: str) -> N
     assert [ids.tolist() for ids in loaded.encode(TEXT)] == [ids.tolist() for ids in tokenizer.encode(TEXT)]
 
 
-def test_gpt2_ids_are_those_of_fairseq(tmp_path: Path) -> None:
+def test_gpt2_ids_are_those_of_fairseq(tmp_path):
     encoder, merges = gpt2_files(tmp_path)
     theirs = GPT2BPE(GPT2BPEConfig(gpt2_encoder_json=str(encoder), gpt2_vocab_bpe=str(merges)))
     assert_same_as_fairseq(GPT2Tokenizer(encoder, merges), theirs.encode, TEXT[:20] + AWKWARD)
@@ -136,7 +136,7 @@ def test_gpt2_ids_are_those_of_fairseq(tmp_path: Path) -> None:
     assert_same_as_fairseq(GPT2Tokenizer(encoder, merges, dictionary), theirs.encode, TEXT[:20] + AWKWARD)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path, model: Path) -> None:
+def test_files_that_cannot_be_read_are_named(tmp_path, model):
     broken = tmp_path / "broken"
     broken.write_text("{")
     with pytest.raises(ValueError, match="broken: not a sentencepiece model"):
@@ -177,7 +177,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, model: Path) -> Non
         (99_999_999_999, "vocabulary size 99999999999: must be from 1 to 1,000,000"),
     ],
 )
-def test_vocabulary_that_the_text_does_not_support(tmp_path: Path, vocab_size: int, message: str) -> None:
+def test_vocabulary_that_the_text_does_not_support(tmp_path, vocab_size, message):
     with pytest.raises(ValueError, match=message):
         train_sentencepiece(TEXT, tmp_path / "spm.model", vocab_size, threads=1)
     with pytest.raises(ValueError, match="no text"):
@@ -185,14 +185,14 @@ def test_vocabulary_that_the_text_does_not_support(tmp_path: Path, vocab_size: i
     assert not list(tmp_path.iterdir())
 
 
-def test_long_lines_are_trained_on(tmp_path: Path) -> None:
+def test_long_lines_are_trained_on(tmp_path):
     """sentencepiece leaves out lines of more than 4192 bytes unless told otherwise."""
     train_sentencepiece([*TEXT, "wyvern " * 5000], tmp_path / "spm.model", 90, threads=1)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
     assert processor.Encode("wyvern", out_type=str) == ["▁wyvern"]
 
 
-def test_letters_are_covered_however_rare(tmp_path: Path) -> None:
+def test_letters_are_covered_however_rare(tmp_path):
     """Those of alphabets and ASCII; of others, as many as do not crowd out the words."""
     rare = "QJé%Ж漢"
     lines = [line + " the" * 50 for line in TEXT] * 5 + [f"{rare} \u2500 \ufb01"]
@@ -208,7 +208,7 @@ def test_letters_are_covered_however_rare(tmp_path: Path) -> None:
     assert processor.Encode("the", out_type=str) == ["▁the"]
 
 
-def test_a_model_file_is_a_tokenizer_with_the_dictionary_beside_it(tmp_path: Path, model: Path) -> None:
+def test_a_model_file_is_a_tokenizer_with_the_dictionary_beside_it(tmp_path, model):
     path = tmp_path / "any.model"
     with pytest.raises(FileNotFoundError, match=r"any\.model: no such sentencepiece model"):
         load_tokenizer(path)
@@ -223,7 +223,7 @@ def test_a_model_file_is_a_tokenizer_with_the_dictionary_beside_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
-def test_ids_become_the_text_again(tmp_path: Path, model: Path, kind: str) -> None:
+def test_ids_become_the_text_again(tmp_path, model, kind):
     tokenizer = SentencePieceTokenizer(model) if kind == "sentencepiece" else GPT2Tokenizer(*gpt2_files(tmp_path))
     lines = [line for line in TEXT[:20] if line]
     rows = tokenizer.encode(lines)

@@ -2,10 +2,12 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
+from fairseq.data import FairseqDataset
 
-from fairseq_linformer.data.truncation import METHODS, kept_tokens
+from fairseq_linformer.data.truncation import METHODS, TruncatedDataset, kept_tokens
 
 BOS, EOS = 0, 2
 
@@ -125,3 +127,11 @@ def test_a_row_that_fits_is_unchanged(method, row):
 def test_what_cannot_work_is_refused(row, length, method, fraction, message):
     with pytest.raises(ValueError, match=message):
         cut(row, length, method, fraction)
+
+
+def test_batches_hold_so_many_tokens_as_rows_are_truncated_to():
+    rows = FairseqDataset()
+    rows.sizes, rows.ordered_indices = [np.array([10, 500, 3, 400])], lambda: np.arange(4)
+    dataset = TruncatedDataset(rows, 8, "head", BOS, EOS, seed=1, by_length=True)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=24)
+    assert [list(batch) for batch in batches] == [[2, 0, 1], [3]]

@@ -1,7 +1,6 @@
 """The baseline of words: it learns what words say, from the prepared folder alone, and nothing of the dev set."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,13 @@ WORDS = TEXT.split()
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "sentencepiece.bpe.model"
     train_sentencepiece([TEXT, "good bad funny sad Ann Bob not"] * 5, path, 39, 1)
     return SentencePieceTokenizer(path)
 
 
-def rows(number: int, seed: int) -> list[tuple[list[str], list[str]]]:
+def rows(number, seed) -> list[tuple[list[str], list[str]]]:
     """Sentences, and which of the words good, bad, funny, sad stand in each."""
     chance = random.Random(seed)
     found = []
@@ -37,13 +36,13 @@ def rows(number: int, seed: int) -> list[tuple[list[str], list[str]]]:
     return found
 
 
-def prepare(folder: Path, kind: str, tokenizer: Tokenizer, train: Sequence[Example], valid: Sequence[Example]) -> Path:
+def prepare(folder, kind, tokenizer, train, valid) -> Path:
     scale = 5.0 if kind == "regression" else 1.0
     write_labelled(folder / kind, own_task("own", kind, scale=scale), {"train": train, "valid": valid}, tokenizer)
     return folder / kind
 
 
-def example(kind: str, words: list[str], said: list[str]) -> Example:
+def example(kind, words, said) -> Example:
     text = " ".join(words)
     if kind == "single-label":
         return Example(text, said[0])
@@ -58,7 +57,7 @@ KINDS = ("single-label", "multi-label", "regression", "token-label")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_learns_what_words_say(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
+def test_it_learns_what_words_say(tmp_path, tokenizer, kind):
     train, valid = ([example(kind, *row) for row in rows(number, number)] for number in (300, 60))
     folder = prepare(tmp_path, kind, tokenizer, train, valid)
     scores = baselines(folder).words
@@ -66,18 +65,18 @@ def test_it_learns_what_words_say(tmp_path: Path, tokenizer: Tokenizer, kind: st
     assert baselines(folder).words == scores
 
 
-def test_the_labels_of_the_dev_set_are_not_learned(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_labels_of_the_dev_set_are_not_learned(tmp_path, tokenizer):
     chance = random.Random(1)
     train = [Example(" ".join(words), said[0]) for words, said in rows(300, 1)]
     valid = [Example(" ".join(words), chance.choice(["good", "bad"])) for words, _ in rows(200, 2)]
     assert 35 < baselines(prepare(tmp_path, "single-label", tokenizer, train, valid)).words["valid"]["accuracy"] < 65
 
 
-def test_pairs_are_compared(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_pairs_are_compared(tmp_path, tokenizer):
     """Whether both texts say the same word: neither alone tells."""
     chance = random.Random(1)
 
-    def pairs(number: int) -> list[Example]:
+    def pairs(number) -> list[Example]:
         said = [(chance.choice(["good", "bad"]), chance.choice(["good", "bad"])) for _ in range(number)]
         return [Example(f"music {one}", str(int(one == two)), f"film {two}") for one, two in said]
 
@@ -87,9 +86,7 @@ def test_pairs_are_compared(tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("train", [1, 9])
-def test_one_class_or_few_rows_are_no_error(
-    tmp_path: Path, tokenizer: Tokenizer, train: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_class_or_few_rows_are_no_error(tmp_path, tokenizer, train, monkeypatch):
     """Nor is another class that the sample for cross-validation lacks."""
     monkeypatch.setattr(baseline, "MOST_ROWS", 3)
     rows = [Example("good", "x")] * train + [Example("film", "y")] * (train > 1)
@@ -97,7 +94,7 @@ def test_one_class_or_few_rows_are_no_error(
     assert baselines(folder).words["valid"]["accuracy"] == 100
 
 
-def test_a_missing_dev_set_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_missing_dev_set_is_named(tmp_path, tokenizer):
     folder = tmp_path / "own"
     write_labelled(folder, own_task("own", "single-label"), {"train": [Example("good", "x")]}, tokenizer)
     with pytest.raises(FileNotFoundError, match=r"input0/valid\.idx and \.bin are missing"):
@@ -105,7 +102,7 @@ def test_a_missing_dev_set_is_named(tmp_path: Path, tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_majority_class_is_that_of_train(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
+def test_the_majority_class_is_that_of_train(tmp_path, tokenizer, kind):
     """And not of what is scored, where another is commoner."""
     common, rare = (["music", "good"], ["good"]), (["film", "bad"], ["bad"])
     train, valid = ([example(kind, *row) for row in rows] for rows in ([common] * 9 + [rare], [common] + [rare] * 3))

@@ -157,3 +157,20 @@ def test_the_best_checkpoint_is_that_of_the_best_value(tmp_path):
     rows = [{"task": "own", "folder": folder, "score": score} for folder, score in runs]
     (tmp_path / "results.json").write_text(json.dumps({"runs": rows}))
     assert best_checkpoints(tmp_path) == {"own": tmp_path / "c/checkpoint_best.pt"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        *((content, r"results\.json(:| is damaged:) ") for content in ("", "[]", "{}", '{"runs": {}}')),
+        ('{"runs": [{"task": "RTE", "error": ""}]}', r"results\.json is damaged: "),
+        *(
+            (json.dumps({"runs": [{"task": "RTE", "folder": place, "score": 1.0}]}), "lies outside of its folder")
+            for place in ("../x", "/tmp/x", "a/../../x", "C:\\x")
+        ),
+    ],
+)
+def test_damaged_results_are_named(tmp_path, content, said):
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(ValueError, match=said):
+        best_checkpoints(tmp_path)

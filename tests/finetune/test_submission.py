@@ -1,15 +1,12 @@
 """The files of GLUE's leaderboard in their official sizes, and what is refused before it is sent there."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
 
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
-from fairseq_linformer.finetune.submission import FILES, check_submission, check_test_set, write_submission_file
+from fairseq_linformer.finetune.submission import FILES, check_test_set, write_submission_file
 from tests.helpers.inputs import Numbers
 
 ENTAILMENT = ("entailment", "not_entailment")
@@ -19,86 +16,45 @@ ALLOWED = {"QNLI": ENTAILMENT, "RTE": ENTAILMENT, **dict.fromkeys(("MNLI-m", "MN
 
 
 @pytest.mark.parametrize(("name", "rows"), [(name, rows) for name, rows in ROWS.items() if rows < 2000])
-def test_a_file_that_is_written_is_right(tmp_path: Path, name: str, rows: int) -> None:
+def test_a_file_that_is_written_is_right(tmp_path, name, rows):
     labels = ALLOWED.get(name, ("0", "1"))
     predictions = [labels[number % len(labels)] for number in range(rows)]
     write_submission_file(tmp_path, f"{name}.tsv", predictions)
     lines = (tmp_path / f"{name}.tsv").read_text().split("\n")
     written = ["0.000", "1.000"] if name == "STS-B" else labels
     assert lines[:3] == ["index\tprediction", f"0\t{written[0]}", f"1\t{written[1]}"]
-    assert lines[rows][: len(str(rows)) + 1] == f"{rows - 1}\t" and lines[rows + 1 :] == [""]
-    check_submission(tmp_path)
+    assert [line.split("\t")[0] for line in lines[1:]] == [*map(str, range(rows)), ""]
 
 
-def test_the_files_are_those_of_the_leaderboard() -> None:
+def test_the_files_are_those_of_the_leaderboard():
     rows = {name: TASKS[task].source.files[split].rows for name, (task, split) in FILES.items()}
     assert {name.removesuffix(".tsv"): number for name, number in rows.items()} == ROWS
     assert FILES["MNLI-mm.tsv"] == ("MNLI", "test1") and FILES["AX.tsv"] == ("AX", "test")
     assert all(TASKS[task].classes == ALLOWED[name] for name, task in (("QNLI",) * 2, ("RTE",) * 2, ("AX",) * 2))
 
 
-def test_scores_stay_in_their_range(tmp_path: Path) -> None:
+def test_scores_stay_in_their_range(tmp_path):
     write_submission_file(tmp_path, "STS-B.tsv", ["-0.1", "5.0004", "2.34567", "1e-08", *["3"] * 1375])
     scores = [line.split("\t")[1] for line in (tmp_path / "STS-B.tsv").read_text().splitlines()]
     assert scores[:6] == ["prediction", "0.000", "5.000", "2.346", "0.000", "3.000"]
-    check_submission(tmp_path)
-    write_submission_file(tmp_path, "STS-B.tsv", ["nan"] * 1379)
-    with pytest.raises(ValueError, match=r"STS-B\.tsv, line 2: '0\\tnan', it must be 0, a tab, and 0 to 5$"):
-        check_submission(tmp_path)
-
-
-def table(rows: Sequence[str], header: str = "index\tprediction") -> str:
-    return "\n".join([header, *rows]) + "\n"
-
-
-GOOD = [f"{number}\t{number % 2}" for number in range(146)]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "predictions", "message"),
     [
-        ("", r"WNLI\.tsv: the header is '', it must be 'index\\tprediction'"),
-        (table(GOOD, "id\tlabel"), r"WNLI\.tsv: the header is 'id\\tlabel', it must be 'index\\tprediction'"),
-        (table(GOOD[:-1]), r"WNLI\.tsv: 145 rows, it must have 146, those of the official test set"),
-        (table([*GOOD, "146\t0"]), r"WNLI\.tsv: 147 rows"),
-        (table([*GOOD[:70], *GOOD[71:], "146\t0"]), r"line 72: '71\\t1', it must be 70, a tab, and one of 0, 1"),
-        (table(["1\t0", *GOOD[1:]]), r"line 2: '1\\t0', it must be 0, a tab"),
-        (table([*GOOD[:-1], "145\tentailment"]), r"line 147: '145\\tentailment', it must be 145, a tab, and one of 0"),
-        (table([*GOOD[:-1], "145\t1.0"]), r"line 147: '145\\t1\.0'"),
-        (table([*GOOD[:-1], "145\t1\r"]), r"line 147: '145\\t1\\r'"),
-        ("\r".join(["index\tprediction", *GOOD]), r"WNLI\.tsv: the header is 'index\\tprediction\\r0\\t0\\r1"),
-        (table([*GOOD[:-1], "145"]), r"line 147: '145', it must be"),
-        (table([*GOOD[:-1], "145\t1\t0"]), r"line 147: '145\\t1\\t0'"),
+        ("WNLI", ["0"] * 145, "rows of WNLI.tsv=145 is not allowed: it must be 146, as of the official test set"),
+        ("WNLI", ["0"] * 147, "rows of WNLI.tsv=147 "),
+        ("WNLI", [*["0"] * 145, "entailment"], "row 145 of WNLI.tsv=entailment is not allowed: it must be one of 0, 1"),
+        ("STS-B", ["0", *["nan"] * 1378], "row 1 of STS-B.tsv=nan is not allowed: it must be a number from 0 to 5"),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "WNLI.tsv").write_text(table(GOOD))
-    check_submission(tmp_path)
-    (tmp_path / "WNLI.tsv").write_bytes(content.encode())
-    with pytest.raises(ValueError, match=message):
-        check_submission(tmp_path)
+def test_predictions_that_the_leaderboard_would_not_take_are_named(tmp_path, name, predictions, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        write_submission_file(tmp_path, f"{name}.tsv", predictions)
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    (tmp_path / "WNLI.tsv").write_bytes(table(GOOD).encode() + b"\xff")
-    with pytest.raises(ValueError, match=r"WNLI\.tsv: not UTF-8 \(.*byte 0xff.*\)$"):
-        check_submission(tmp_path)
-
-
-@pytest.mark.parametrize("score", ["5.001", "-0.001", "high", ""])
-def test_a_score_that_is_wrong_is_named(tmp_path: Path, score: str) -> None:
-    (tmp_path / "STS-B.tsv").write_text(table([*(f"{number}\t2.5" for number in range(1378)), f"1378\t{score}"]))
-    with pytest.raises(ValueError, match=r"STS-B\.tsv, line 1380: .*, it must be 1378, a tab, and 0 to 5"):
-        check_submission(tmp_path)
-
-
-def test_a_file_of_no_task_is_named(tmp_path: Path) -> None:
-    (tmp_path / "MNLI.tsv").touch()
-    with pytest.raises(ValueError, match=r"MNLI\.tsv is no file of a submission: those are AX\.tsv, .* MNLI-m\.tsv, M"):
-        check_submission(tmp_path)
-
-
-def test_a_test_set_that_is_not_the_official_one_is_named(tmp_path: Path) -> None:
+def test_a_test_set_that_is_not_the_official_one_is_named(tmp_path):
     rows = [Example("1", None, "2")] * 146
     for name, split, labels, count in (
         ("right", "test", ("0", "1"), 146),

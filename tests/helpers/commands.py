@@ -100,6 +100,14 @@ def with_hydra(data, save_dir, updates, *more):
     return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
 
 
+def fine_tuning(data, *more) -> list:
+    """fairseq-hydra-train on a prepared task, from random parameters."""
+    words = [f"task.data={data}", "model=tiny_512", "checkpoint.finetune_from_model=null", "common.cpu=true"]
+    words += [f"model.{name}={value}" for name, value in SIZES.items()]
+    hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", *words, "dataset.num_workers=0"]
+    return ["fairseq-hydra-train", *hydra, *more]
+
+
 def by_torchrun(ranks: int, command: list, *settings) -> list:
     """fairseq-hydra-train in several processes; settings are torchrun's."""
     program, *words = command

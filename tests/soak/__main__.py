@@ -25,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 from .commands import contents, undisturbed_commands
-from .files import Archives, corpora, dictionaries, glue_tables, rows, sentencepiece_models, state_files
+from .files import Archives, corpora, dictionaries, glue_tables, sentencepiece_models, state_files
 from .kills import IN_A_ROW, Cycle
 from .models import Checkpoints, HandMade, Options, Overrides, Tokens
 from .readers import Kinds, difference, feed, make_kinds, soak_inputs
@@ -38,7 +38,6 @@ KINDS: Kinds = {
     "corpora": corpora,
     "tables of GLUE": glue_tables,
     "archives": Archives,
-    "rows to predict": rows,
     "tables": text_tables,
     "Parquet and datasets": ArrowTables,
     "state files": state_files,

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from fairseq_linformer.checkpoints.files import LAST
-from fairseq_linformer.data.prepare.glue import SOURCES
 from tests.helpers.commands import SIZES, with_flags, with_hydra
-from tests.helpers.inputs import sentences, write_sst_2
+from tests.helpers.inputs import sentences, write_official, write_sst_2
 
 from .kills import Command, Result, Undisturbed, run_undisturbed
 
@@ -30,7 +29,7 @@ def write_inputs(folder: Path) -> None:
     rows = [{"a": line, "b": "the old dog runs"} for line in sentences(300, seed=3).splitlines() if line]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_sst_2(folder / "glue")
-    _write_wnli(folder / "glue")
+    write_official(folder / "glue", "WNLI", rows=146)  # the task of which the leaderboard wants fewest rows
     shutil.make_archive(str(folder / "glue"), "zip", folder / "glue")
     for split in ("train", "test"):
         for label in ("neg", "pos"):
@@ -39,18 +38,6 @@ def write_inputs(folder: Path) -> None:
             for number, line in enumerate(sentences(60, seed=len(split + label)).split("\n\n")):
                 (place / f"{number}_7.txt").write_text(f"{line}<br /><br />{label}")
     shutil.make_archive(str(folder / "aclImdb"), "gztar", folder / "imdb")
-
-
-def _write_wnli(source: Path) -> None:
-    """The one task with so few rows of test, as many as the leaderboard wants, that a submission of it is quick."""
-    (source / "WNLI").mkdir(parents=True)
-    for file in SOURCES["WNLI"].files.values():
-        lines = [line for line in sentences(file.rows if "test" in file.name else 96, seed=5).splitlines() if line]
-        rows = ["\t".join(file.columns)]
-        for number, line in enumerate(lines):
-            fields = {"index": str(number), "sentence1": line, "sentence2": "the dog runs", "label": str(number % 2)}
-            rows.append("\t".join(fields[column] for column in file.columns))
-        (source / "WNLI" / file.name).write_text("\n".join(rows) + "\n")
 
 
 def undisturbed_commands(folder: Path) -> Iterator[tuple[Command, Undisturbed]]:
@@ -84,12 +71,8 @@ def _lines(inputs: Path, made: Path) -> Iterator[tuple[str, list[object], Result
     yield "predict, submission", ["linformer", "predict", *submission], _submitted, REFUSED
     small = [f"model.{name}={value}" for name, value in SIZES.items()]
     variants = ["--data", data, "--out", "runs", "--variant", "softmax", "model.attention=softmax", "--all", *small]
-    yield (
-        "study perplexity",
-        ["scripts/study.py", "perplexity", *variants, "--seeds", 1, "--updates", 3],
-        _printed_table,
-        "",
-    )
+    study = ["scripts/study.py", "perplexity", *variants, "--seeds", 1, "--updates", 3]
+    yield "study perplexity", study, _printed_table, ""
     sizes = ["--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50, "--tokens", 64, "--rounds", 1]
     sizes += ["--suites", "growth", "--lengths", 512, 1024, "--threads", 1, "--out", "measured"]
     yield "study speed", ["scripts/study.py", "speed", *sizes], _measured, ""

@@ -21,7 +21,6 @@ from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, dige
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
-from fairseq_linformer.data.prepare.table_formats import read_rows
 from fairseq_linformer.data.prepare.text_files import read_chunks
 from fairseq_linformer.data.summary import SUMMARY_FILE, read_summary
 from fairseq_linformer.data.tasks import TASKS
@@ -33,7 +32,6 @@ from fairseq_linformer.data.tokenizer import (
 )
 from fairseq_linformer.finetune.results import RESULTS_FILE, best_checkpoints, write_results
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, write_scores
-from fairseq_linformer.finetune.submission import check_submission
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.training.commands import FINE_TUNING
@@ -57,25 +55,30 @@ def write_corpus() -> Path:
     return Path("data")
 
 
+PACKINGS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
+    "txt": (bytes, bytes),
+    "gz": (gzip.compress, gzip.decompress),
+    "xz": (lzma.compress, lzma.decompress),
+}
+
+
 def corpora() -> Files:
     """Text files, plain, .gz and .xz: the text or the packed bytes are mutated."""
-    files = []
-    for suffix, pack, unpack in (
-        ("txt", bytes, bytes),
-        ("gz", gzip.compress, gzip.decompress),
-        ("xz", lzma.compress, lzma.decompress),
-    ):
+    return Files(
+        [
+            File(f"text.{suffix}", pack(TEXT.encode()), _read_lines, functools.partial(_naive_lines, unpack), change)
+            for suffix, (pack, unpack) in PACKINGS.items()
+            for change in (mutate, functools.partial(_mutate_inside, pack))
+        ]
+    )
 
-        def right(content: bytes, unpack: Callable[[bytes], bytes] = unpack) -> list[str]:
-            lines = unpack(content).decode().removeprefix(BOM).split("\n")
-            return [line.strip() for line in lines if line.strip()]
 
-        def inside(_: bytes, chance: random.Random, pack: Callable[[bytes], bytes] = pack) -> bytes:
-            return pack(mutate(TEXT.encode(), chance))
+def _mutate_inside(pack: Callable[[bytes], bytes], _: bytes, chance: random.Random) -> bytes:
+    return pack(mutate(TEXT.encode(), chance))
 
-        for change in (mutate, inside):
-            files.append(File(f"text.{suffix}", pack(TEXT.encode()), _read_lines, right, change))
-    return Files(files)
+
+def _naive_lines(unpack: Callable[[bytes], bytes], content: bytes) -> list[str]:
+    return [line.strip() for line in unpack(content).decode().removeprefix(BOM).split("\n") if line.strip()]
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -120,15 +123,11 @@ class Archives:
     def __init__(self) -> None:
         Path("here").mkdir()
         chance = random.Random(1)
-        texts = iter(" ".join(chance.choices(TEXT.split(), k=30)) for _ in range(200))
-        columns = {"train": ("sentence\tlabel", "{1}\t1"), "dev": ("sentence\tlabel", "{1}\t0")}
-        columns |= {"test": ("index\tsentence", "{0}\t{1}")}
-        glue = {
-            f"SST-2/{split}.tsv": "\n".join([header, *(row.format(number, next(texts)) for number in range(30))]) + "\n"
-            for split, (header, row) in columns.items()
-        }
+        write_official(Path("glue"), "SST-2", rows=200)
+        glue = {str(file.relative_to("glue")): file.read_text() for file in sorted(Path("glue").glob("*/*"))}
         places = itertools.product(("train", "test"), ("neg", "pos"), range(5))
-        imdb = {f"aclImdb/{split}/{label}/{n}_7.txt": next(texts) for split, label, n in places}
+        texts = {f"aclImdb/{split}/{label}/{n}_7.txt": chance.choices(TEXT.split(), k=30) for split, label, n in places}
+        imdb = {name: " ".join(words) for name, words in texts.items()}
         self.sources = []
         for read, files in ((_glue_in, glue), (_imdb_in, imdb)):
             Path("here/whole.zip").write_bytes(_zip(files, chance))
@@ -183,47 +182,6 @@ def _imdb_in(archive: Path) -> list[tuple[str, str]]:
         return [(split, row.text) for split, read in read_imdb(folder).items() for row in read.examples]
 
 
-def rows() -> Files:
-    """What `linformer predict` reads: .txt, .tsv, .jsonl; texts alone, and pairs."""
-    whole = {
-        "txt": TEXT,
-        "tsv": "id\ttext\tother\n" + "".join(f"{n}\tthe dog {n}\tbarks\n" for n in range(20)),
-        "jsonl": "".join(f'{{"text": "the dog {n}", "other": "barks", "n": {n}}}\n' for n in range(20)),
-    }
-    pairs = [("txt", None), *itertools.product(("tsv", "jsonl"), (None, "other"))]
-    return Files(
-        [
-            File(
-                f"rows.{kind}",
-                whole[kind].encode(),
-                functools.partial(_read_rows, kind, second),
-                functools.partial(_naive_texts, kind, second),
-            )
-            for kind, second in pairs
-        ]
-    )
-
-
-def _read_rows(kind: str, second: str | None, path: Path) -> list[tuple[Any, ...]]:
-    with path.open("rb") as stream:
-        return [(row.text, row.second) for row in read_rows(stream, kind, "file", second=second)]
-
-
-def _naive_texts(kind: str, second: str | None, content: bytes) -> list[tuple[Any, ...]]:
-    return [(row["text"], row[second] if second else None) for row in naive_rows(content.decode(), kind)]
-
-
-def naive_rows(text: str, kind: str) -> list[dict[str, Any]]:
-    """The rows of txt, tsv or jsonl, by column."""
-    lines = [line.rstrip("\r") for line in text.removeprefix(BOM).removesuffix("\n").split("\n")] if text else []
-    if kind == "txt":
-        return [{"text": line} for line in lines]
-    if kind == "jsonl":
-        return [json.loads(line) for line in lines]
-    header, *fields = (line.split("\t") for line in lines) if lines else [[]]
-    return [dict(zip(header, values, strict=True)) for values in fields]
-
-
 def dictionaries() -> Files:
     """dict.txt of tokens, which a checkpoint knows for another, and of labels."""
     data = write_corpus()
@@ -267,8 +225,8 @@ def sentencepiece_models() -> Files:
 
 
 def state_files() -> Files:
-    """Summaries of prepared folders, runs, scores, results, submissions and benchmarks."""
-    return Files([_summary(), _results(), _submission(), *_run_folder(), *_study()])
+    """Summaries of prepared folders, runs, scores, results and benchmarks."""
+    return Files([_summary(), _results(), *_run_folder(), *_study()])
 
 
 def _state(path: str, content: Any, read: Callable[[Path], Any], right: Callable[[Any], Any]) -> File:
@@ -318,24 +276,6 @@ def _results() -> File:
         return {task: str(found) for task, found in best_checkpoints(path.parent).items()}
 
     return _state(RESULTS_FILE, {"runs": runs}, read, right)
-
-
-def _submission() -> File:
-    count = SOURCES["WNLI"].files["test"].rows
-    whole = "index\tprediction\n" + "".join(f"{number}\t{number % 2}\n" for number in range(count))
-
-    def is_right(text: str) -> bool:
-        header, *rows = text.removesuffix("\n").split("\n")
-        known = all(row in (f"{number}\t0", f"{number}\t1") for number, row in enumerate(rows))
-        return header == "index\tprediction" and len(rows) == count and known
-
-    Path("submitted").mkdir()
-    return File(
-        "submitted/WNLI.tsv",
-        whole.encode(),
-        lambda path: check_submission(path.parent) or True,
-        lambda content: is_right(content.decode()),
-    )
 
 
 def _run_folder() -> list[File]:

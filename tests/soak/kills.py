@@ -163,10 +163,8 @@ class Cycle:
             if not self._is_complete(attempt):
                 self._find(LOST, f"the last run ended with {attempt.process.returncode}", attempt)
                 return
-        expected, found = (
-            self.command.result(self.like.folder, self.like.printed),
-            self.command.result(self.folder, printed),
-        )
+        expected = self.command.result(self.like.folder, self.like.printed)
+        found = self.command.result(self.folder, printed)
         if lost := difference(expected, found, "the result"):
             self._find(LOST, f"not as undisturbed: {lost}")
 

@@ -65,7 +65,8 @@ def start(words: Sequence[object], folder: Path, temporary: Path, largest_file: 
     """Starts a command in a session of its own; with `largest_file` none of its files can grow beyond so many bytes."""
     program, *arguments = map(str, words)
     program = CHECKOUTS.get(program, program)
-    line = [sys.executable, str(ROOT / program)] if program.startswith("scripts/") else [_in_environment(program)]
+    script, installed = str(ROOT / program), str(Path(sys.executable).parent / program)
+    line = [sys.executable, script] if program.startswith("scripts/") else [installed]
     mark, log = uuid.uuid4().hex, folder.with_name(f"{folder.name}.out")
     temporary.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), MARK: mark}
@@ -75,10 +76,6 @@ def start(words: Sequence[object], folder: Path, temporary: Path, largest_file: 
     if largest_file is not None:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
     return Attempt(process, mark, log)
-
-
-def _in_environment(program: str) -> str:
-    return str(Path(sys.executable).parent / program)
 
 
 def send(pid: int, number: int, *, group: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Tables of texts and labels, mutated, and read as `linformer prepare table` reads them."""
+"""Tables of texts and labels, mutated, and read as `linformer prepare table` and `linformer predict` read them."""
 
 import csv
 import functools
@@ -16,11 +16,11 @@ from pyarrow import ipc, parquet
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.own_data import Columns, own_data
 from fairseq_linformer.data.prepare.table_files import read_table
-from fairseq_linformer.data.prepare.table_formats import DELIMITERS
+from fairseq_linformer.data.prepare.table_formats import DELIMITERS, read_rows
 from fairseq_linformer.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_linformer.errors import UserError
 
-from .files import BOM, TEXT, naive_rows, write_corpus
+from .files import BOM, TEXT, write_corpus
 from .mutations import mutate, mutate_json, mutate_state
 from .readers import File, Files, difference
 
@@ -47,7 +47,7 @@ def prepared_rows(tokenizer: Tokenizer, text: str, label: str, path: Path) -> li
 
 
 def text_tables() -> Files:
-    """CSV, TSV, JSON lines and CoNLL."""
+    """CSV, TSV, JSON lines and CoNLL to prepare; lines of text, TSV and JSON lines to predict, alone and as pairs."""
     tokenizer = load_tokenizer(write_corpus())
     named = [(text, CLASSES[label]) for text, label in zip(TEXTS, LABELS, strict=True)]
     tagged = [[f"{word} {TAG_NAMES[len(word) % 3]}\n" for word in words] for words in WORDS]
@@ -56,18 +56,38 @@ def text_tables() -> Files:
         "tsv": "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in named),
         "jsonl": "".join(json.dumps({"text": text, "label": label, "n": 1.5}) + "\n" for text, label in named),
         "conll": "\n".join(map("".join, tagged)),
+        "txt": TEXT,
     }
-    return Files(
-        [
-            File(
-                f"table.{kind}",
-                whole.encode(),
-                functools.partial(prepared_rows, tokenizer, *(("0", "-1") if kind == "conll" else ("text", "label"))),
-                functools.partial(_naive_values, kind),
-            )
-            for kind, whole in wholes.items()
-        ]
-    )
+    files = []
+    for kind in ("csv", "tsv", "jsonl", "conll"):
+        columns = ("0", "-1") if kind == "conll" else ("text", "label")
+        read = functools.partial(prepared_rows, tokenizer, *columns)
+        files.append(File(f"table.{kind}", wholes[kind].encode(), read, functools.partial(_naive_values, kind)))
+    for kind, second in (("txt", None), *itertools.product(("tsv", "jsonl"), (None, "label"))):
+        read, right = (functools.partial(function, kind, second) for function in (_texts, _naive_texts))
+        files.append(File(f"rows.{kind}", wholes[kind].encode(), read, right))
+    return Files(files)
+
+
+def _texts(kind: str, second: str | None, path: Path) -> list[tuple[Any, ...]]:
+    """The texts that `linformer predict` reads."""
+    with path.open("rb") as stream:
+        return [(row.text, row.second) for row in read_rows(stream, kind, "file", second=second)]
+
+
+def _naive_texts(kind: str, second: str | None, content: bytes) -> list[tuple[Any, ...]]:
+    return [(row["text"], row[second] if second else None) for row in _naive_rows(content.decode(), kind)]
+
+
+def _naive_rows(text: str, kind: str) -> list[dict[str, Any]]:
+    """The rows of txt, tsv or jsonl, by column."""
+    lines = [line.rstrip("\r") for line in text.removeprefix(BOM).removesuffix("\n").split("\n")] if text else []
+    if kind == "txt":
+        return [{"text": line} for line in lines]
+    if kind == "jsonl":
+        return [json.loads(line) for line in lines]
+    header, *fields = (line.split("\t") for line in lines) if lines else [[]]
+    return [dict(zip(header, values, strict=True)) for values in fields]
 
 
 def _naive_values(kind: str, content: bytes) -> list[list[Any]]:
@@ -77,7 +97,7 @@ def _naive_values(kind: str, content: bytes) -> list[list[Any]]:
         _, *rows = csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter)
         return [row for row in rows if row]
     if kind != "conll":
-        return [list(row.values()) for row in naive_rows(text, kind)]
+        return [list(row.values()) for row in _naive_rows(text, kind)]
     lines = text.split("\n")
     tabs = "\t" in next(line for line in lines if line.strip())
     words = [line.rstrip("\r").split("\t" if tabs else None) if line.strip() else None for line in lines]

@@ -3,10 +3,8 @@
 import errno
 import os
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import quickstart
@@ -21,7 +19,7 @@ from fairseq_linformer.system import files as staging
 from fairseq_linformer.system.files import check_data_path, check_path, staged_folder
 
 
-def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_point_is_refused_at_the_start(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: path == out)
@@ -33,7 +31,7 @@ def test_a_mount_point_is_refused_at_the_start(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_result_that_cannot_be_renamed_is_kept(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_renamed_is_kept(tmp_path):
     """The name has been taken meanwhile."""
     with (
         pytest.raises(OSError, match=r"out: .* the complete result is in .*/out\.partial: move it"),
@@ -46,23 +44,38 @@ def test_a_result_that_cannot_be_renamed_is_kept(tmp_path: Path) -> None:
     assert ((partial / "data").read_text(), (partial / "mark").read_text()) == ("result", "whole")
 
 
-def test_an_error_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="disk"), staged_folder(tmp_path / "out", "mark") as (folder, _):
         (folder / "data").write_text("half")
         raise RuntimeError("disk")
     assert not list(tmp_path.iterdir())
 
 
+def test_nothing_of_the_users_is_overwritten(tmp_path):
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    for place, said in (
+        (out, "exists and is not an empty folder: nothing was changed"),
+        (partial, "is in the way: it"),
+    ):
+        place.mkdir()
+        (place / "mine").write_text("mine")
+        with pytest.raises(ValueError, match=said), staged_folder(out, "mark"):
+            pytest.fail("the work began")
+        assert (place / "mine").read_text() == "mine"
+        (place / "mine").unlink()
+    with staged_folder(out, "mark") as (_, mark):  # from an empty folder into an empty one
+        mark.write("whole")
+    assert (out / "mark").read_text() == "whole" and not partial.exists()
+
+
 @pytest.mark.parametrize("followed_by_a_third", [False, True])
-def test_a_run_that_finishes_while_another_waits_stays_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed_by_a_third: bool
-) -> None:
+def test_a_run_that_finishes_while_another_waits_stays_whole(tmp_path, monkeypatch, followed_by_a_third):
     """The second run opened the mark that the first then renamed with its folder."""
     partial, out = tmp_path / "out.partial", tmp_path / "out"
     partial.mkdir()
     (partial / "mark").write_text("of the first run")
 
-    def first_run_finishes(*_: object) -> None:
+    def first_run_finishes(*_):
         partial.rename(out)
         if followed_by_a_third:
             partial.mkdir()
@@ -79,7 +92,7 @@ def test_a_run_that_finishes_while_another_waits_stays_whole(
 
 
 @pytest.mark.parametrize("name", ["/a:b/c", "a:", "a${b}", "a${", "\\${", "a\n${b", "a\nb:c"])
-def test_names_that_no_data_folder_of_fairseqs_can_have(name: str) -> None:
+def test_names_that_no_data_folder_of_fairseqs_can_have(name):
     """Said in one line, whatever the name."""
     with pytest.raises(ValueError, match=f"^{re.escape(' '.join(name.split()))}: .* is not allowed: fairseq "):
         check_data_path(Path(name))
@@ -87,16 +100,16 @@ def test_names_that_no_data_folder_of_fairseqs_can_have(name: str) -> None:
         check_path(name)
 
 
-def test_odd_names_that_it_can_have() -> None:
+def test_odd_names_that_it_can_have():
     check_data_path(Path("/a b/$c{d}/{$}/é'\"\\,=/%20"))
 
 
 NONE, SPLIT = Path("none"), Path("a:b")
 
 
-def pretrain(study: str, *words: str) -> None:
+def pretrain(study, *words):
     """Runs a study on data whose path is not allowed."""
-    STUDIES[study].run.run(study, parse(study, ["--data", str(SPLIT), "--out", str(NONE), *words]))  # type: ignore[union-attr]
+    STUDIES[study].run.run(study, parse(study, ["--data", str(SPLIT), "--out", str(NONE), *words]))
 
 
 @pytest.mark.parametrize(
@@ -116,9 +129,7 @@ def pretrain(study: str, *words: str) -> None:
         ),
     ],
 )
-def test_such_a_name_is_refused_where_it_is_typed(
-    command: Callable[..., None], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_such_a_name_is_refused_where_it_is_typed(command, options, tmp_path, monkeypatch):
     """Before anything is read, downloaded or trained, and in Python as well."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"a:b: a data folder with a colon in its path is not allowed"):
@@ -126,8 +137,8 @@ def test_such_a_name_is_refused_where_it_is_typed(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_only(path: Path, *unused: object) -> None:
+def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path, monkeypatch):
+    def read_only(path, *unused):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(os, "mkdir", read_only)

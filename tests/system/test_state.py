@@ -23,12 +23,12 @@ class Content(Optionals):
 WHOLE = {"name": "a", "counts": {"train": 3}, "means": [1.5, 2], "done": True}
 
 
-def written(folder: Path, content: object) -> Path:
+def written(folder, content) -> Path:
     (folder / "state.json").write_text(json.dumps(content), encoding="utf-8")
     return folder / "state.json"
 
 
-def test_what_has_the_shape_is_returned_as_it_is(tmp_path: Path) -> None:
+def test_what_has_the_shape_is_returned_as_it_is(tmp_path):
     for content in (WHOLE, WHOLE | {"note": None}, WHOLE | {"note": "b", "later": 7}, WHOLE | {"counts": {}}):
         assert read_state(written(tmp_path, content), Content) == content
 
@@ -48,12 +48,12 @@ def test_what_has_the_shape_is_returned_as_it_is(tmp_path: Path) -> None:
         ({"note": 0}, "/note is 0, it must be text"),
     ],
 )
-def test_what_has_another_shape_is_named(tmp_path: Path, change: dict, message: str) -> None:
+def test_what_has_another_shape_is_named(tmp_path, change, message):
     with pytest.raises(ValueError, match=rf"state\.json is damaged: {message}$"):
         read_state(written(tmp_path, WHOLE | change), Content)
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tmp_path):
     del (content := {**WHOLE})["done"]
     with pytest.raises(ValueError, match=r"damaged: its content has no done$"):
         read_state(written(tmp_path, content), Content)
@@ -72,12 +72,12 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         (b"1" * 10_000, r"not JSON that can be read \(.*digits"),
     ],
 )
-def test_what_is_no_json_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_no_json_is_named(tmp_path, content, message):
     (tmp_path / "state.json").write_bytes(content)
     with pytest.raises(ValueError, match=rf"state\.json: {message}"):
         read_state(tmp_path / "state.json", Content)
 
 
-def test_a_text_says_where_it_stands() -> None:
+def test_a_text_says_where_it_stands():
     with pytest.raises(ValueError, match=r"^FILE, line 3: not JSON \(Expecting value, at character 2\)$"):
         parse_json("[", "FILE, line 3")

@@ -37,14 +37,13 @@ from ..tokenizer import (
 from ..unknown_pieces import Unknown
 from .encoding import Encoded, chunk_encoder
 from .line_sample import LineSample
-from .text_files import Chunk, find_files, read_chunks
+from .text_files import find_files, read_chunks
 from .vocabulary_training import check_vocab_size, train_sentencepiece
 
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
 MOST_WORKERS = 1024
 STANDARD_INPUT = Path("-")
-USE = {"train": "to train on", "valid": "to validate on"}
 
 # Where standard input waits for the second pass.
 _SPOOL_FILE = "standard-input"
@@ -63,12 +62,6 @@ class SplitReport:
     bytes: int = 0
     tokens: int = 0
     unknown: int = 0
-
-    def add_text(self, chunk: Chunk) -> None:
-        blank = chunk.lines.count("")
-        self.documents += blank
-        self.lines += len(chunk.lines) - blank
-        self.bytes += chunk.bytes_read
 
     def __str__(self) -> str:
         return (
@@ -122,7 +115,8 @@ def prepare_corpus(
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     with staged_folder(out.resolve(), REPORT_FILE) as (folder, report_file):
         files = {split: _found(names, folder) for split, names in (("train", train), ("valid", valid)) if names}
-        print("text files:", ", ".join(f"{len(found):,} {USE[split]}" for split, found in files.items()), flush=True)
+        uses = (f"{len(found):,} to {'train' if split == 'train' else 'validate'} on" for split, found in files.items())
+        print("text files:", ", ".join(uses), flush=True)
         with naming(str(folder / _SPOOL_FILE), "standard input"):
             reports = {split: _survey(files[split], None if used or split == "valid" else sample) for split in files}
         if used:
@@ -177,7 +171,10 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
     report, last_line = SplitReport(), ""
     with tqdm(desc="checking the text", unit="B", unit_scale=True, disable=None) as progress:
         for chunk in read_chunks(files):
-            report.add_text(chunk)
+            blank = chunk.lines.count("")
+            report.documents += blank
+            report.lines += len(chunk.lines) - blank
+            report.bytes += chunk.bytes_read
             last_line = chunk.lines[-1] if chunk.lines else last_line
             if sample is not None:
                 sample.add(chunk.lines)

@@ -77,19 +77,17 @@ def collect_docstrings(
                     yield Docstring(package, module, text)
 
 
-def is_validation(module: str, valid_percent: int) -> bool:
-    """Whether a module is for validation: by a hash of its name, so the same in every process and installation."""
-    return _hash(module) % 100 < valid_percent
-
-
 def split_by_module(docstrings: Iterable[Docstring], valid_percent: int = 15) -> dict[str, list[Docstring]]:
-    """Docstrings as "train" and "valid", which share neither a module nor a text: of equal texts the first is kept."""
+    """Docstrings as "train" and "valid", which share neither a module nor a text: of equal texts the first is kept.
+
+    A hash of a module's name tells where it belongs, so it is the same in every process and installation.
+    """
     splits: dict[str, list[Docstring]] = {"train": [], "valid": []}
     seen: set[str] = set()
     for docstring in docstrings:
         if docstring.text not in seen:
             seen.add(docstring.text)
-            splits["valid" if is_validation(docstring.module, valid_percent) else "train"].append(docstring)
+            splits["valid" if _hash(docstring.module) % 100 < valid_percent else "train"].append(docstring)
     return splits
 
 

@@ -19,15 +19,15 @@ LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
 OFFICIAL_ROWS = 25_000  # of each split, 12,500 of each label
 REVIEW = re.compile(r"\d+_\d+\.txt")  # <number>_<stars>.txt
+# What is unpacked of an archive: the labelled reviews, where the official layout has them.
 MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?(?:train|test)/(?:neg|pos)/{REVIEW.pattern}")
 REVIEW_BYTES = 1_000_000  # the longest official review has 14 kB
 LINE_BREAKS = re.compile(r"(?:\s*<br />)+\s*")
 
 ADDRESS = "http://ai.stanford.edu/~amaas/data/sentiment"
 ARCHIVE = "aclImdb_v1.tar.gz"
-DOWNLOADS = {
-    ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"
-}  # path below ADDRESS, with the checksum that torchtext recorded
+# Path below ADDRESS, with the checksum that torchtext recorded.
+DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}
 
 
 @contextlib.contextmanager
@@ -39,13 +39,8 @@ def imdb_folder(source: str) -> Iterator[Path]:
         UserError: as ``as_folder`` and ``download``.
     """
     place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
-    with as_folder(place, _is_review, source) as folder:
+    with as_folder(place, lambda name: MEMBER.fullmatch(name) is not None, source) as folder:
         yield folder
-
-
-def _is_review(name: str) -> bool:
-    """Whether a member of an archive is a labelled review, where the official layout has it."""
-    return MEMBER.fullmatch(name) is not None
 
 
 def read_imdb(folder: Path) -> dict[str, SourceSplit]:
@@ -76,11 +71,8 @@ def _reviews(folder: Path) -> list[Path]:
 def _examples(reviews: Mapping[str, Sequence[Path]]) -> Iterator[Example]:
     for label, files in reviews.items():
         for file in files:
-            yield Example(LINE_BREAKS.sub(" ", _text(file)), label, where=str(file))
-
-
-def _text(file: Path) -> str:
-    size = file.stat().st_size
-    if size > REVIEW_BYTES:  # a sparse member of a small archive may claim any size
-        raise UserError(f"{file} has {size:,} bytes: a review has at most {REVIEW_BYTES:,}")
-    return decoded(file.read_bytes(), str(file))
+            size = file.stat().st_size
+            if size > REVIEW_BYTES:  # a sparse member of a small archive may claim any size
+                raise UserError(f"{file} has {size:,} bytes: a review has at most {REVIEW_BYTES:,}")
+            text = LINE_BREAKS.sub(" ", decoded(file.read_bytes(), str(file)))
+            yield Example(text, label, where=str(file))

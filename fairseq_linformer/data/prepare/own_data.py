@@ -268,8 +268,9 @@ def _contradictions(items: Sequence[Item]) -> Iterator[str]:
     """What is to be said of texts that stand there more than once."""
     labels: dict[str, list[object]] = defaultdict(list)
     for item in items:
-        if item.example.label is not None:
-            labels[text_key(item.example)].append(_label_key(item.example.label))
+        if (label := item.example.label) is not None:
+            number = _number(label)
+            labels[text_key(item.example)].append(label if number is None else number)
     repeated = [found for found in labels.values() if len(found) > 1]
     contradictory = [found for found in repeated if len(set(found)) > 1]
     if repeated:
@@ -277,11 +278,6 @@ def _contradictions(items: Sequence[Item]) -> Iterator[str]:
     if contradictory:
         rows = sum(map(len, contradictory))
         yield f"warning: {len(contradictory):,} of these texts have different labels ({rows:,} rows)"
-
-
-def _label_key(label: Label) -> Hashable:
-    number = _number(label)
-    return label if number is None else number
 
 
 def _remove_leaks(items: dict[str, list[Item]]) -> Iterator[str]:

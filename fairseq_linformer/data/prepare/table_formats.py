@@ -172,10 +172,6 @@ def tsv_rows(
             raise UserError(f"{where}: {len(fields)} fields between tabs, but {named}")
 
 
-def _tsv(lines: Iterable[bytes], source: str) -> Iterator[Row]:
-    return filter(None, tsv_rows(lines, source))
-
-
 def _csv(lines: Iterable[bytes], source: str) -> Iterator[Row]:
     decoded_lines = _decoded(lines, source)
     start = []  # to the first line that is not blank
@@ -251,7 +247,7 @@ def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
 FORMATS: Mapping[str, Callable[[Iterable[bytes], str], Iterator[Row]]] = {
     "txt": _txt,
     "csv": _csv,
-    "tsv": _tsv,
+    "tsv": lambda lines, source: filter(None, tsv_rows(lines, source)),
     "jsonl": _jsonl,
     "conll": _conll,
 }

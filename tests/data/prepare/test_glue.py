@@ -1,8 +1,6 @@
 """The reader of GLUE's official files."""
 
 import shutil
-import tarfile
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from tests.helpers.inputs import write_official
 from tests.helpers.processes import served
 
 
-def make_sst_2(source: Path, train: bytes) -> Path:
+def make_sst_2(source, train) -> Path:
     (source / "SST-2").mkdir(parents=True)
     (source / "SST-2" / "train.tsv").write_bytes(train)
     (source / "SST-2" / "dev.tsv").write_bytes(b"sentence\tlabel\nfine \t1\n")
@@ -29,12 +27,12 @@ def make_sst_2(source: Path, train: bytes) -> Path:
     return source
 
 
-def rows_of(source: Path, task: str) -> dict[str, list[Example]]:
+def rows_of(source, task) -> dict[str, list[Example]]:
     return {split: list(read.examples) for split, read in read_glue(source, task).items()}
 
 
 @pytest.mark.parametrize("task", SOURCES)
-def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
+def test_files_of_the_official_shape(tmp_path, task):
     write_official(tmp_path, task)
     splits = rows_of(tmp_path, task)
     assert set(splits) == set(SOURCES[task].files)
@@ -51,7 +49,7 @@ def test_files_of_the_official_shape(tmp_path: Path, task: str) -> None:
             assert {row.label for row in rows} == set(TASKS[task].classes)
 
 
-def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
     write_official(tmp_path, "QQP")
     with (tmp_path / "QQP" / "train.tsv").open("a", encoding="utf-8") as file:
         file.write("7\ta question that a line feed\ncut in two\t1\n")
@@ -60,7 +58,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path: Path) -> None:
     assert (train.labels.total(), train.broken) == (3, 2)
 
 
-def test_scores_outside_their_range_are_named(tmp_path: Path) -> None:
+def test_scores_outside_their_range_are_named(tmp_path):
     write_official(tmp_path, "STS-B")
     path = tmp_path / "STS-B" / "dev.tsv"
     path.write_text(path.read_text(encoding="utf-8").replace("2.5", "5.1"), encoding="utf-8")
@@ -68,40 +66,12 @@ def test_scores_outside_their_range_are_named(tmp_path: Path) -> None:
         rows_of(tmp_path, "STS-B")
 
 
-def archived(source: Path, archive: Path) -> Path:
+def archived(source, archive) -> Path:
     return Path(shutil.make_archive(str(archive.with_suffix("")), archive.suffix[1:], source))
 
 
-@pytest.mark.parametrize("suffix", ["zip", "tar"])
-def test_an_archive_gives_what_its_folder_gives(tmp_path: Path, suffix: str) -> None:
-    write_official(tmp_path / "glue", "RTE")
-    archive = archived(tmp_path / "glue", tmp_path / f"all.{suffix}")
-    with glue_folder(str(archive), ["RTE"]) as folder:
-        assert rows_of(folder, "RTE") == rows_of(tmp_path / "glue", "RTE")
-
-
-@pytest.mark.parametrize("member", ["../RTE/train.tsv", "/RTE/train.tsv", "RTE/../../RTE/dev.tsv"])
-def test_archives_that_would_leave_their_folder_are_refused(tmp_path: Path, member: str) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
-        zipped.writestr(member, "x")
-    with tarfile.open(tmp_path / "a.tar", "w") as tarred:
-        tarred.addfile(tarfile.TarInfo(member))
-    for name in ("a.zip", "a.tar"):
-        with pytest.raises(ValueError, match="would leave the folder"), glue_folder(str(tmp_path / name), ["RTE"]):
-            pass
-    assert not (tmp_path.parent / "RTE").exists()
-
-
-def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(b"PK no zip")
-    with pytest.raises(ValueError, match=r"a\.zip cannot be read as"), glue_folder(str(tmp_path / "a.zip"), ["RTE"]):
-        pass
-    with pytest.raises(FileNotFoundError, match="none: no such folder or archive"), glue_folder("none", ["RTE"]):
-        pass
-
-
 @pytest.fixture
-def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def mirror(tmp_path, monkeypatch) -> Iterator[str]:
     """A server with three of the official downloads, their checksums in place of the official ones."""
     for task in ("RTE", "AX", "MRPC"):
         write_official(tmp_path / "made" / task, task)
@@ -124,7 +94,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield address
 
 
-def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
+def test_downloads_from_a_mirror(mirror, tmp_path):
     with glue_folder(mirror, ["RTE", "AX", "MRPC"]) as folder:
         assert rows_of(folder, "RTE") == rows_of(tmp_path / "made" / "RTE", "RTE")
         assert rows_of(folder, "AX") == rows_of(tmp_path / "made" / "AX", "AX")
@@ -137,37 +107,18 @@ def test_downloads_from_a_mirror(mirror: str, tmp_path: Path) -> None:
         pass  # from the cache
 
 
-@pytest.mark.slow  # pooch waits before it tries again
-def test_a_download_with_another_checksum_is_refused(mirror: str, tmp_path: Path) -> None:
-    (tmp_path / "served/glue/data/AX.tsv").write_text("index\n")
-    with pytest.raises(UserError, match=rf"{mirror}: .*AX\.tsv"), glue_folder(mirror, ["AX"]):
-        pass
-
-
-def test_an_address_of_an_unknown_protocol_is_refused() -> None:
+def test_an_address_of_an_unknown_protocol_is_refused():
     with pytest.raises(UserError, match=r"^s3://bucket: .*protocol 's3'"), glue_folder("s3://bucket", ["AX"]):
         pass
 
 
-def test_rows_of_every_split(tmp_path: Path) -> None:
-    source = make_sst_2(tmp_path, b"sentence\tlabel\nclich\xc3\xa9s \t0\nwit\t1\n")
-    assert rows_of(source, "SST-2") == {
-        "train": [Example("clichés ", "0"), Example("wit", "1")],
-        "valid": [Example("fine ", "1")],
-        "test": [Example("it 's 1 film", None)],
-    }
-
-
-def test_quotes_and_carriage_returns_are_text(tmp_path: Path) -> None:
-    # A csv reader would join the first two rows at the quotes; a text file would end a line at the lone \r.
-    content = b'sentence\tlabel\n"it opens\t1\nand closes"\t0\none\rline\t1\nwindows\t0\r\nlast\t1'
-    assert rows_of(make_sst_2(tmp_path, content), "SST-2")["train"] == [
-        Example('"it opens', "1"),
-        Example('and closes"', "0"),
-        Example("one\rline", "1"),
-        Example("windows", "0"),
-        Example("last", "1"),
-    ]
+def test_quotes_and_carriage_returns_are_text(tmp_path):
+    # A csv reader would join the second and third row at the quotes; a text file would end a line at the lone \r.
+    content = 'sentence\tlabel\nclichés \t0\n"it opens\t1\nand closes"\t0\none\rline\t1\nwindows\t0\r\nlast\t1'
+    rows = rows_of(make_sst_2(tmp_path, content.encode()), "SST-2")
+    texts = ["clichés ", '"it opens', 'and closes"', "one\rline", "windows", "last"]
+    assert rows["train"] == list(map(Example, texts, "010101"))
+    assert rows["valid"] == [Example("fine ", "1")] and rows["test"] == [Example("it 's 1 film", None)]
 
 
 @pytest.mark.parametrize(
@@ -184,12 +135,12 @@ def test_quotes_and_carriage_returns_are_text(tmp_path: Path) -> None:
         (b"sentence\tlabel\na\xff\t1\n", "line 2: not UTF-8"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_bad_row_is_named(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         rows_of(make_sst_2(tmp_path, content), "SST-2")
 
 
-def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> None:
+def test_what_is_missing_is_named_before_anything_is_read(tmp_path):
     with pytest.raises(ValueError, match="task 'SST' is unknown, known are: CoLA, SST-2, MRPC"):
         read_glue(tmp_path, "SST")
     make_sst_2(tmp_path, b"")
@@ -198,7 +149,7 @@ def test_what_is_missing_is_named_before_anything_is_read(tmp_path: Path) -> Non
         read_glue(tmp_path, "SST-2")
 
 
-def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -> None:
+def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path):
     missing = tmp_path / "none"
     elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
     damaged = tmp_path / "damaged.pt"
@@ -213,7 +164,7 @@ def test_the_script_reports_in_one_line_what_the_user_can_mend(tmp_path: Path) -
             main(["prepare", "glue", *arguments])
 
 
-def test_small_letters_will_do(tmp_path: Path, corpus: Path) -> None:
+def test_small_letters_will_do(tmp_path, corpus):
     for task in ("SST-2", "STS-B"):
         write_official(tmp_path / "glue", task)
     words = ["--source", str(tmp_path / "glue"), "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
@@ -223,9 +174,7 @@ def test_small_letters_will_do(tmp_path: Path, corpus: Path) -> None:
         main(["prepare", "glue", *words, "--tasks", "cola", "sst"])
 
 
-def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(
-    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path, corpus, capsys):
     """The first that is missing stopped the command, with the tasks before it prepared and no word of the others."""
     source, out = tmp_path / "glue", tmp_path / "out"
     for task in ("SST-2", "RTE"):
@@ -250,38 +199,30 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("train.tsv", "sentence\tlabel\na\tb\t1\n", ": SST-2/train.tsv, line 2: 3 fields between tabs"),
-        ("train.tsv", "label\tsentence\n1\ta\n", ": SST-2/train.tsv, line 1: the header is"),
-        ("train.tsv", "sentence\tlabel\n \t1\n", ": SST-2/train.tsv, line 2: the text is empty"),
-        ("train.tsv", None, ": SST-2 lacks train.tsv$"),
+        ("sentence\tlabel\na\tb\t1\n", ": SST-2/train.tsv, line 2: 3 fields between tabs"),
+        ("sentence\tlabel\n \t1\n", ": SST-2/train.tsv, line 2: the text is empty"),
+        (None, ": SST-2 lacks train.tsv$"),
     ],
 )
-@pytest.mark.parametrize("suffix", ["zip", "tar"])
-def test_errors_of_an_archive_name_it_and_the_member(
-    tmp_path: Path, corpus: Path, suffix: str, name: str, content: str | None, message: str
-) -> None:
+def test_errors_of_an_archive_name_it_and_the_member(tmp_path, corpus, content, message):
     """A temporary folder that is gone says nothing."""
     write_official(tmp_path / "glue", "SST-2")
-    (tmp_path / "glue/SST-2" / name).unlink()
-    if content is not None:
-        (tmp_path / "glue/SST-2" / name).write_text(content)
-    archive = archived(tmp_path / "glue", tmp_path / f"all.{suffix}")
-    words = ["--source", str(archive), "--tasks", "SST-2", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
-    with pytest.raises(SystemExit, match=f"^error: {archive}{message}"):
-        main(["prepare", "glue", *words])
-    with pytest.raises(SystemExit, match=f"^error: {archive} holds no folder CoLA"):
-        main(["prepare", "glue", *words[:3], "CoLA", *words[4:]])
+    train = tmp_path / "glue/SST-2/train.tsv"
+    train.unlink() if content is None else train.write_text(content)
+    archive = archived(tmp_path / "glue", tmp_path / "all.zip")
+    words = ["--source", str(archive), "--tokenizer", str(corpus), "--out", str(tmp_path / "out"), "--tasks"]
+    for task, said in (("SST-2", message), ("CoLA", " holds no folder CoLA")):
+        with pytest.raises(SystemExit, match=f"^error: {archive}{said}"):
+            main(["prepare", "glue", *words, task])
 
 
-def test_errors_of_a_download_name_the_address_and_the_file(
-    mirror: str, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_a_download_name_the_address_and_the_file(mirror, tmp_path, corpus, monkeypatch):
     words = ["--source", mirror, "--tasks", "MRPC", "AX", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
     served_file = tmp_path / "served/glue/data/AX.tsv"
     served_file.write_text("index\tsentence1\n")
-    monkeypatch.setitem(glue.DOWNLOADS["AX"], "glue/data/AX.tsv", pooch.file_hash(str(served_file)))  # type: ignore[arg-type]
+    monkeypatch.setitem(glue.DOWNLOADS["AX"], "glue/data/AX.tsv", pooch.file_hash(str(served_file)))
     with pytest.raises(
         SystemExit, match=rf"^error: {mirror}: AX/AX\.tsv, line 1: the header is \['index', 'sentence1'\]"
     ):
@@ -289,7 +230,7 @@ def test_errors_of_a_download_name_the_address_and_the_file(
 
 
 @pytest.mark.real_data
-def test_the_official_files(real_data: Path) -> None:
+def test_the_official_files(real_data):
     for task in ("CoLA", "SST-2", "MRPC", "RTE", "STS-B"):
         for split, read in read_glue(real_data / "glue", task).items():
             lacking = 1 if (task, split) == ("MRPC", "train") else 0  # this copy of the file
@@ -300,7 +241,7 @@ def test_the_official_files(real_data: Path) -> None:
     assert {row.label for row in splits["test"]} == {None}
 
 
-def test_a_file_without_line_ends_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_file_without_line_ends_is_not_read_whole(tmp_path):
     source = make_sst_2(tmp_path, b"sentence\tlabel\nfine \t1\n" + b"x" * (ROW_BYTES + 1))
     with pytest.raises(ValueError, match=r"train\.tsv, line 3: has more than 1,000,000 bytes"):
         rows_of(source, "SST-2")

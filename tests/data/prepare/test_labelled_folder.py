@@ -1,21 +1,18 @@
 """What write_labelled writes is what fairseq's own SentencePredictionTask reads."""
 
-import io
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
-import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
 from fairseq_linformer.data.prepare import labelled_folder
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
-from fairseq_linformer.data.summary import SUMMARY_FILE, read_summary
-from fairseq_linformer.data.task_record import Task, own_task
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.summary import read_summary
+from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
 from fairseq_linformer.system.files import A_NAME
 
@@ -26,20 +23,14 @@ CLASSES, SCORES = (own_task("own", kind) for kind in ("single-label", "regressio
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory) -> Tokenizer:
     lines = ["a good film that is good", "a bad film that is not good", 'it said "bad" and left']
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=40, minloglevel=2, hard_vocab_limit=False
-    )
     path = tmp_path_factory.mktemp("tokenizer") / "sentencepiece.bpe.model"
-    path.write_bytes(model.getvalue())
+    train_sentencepiece(lines, path, vocab_size=23, threads=1)
     return SentencePieceTokenizer(path)
 
 
-def load_task(
-    folder: Path, *splits: str, num_classes: int = 2, regression_target: bool = False
-) -> SentencePredictionTask:
+def load_task(folder, *splits, num_classes=2, regression_target=False) -> SentencePredictionTask:
     config = SentencePredictionConfig(
         data=str(folder), num_classes=num_classes, init_token=0, separator_token=2, no_shuffle=True
     )
@@ -50,21 +41,21 @@ def load_task(
     return task
 
 
-def tokens(task: SentencePredictionTask, split: str, row: int) -> list[int]:
+def tokens(task, split, row) -> list[int]:
     return task.dataset(split)[row]["net_input.src_tokens"].tolist()
 
 
-def class_names(task: SentencePredictionTask, split: str) -> list[str]:
+def class_names(task, split) -> list[str]:
     dictionary = task.label_dictionary
     targets = [int(row["target"]) for row in task.dataset(split)]
     return [dictionary[target + dictionary.nspecial] for target in targets]
 
 
-def files_below(folder: Path) -> dict[str, bytes]:
+def files_below(folder) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_fairseq_loads_single_texts(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_fairseq_loads_single_texts(tmp_path, tokenizer):
     write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
     task = load_task(tmp_path / "out", "train", "valid")
     for split, rows in {"train": TRAIN, "valid": VALID}.items():
@@ -74,7 +65,7 @@ def test_fairseq_loads_single_texts(tmp_path: Path, tokenizer: Tokenizer) -> Non
     assert not (tmp_path / "out" / "input1").exists()
 
 
-def test_fairseq_loads_scores(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_fairseq_loads_scores(tmp_path, tokenizer):
     rows = [Example("a film", "0.5", "film"), Example("good", "1.0", "a good film"), Example("bad", "0.0", "")]
     splits = {"train": rows, "valid": rows[1:], "test": [Example("good", None, "bad")]}
     summary = write_labelled(tmp_path / "out", SCORES, splits, tokenizer)
@@ -100,7 +91,7 @@ def test_fairseq_loads_scores(tmp_path: Path, tokenizer: Tokenizer) -> None:
         write_labelled(tmp_path / "no", SCORES, {"train": [rows[0], Example("a", "high", "b")]}, tokenizer)
 
 
-def test_a_test_set_alone_with_the_classes_of_another_task(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_test_set_alone_with_the_classes_of_another_task(tmp_path, tokenizer):
     """AX: predictions of a model that was trained on MNLI are numbered as MNLI's classes."""
     names = ("contradiction", "entailment", "neutral")
     write_labelled(
@@ -110,7 +101,7 @@ def test_a_test_set_alone_with_the_classes_of_another_task(tmp_path: Path, token
     assert tuple(task.label_dictionary.symbols[4:7]) == names
 
 
-def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path, tokenizer):
     rows = [Example("a", name) for name in ("zebra", "zebra", "standard library", "apple", "zebra")]
     summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
     assert summary.task.classes == ("apple", "standard library", "zebra")
@@ -119,7 +110,7 @@ def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path: Path, tokeni
     assert (tmp_path / "out/label/dict.txt").read_text() == "apple 1\nstandard library 1\nzebra 3\n"
 
 
-def test_classes_that_are_given_are_counted_in_train(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_classes_that_are_given_are_counted_in_train(tmp_path, tokenizer):
     """Words that are cut get the most frequent class."""
     task = own_task("own", "token-label", ("B-X", "O"))
     rows = [Example(("a", "good", "film"), ("O", "O", "B-X"))]
@@ -127,7 +118,7 @@ def test_classes_that_are_given_are_counted_in_train(tmp_path: Path, tokenizer: 
     assert (tmp_path / "out/label/dict.txt").read_text() == "B-X 1\nO 2\n"
 
 
-def test_fairseq_loads_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_fairseq_loads_pairs(tmp_path, tokenizer):
     rows = [Example("a film", "no", "bad film"), Example("good", "yes", "that is good")]
     summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
     task = load_task(tmp_path / "out", "train")
@@ -136,7 +127,7 @@ def test_fairseq_loads_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert summary.splits["train"].tokens == sum(len(tokens(task, "train", row)) for row in (0, 1))
 
 
-def test_counts_are_of_what_the_model_sees(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_counts_are_of_what_the_model_sees(tmp_path, tokenizer):
     splits = {"train": TRAIN, "valid": VALID}
     lengths = [len(ids) + 2 for ids in tokenizer.encode([row.text for row in TRAIN])]
     counts = write_labelled(tmp_path / "out", CLASSES, splits, tokenizer, long_length=max(lengths) - 1).splits["train"]
@@ -145,24 +136,18 @@ def test_counts_are_of_what_the_model_sees(tmp_path: Path, tokenizer: Tokenizer)
     assert counts.long == 0
 
 
-def test_batches_leave_no_seam(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_leave_no_seam(tmp_path, tokenizer, monkeypatch):
     rows = [Example("good " * (1 + row % 5), f"label {row % 2}") for row in range(23)]
     write_labelled(tmp_path / "whole", CLASSES, {"train": iter(rows)}, tokenizer)
     monkeypatch.setattr(labelled_folder, "BATCH", 4)
     write_labelled(tmp_path / "pieces", CLASSES, {"train": iter(rows)}, tokenizer)
     assert files_below(tmp_path / "whole") == files_below(tmp_path / "pieces")
-    with pytest.raises(ValueError, match="split train, row 24: the text is empty"):
-        write_labelled(tmp_path / "bad", CLASSES, {"train": [*rows, Example(" ", "label 0")]}, tokenizer)
-    with pytest.raises(ValueError, match="split train, row 24: no piece is left"):
-        write_labelled(
-            tmp_path / "bad",
-            CLASSES,
-            {"train": [*rows, Example("\u200b", "label 0")]},
-            tokenizer,
-        )
+    for text, said in ((" ", "the text is empty"), ("\u200b", "no piece is left")):
+        with pytest.raises(ValueError, match=f"split train, row 24: {said}"):
+            write_labelled(tmp_path / "bad", CLASSES, {"train": [*rows, Example(text, "label 0")]}, tokenizer)
 
 
-def test_the_folder_alone_encodes_another_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_folder_alone_encodes_another_text(tmp_path, tokenizer):
     write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
     found = load_tokenizer(tmp_path / "out")
     assert found.encode(["a good film"])[0].tolist() == tokenizer.encode(["a good film"])[0].tolist()
@@ -172,39 +157,35 @@ def test_the_folder_alone_encodes_another_text(tmp_path: Path, tokenizer: Tokeni
 class Recorder(Tokenizer):
     """Keeps the lines that it is given: sentencepiece would hide white space, byte-level BPE would not."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(Dictionary())
         self.lines: list[str] = []
 
-    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+    def encode(self, lines) -> list[np.ndarray]:
         self.lines.extend(lines)
         return [np.array([3], dtype=np.int32) for _ in lines]
 
-    def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+    def _decode(self, rows) -> list[str]:
         raise NotImplementedError
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder):
         pass
 
 
 @pytest.mark.parametrize("text", ["good\tfilm", "good\nfilm", " good\r\nfilm ", "good\rfilm\n", "good\u2028film"])
-def test_line_ends_and_tabs_are_white_space(tmp_path: Path, text: str) -> None:
+def test_line_ends_and_tabs_are_white_space(tmp_path, text):
     recorder = Recorder()
-    write_labelled(
-        tmp_path / "out",
-        CLASSES,
-        {"train": [Example(text, "x"), Example("two  spaces", "x")]},
-        recorder,
-    )
+    rows = [Example(text, "x"), Example("two  spaces", "x")]
+    write_labelled(tmp_path / "out", CLASSES, {"train": rows}, recorder)
     assert recorder.lines[:2] == ["good film", "two  spaces"]  # the rest are characters, as all is unknown here
 
 
-def test_train_names_the_labels_wherever_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_train_names_the_labels_wherever_it_stands(tmp_path, tokenizer):
     write_labelled(tmp_path / "out", CLASSES, {"valid": VALID, "train": TRAIN}, tokenizer)
     assert class_names(load_task(tmp_path / "out", "valid"), "valid") == ["negative", "positive"]
 
 
-def test_a_test_split_needs_no_labels(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_test_split_needs_no_labels(tmp_path, tokenizer):
     write_labelled(tmp_path / "out", CLASSES, {"test": [Example("good", None)], "train": TRAIN}, tokenizer)
     task = load_task(tmp_path / "out", "train", "test")
     assert len(tokens(task, "test", 0)) > 2
@@ -238,30 +219,13 @@ def test_a_test_split_needs_no_labels(tmp_path: Path, tokenizer: Tokenizer) -> N
         ({"train": [Example("a", "x"), Example("\u200b", "x")]}, "split train, row 2: no piece is left of the text"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused(
-    tmp_path: Path, tokenizer: Tokenizer, splits: dict[str, list[Example]], message: str
-) -> None:
+def test_what_cannot_be_trained_on_is_refused(tmp_path, tokenizer, splits, message):
     with pytest.raises(ValueError, match=message):
         write_labelled(tmp_path / "out", CLASSES, splits, tokenizer)
     assert list(tmp_path.iterdir()) == []  # neither the folder nor a part of it
 
 
-def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious").write_text("keep")
-    with pytest.raises(ValueError, match="nothing was changed"):
-        write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
-    assert files_below(tmp_path) == {"out/precious": b"keep"}
-
-
-def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    left = tmp_path / "out.partial"
-    (left / "label").mkdir(parents=True)
-    (left / "label" / "old.bin").write_text("stale")
-    (left / SUMMARY_FILE).touch()
-    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
-    assert not left.exists()
-    assert not (tmp_path / "out/label/old.bin").exists()
+NO_NAMES = ("../x", "/tmp/x", "a/b", "", ".", "..", "x" * 201, "a\nb", "\x1b[2J", "${oc.env:HOME}", "a,b=1")
 
 
 @pytest.mark.parametrize(
@@ -275,19 +239,7 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer
         ("task", {"scale": 0}, "/task/scale is 0, it must be above 0"),
         *(
             (group, change, f"the name .* must be {A_NAME}")
-            for name in (
-                "../x",
-                "/tmp/x",
-                "a/b",
-                "",
-                ".",
-                "..",
-                "x" * 201,
-                "a\nb",
-                "\x1b[2J",
-                "${oc.env:HOME}",
-                "a,b=1",
-            )
+            for name in NO_NAMES
             for group, change in (
                 ("task", {"name": name}),
                 ("task", {"metrics": [name]}),
@@ -299,7 +251,7 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer: Tokenizer
         ),
     ],
 )
-def test_a_damaged_summary_is_named(tmp_path: Path, tokenizer: Tokenizer, key: str, value: dict, message: str) -> None:
+def test_a_damaged_summary_is_named(tmp_path, tokenizer, key, value, message):
     write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
     file = tmp_path / "out" / "task.json"
     content = json.loads(file.read_text())
@@ -308,7 +260,7 @@ def test_a_damaged_summary_is_named(tmp_path: Path, tokenizer: Tokenizer, key: s
         read_summary(tmp_path / "out")
 
 
-def test_unknown_pieces_are_counted_and_warned_of(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_unknown_pieces_are_counted_and_warned_of(tmp_path, tokenizer):
     strange = [Example("a 漢 film", "positive", "字字 good"), Example("bad", "positive", "good")]
     known = [Example("a film", "positive", "good")] * 500
     summary = write_labelled(tmp_path / "out", CLASSES, {"train": known + strange[:1], "valid": strange}, tokenizer)
@@ -325,10 +277,10 @@ def test_unknown_pieces_are_counted_and_warned_of(tmp_path: Path, tokenizer: Tok
     assert [line.endswith("% unknown") for line in summary.lines()] == [False, True, True, False]
 
 
-def test_the_rows_of_each_class_are_said(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_rows_of_each_class_are_said(tmp_path, tokenizer):
     """GLUE and IMDB, too: a class without rows in train is never predicted, one without rows in valid never scored."""
 
-    def said(name: str, task: Task, **splits: list[Example]) -> list[str]:
+    def said(name, task, **splits) -> list[str]:
         return [line for line in write_labelled(tmp_path / name, task, splits, tokenizer).lines() if "class" in line]
 
     assert said("two", CLASSES, train=TRAIN, valid=VALID, test=[Example("a", None)]) == [
@@ -349,7 +301,7 @@ def test_the_rows_of_each_class_are_said(tmp_path: Path, tokenizer: Tokenizer) -
     assert said("scores", SCORES, train=[Example("a", "1"), Example("b", "2")]) == []
 
 
-def test_the_commonest_ten_unknown_characters_are_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_commonest_ten_unknown_characters_are_named(tmp_path, tokenizer):
     rows = [Example(chr(0x5B57 + number) * (number + 1), "ab"[number % 2]) for number in range(12)]
     summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
     (warned,) = summary.unknown.warning("REMEDY")

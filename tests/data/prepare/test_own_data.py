@@ -1,8 +1,6 @@
 """Own labelled data, from the files that users have to the folder that fine-tuning reads."""
 
-import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,8 @@ import pytest
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.own_data import Columns, OwnData, own_data
 from fairseq_linformer.data.prepare.stratified_split import quantile_bins, split_rows, text_key
-from fairseq_linformer.data.prepare.table_files import WHOLE, read_table
 from fairseq_linformer.data.prepare.table_formats import Row
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
 from linformer_cli.command import main
@@ -19,20 +17,18 @@ from linformer_cli.command import main
 THIRDS = {"train": 0.8, "valid": 0.1, "test": 0.1}
 
 
-def rows_of(*values: Sequence, columns: Sequence[str] = ("text", "label"), name: str = "FILE") -> list[Row]:
+def rows_of(*values, columns=("text", "label"), name="FILE") -> list[Row]:
     return [Row(f"{name}, line {number}", columns, row) for number, row in enumerate(values, 2)]
 
 
-def own(
-    rows: Sequence[Row], kind: str | None = None, fractions: dict[str, float] | None = None, seed: int = 1, **others
-) -> OwnData:
+def own(rows, kind=None, fractions=None, seed=1, **others) -> OwnData:
     """What a table gives; `others` are further tables, and columns but for text and label."""
     tables = {"train": rows, **{split: others.pop(split) for split in ("valid", "test") if split in others}}
     columns = Columns(**{"text": "text", "labels": ("label",), **others})
     return own_data("own", tables, columns, {"train": 1.0} if fractions is None else fractions, kind, seed)
 
 
-def texts(data: OwnData, split: str) -> list:
+def texts(data, split) -> list:
     return [example.text for example in data.splits[split]]
 
 
@@ -67,7 +63,7 @@ TWO = rows_of(("good film", "pos"), ("bad film", "neg"), ("fine", "pos"), ("poor
         ),
     ],
 )
-def test_the_kind_is_what_the_labels_say(rows: list[Row], columns: dict, kind: str, labels: list) -> None:
+def test_the_kind_is_what_the_labels_say(rows, columns, kind, labels):
     data = own(rows, **columns)
     assert data.task.kind == kind and data.notes[0].startswith(f"{kind}, as ")
     assert [example.label for example in data.splits["train"]] == labels
@@ -84,12 +80,12 @@ def test_the_kind_is_what_the_labels_say(rows: list[Row], columns: dict, kind: s
         ),
     ],
 )
-def test_labels_of_several_kinds_are_asked_for(values: list, message: str) -> None:
+def test_labels_of_several_kinds_are_asked_for(values, message):
     with pytest.raises(ValueError, match=message):
         own(rows_of(*values))
 
 
-def test_scores_are_divided_by_the_highest_of_train() -> None:
+def test_scores_are_divided_by_the_highest_of_train():
     stars = [(f"film {i}", 1 + i % 10) for i in range(40)]
     assert own(rows_of(*stars)).task.kind == "single-label"
     data = own(rows_of(*stars), "regression")
@@ -131,7 +127,7 @@ def test_scores_are_divided_by_the_highest_of_train() -> None:
         ([], "single-label", r"train would have no row \(train 0\): give it a table"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_named(rows: list[Row], kind: str | None, message: str) -> None:
+def test_a_row_that_cannot_be_used_is_named(rows, kind, message):
     with pytest.raises(ValueError, match=message):
         own(rows, kind)
 
@@ -159,15 +155,13 @@ SCORES = [(f"t{i}", f"{i / 7:.3f}") for i in range(30)]
         ([*SCORES, ("x", "n/a"), ("y", "N/A")], "regression", "line 32: label is 'n/a', .* 2 of 32 rows"),
     ],
 )
-def test_labels_among_numbers_that_are_none_are_listed_with_the_remedy(
-    values: list, kind: str | None, message: str
-) -> None:
+def test_labels_among_numbers_that_are_none_are_listed_with_the_remedy(values, kind, message):
     """NA as a class, or "31 different texts, which are no classes"."""
     with pytest.raises(ValueError, match=message):
         own(rows_of(*values), kind)
 
 
-def test_names_that_hold_a_number_or_none_stay_classes() -> None:
+def test_names_that_hold_a_number_or_none_stay_classes():
     for labels in (("10-K", "8-K"), ("none", "mild"), ("1", "2", "other"), ("NA", "EU")):
         rows = rows_of(*((f"text {i}", label) for i, label in enumerate(labels)))
         assert own(rows).task.classes == tuple(sorted(labels))
@@ -175,14 +169,14 @@ def test_names_that_hold_a_number_or_none_stay_classes() -> None:
     assert own(rows, "single-label").task.classes == ("1", "2", "NA")
 
 
-def test_empty_rows_are_left_out_and_counted() -> None:
+def test_empty_rows_are_left_out_and_counted():
     data = own([*TWO, *rows_of((" \n", "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
     for what, number in (("text", 1), ("label", 2)):
         assert f"train: {number} rows with an empty {what} are left out" in data.notes
 
 
-def test_contradictory_and_rare_are_said() -> None:
+def test_contradictory_and_rare_are_said():
     rows = rows_of(*((f"film {i}", "pos" if i % 2 else "neg") for i in range(100)), ("Film  1", "neg"), ("odd", "rare"))
     notes = "\n".join(own(rows, fractions=THIRDS).notes)
     assert "1 texts stand in several rows (2): each in one split" in notes
@@ -190,7 +184,7 @@ def test_contradictory_and_rare_are_said() -> None:
     assert "warning: 1 classes have fewer than 10 rows in train: rare (1)" in notes
 
 
-def test_dev_and_test_sets_of_their_own_stay_as_they_are() -> None:
+def test_dev_and_test_sets_of_their_own_stay_as_they_are():
     rows = [*TWO, *rows_of(("Shared  text", "pos"), ("in both", "neg"))]
     valid = rows_of(("shared text", "pos"), ("in both", "neg"), ("new", "pos"))
     test = rows_of(("IN BOTH", "neg"))
@@ -202,20 +196,20 @@ def test_dev_and_test_sets_of_their_own_stay_as_they_are() -> None:
         own(TWO, fractions={}, valid=rows_of(("t", "x"), name="VALID"))
 
 
-def test_a_test_set_needs_no_labels() -> None:
+def test_a_test_set_needs_no_labels():
     for test in (rows_of(("t",), columns=("text",)), rows_of(("t", None))):
         data = own(TWO, fractions={}, valid=rows_of(("v", "pos")), test=test)
         assert data.splits["test"] == [Example("t", None)] and "test: has no labels" in data.notes
         assert data.task.scored == {"valid": ""}
 
 
-def test_blank_cells_of_several_classes_are_no_labels() -> None:
+def test_blank_cells_of_several_classes_are_no_labels():
     splits = {"valid": rows_of(("v", "x")), "test": rows_of(("t", ""))}
     data = own(rows_of(("a", "x;y"), ("b", "y")), fractions={}, separator=";", **splits)
     assert data.task.scored == {"valid": ""} and data.splits["test"] == [Example("t", None)]
 
 
-def test_tags_of_entities_are_scored_by_entities() -> None:
+def test_tags_of_entities_are_scored_by_entities():
     assert own(rows_of((["Ann"], ["B-PER"]), (["no"], ["O"]))).task.headline == ("entity_f1",)
     assert own(rows_of((["Ann"], ["NOUN"]), (["no"], ["DET"]))).task.headline == ("accuracy",)
 
@@ -226,7 +220,7 @@ def labels_and_bonds() -> tuple[list[list[str]], list[list[str]]]:
     return labels, [[f"text {row - (row % 5 == 1)}"] for row in range(len(labels))]
 
 
-def test_the_split_is_stratified_seeded_and_keeps_bonds() -> None:
+def test_the_split_is_stratified_seeded_and_keeps_bonds():
     labels, bonds = labels_and_bonds()
     chosen = split_rows(bonds, labels, THIRDS, seed=1)
     counts = {
@@ -245,46 +239,44 @@ def test_the_split_is_stratified_seeded_and_keeps_bonds() -> None:
     assert split_rows(bonds, labels, THIRDS, seed=1) == chosen != split_rows(bonds, labels, THIRDS, seed=2)
 
 
-def test_every_class_stands_in_train() -> None:
+def test_every_class_stands_in_train():
     assert split_rows([[1], [2]], [["a"], ["b"]], {"train": 0.1, "valid": 0.9}, seed=1) == ["train", "train"]
 
 
-def test_groups_and_texts_bind_through_each_other() -> None:
+def test_groups_and_texts_bind_through_each_other():
     bonds = [[f"text {row // 2}", ("group", (row + 1) // 2)] if row < 20 else [f"text {row}"] for row in range(40)]
     chosen = split_rows(bonds, [["a"]] * 40, {"train": 0.5, "valid": 0.5}, seed=1)
     assert len(set(chosen[:20])) == 1 and Counter(chosen) == {"train": 20, "valid": 20}
 
 
-def test_several_classes_count_under_the_rarest() -> None:
+def test_several_classes_count_under_the_rarest():
     labels = [["often", "rare"] if row % 10 == 0 else ["often"] for row in range(100)]
     chosen = split_rows([[row] for row in range(100)], labels, {"train": 0.5, "valid": 0.5}, seed=1)
     assert Counter(chosen[::10]) == {"train": 5, "valid": 5}
 
 
-def test_quantile_bins_are_even_and_equal_scores_share_one() -> None:
+def test_quantile_bins_are_even_and_equal_scores_share_one():
     assert set(Counter(quantile_bins([float(i * i) for i in range(100)])).values()) == {10}
     assert len(set(quantile_bins([1.0] * 50 + [2.0] * 50))) == 2
 
 
-def test_texts_are_the_same_but_for_capitals_and_white_space() -> None:
+def test_texts_are_the_same_but_for_capitals_and_white_space():
     assert text_key(Example("A  b\n", None)) == text_key(Example(("a", "B"), None)) != text_key(Example("ab", None))
     assert text_key(Example("a", None, "b")) != text_key(Example("a b", None))
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-
+def vocabulary(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("vocabulary") / "sentencepiece.bpe.model"
     train_sentencepiece(["a good film that is good", "a bad film, not good", "films are long: 0123456789"], path, 34, 1)
     return path
 
 
-def prepare(folder: Path, vocabulary: Path, *words: object) -> None:
+def prepare(folder, vocabulary, *words):
     main(["prepare", "table", *map(str, words), "--tokenizer", str(vocabulary), "--out", str(folder / "out" / "mine")])
 
 
-def test_a_csv_becomes_a_task(tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_csv_becomes_a_task(tmp_path, vocabulary, capsys):
     rows = [
         f'"a {"good" if i % 2 else "bad"} film, number {i}\n""good""",{"pos" if i % 2 else "neg"}' for i in range(50)
     ]
@@ -299,7 +291,7 @@ def test_a_csv_becomes_a_task(tmp_path: Path, vocabulary: Path, capsys: pytest.C
     assert f"linformer finetune MODEL --data {tmp_path / 'out'} --tasks mine\n" in printed
 
 
-def test_sentences_in_columns_become_token_labels(tmp_path: Path, vocabulary: Path) -> None:
+def test_sentences_in_columns_become_token_labels(tmp_path, vocabulary):
     (tmp_path / "ner.conll").write_text(
         "-DOCSTART- O\n\n" + "".join(f"{i} B-X\ngood O\n\nfilm{i} O\n\n" for i in range(10))
     )
@@ -325,9 +317,7 @@ def test_sentences_in_columns_become_token_labels(tmp_path: Path, vocabulary: Pa
         (("--from", "txt"), "no column 'label' among text"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused(
-    tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture, options: tuple[str, ...], message: str
-) -> None:
+def test_what_cannot_be_prepared_is_refused(tmp_path, vocabulary, capsys, options, message):
     table = tmp_path / "table.csv"
     table.write_text("text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(30)))
     words = [str(table) if option == "TABLE" else option for option in options]
@@ -337,22 +327,20 @@ def test_what_cannot_be_prepared_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_name_of_another_task_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+def test_a_name_of_another_task_is_refused(tmp_path, vocabulary):
     with pytest.raises(SystemExit, match="the folder's name is the task's, but SST-2 is a task already"):
         main(["prepare", "table", "x.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / "sst_2")])
 
 
 @pytest.mark.parametrize("name", ["a b", "a'b", ".hidden", "-x", "x" * 201, "a\nb", "\x1b[2J"])
-def test_a_name_that_could_not_be_a_folders_is_refused_before_anything_is_read(
-    tmp_path: Path, vocabulary: Path, name: str
-) -> None:
+def test_a_name_that_could_not_be_a_folders_is_refused_before_anything_is_read(tmp_path, vocabulary, name):
     with pytest.raises(SystemExit, match="is not allowed: it must be a folder whose name has letters, digits"):
         main(["prepare", "table", "none.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / name)])
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("label", ["../x", "a/b", "/etc", "..", "x" * 300, "<img src=x onerror=alert(1)>", "a|b"])
-def test_a_label_never_becomes_a_file(tmp_path: Path, vocabulary: Path, label: str) -> None:
+def test_a_label_never_becomes_a_file(tmp_path, vocabulary, label):
     """Any printable text may be a class: it is written into files, and no file is named after it."""
     table = tmp_path / "table.csv"
     table.write_text("text,label\n" + "".join(f"the dog {i},{('good', label)[i % 2]}\n" for i in range(30)))
@@ -364,50 +352,12 @@ def test_a_label_never_becomes_a_file(tmp_path: Path, vocabulary: Path, label: s
     assert {path.name for path in (tmp_path / "out/mine/label").iterdir()} == {"dict.txt", *splits}
 
 
-def all_rows(path: Path, **options) -> dict[str, list[dict]]:
-    tables = read_table(path, **options)
-    return {split: [dict(zip(row.columns, row.values, strict=True)) for row in rows] for split, rows in tables.items()}
-
-
-def test_a_folder_per_class(tmp_path: Path) -> None:
-    for name, text in {"neg/1.txt": "bad\nfilm", "pos/2.txt": "good", "pos/notes.md": "no text"}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert all_rows(tmp_path)[WHOLE] == [{"text": "bad\nfilm", "label": "neg"}, {"text": "good", "label": "pos"}]
-    with pytest.raises(FileNotFoundError, match="holds neither a folder per class"):
-        read_table(tmp_path / "pos")
-    (tmp_path / "neg" / "1.txt").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"neg/1\.txt: not UTF-8"):
-        all_rows(tmp_path)
-    (tmp_path / "table.xls").touch()
-    with pytest.raises(ValueError, match=r"table\.xls ends in none of \.txt, \.csv, .*: --from names its format"):
-        read_table(tmp_path / "table.xls")
-
-
-CLASSES = {"info": {"features": {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}}}
-
-
-def test_parquet_and_saved_datasets(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import ipc, parquet
-
-    table = pyarrow.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
-    parquet.write_table(table, tmp_path / "plain.parquet")
-    assert all_rows(tmp_path / "plain.parquet")[WHOLE][0] == {"text": "a", "label": 1}
-    named = table.replace_schema_metadata({"huggingface": json.dumps(CLASSES)})
-    parquet.write_table(named, tmp_path / "named.parquet")
-    assert [row["label"] for row in all_rows(tmp_path / "named.parquet")[WHOLE]] == ["pos", "neg", None]
-    for split in ("train", "validation", "unsupervised"):
-        (tmp_path / "saved" / split).mkdir(parents=True)
-        with ipc.new_stream(str(tmp_path / "saved" / split / "data.arrow"), named.schema) as writer:
-            writer.write_table(named)
-        state = {"_data_files": [{"filename": "data.arrow"}]}
-        (tmp_path / "saved" / split / "state.json").write_text(json.dumps(state))
-    splits = {"splits": ["train", "validation", "unsupervised"]}
-    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps(splits))
-    found = all_rows(tmp_path / "saved")
-    assert found.keys() == {"train", "valid"} and [row["label"] for row in found["valid"]] == ["pos", "neg", None]
-    assert all_rows(tmp_path / "saved" / "train")[WHOLE] == found["train"]
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"bad\.parquet: not Parquet that can be read"):
-        all_rows(tmp_path / "bad.parquet")
+@pytest.mark.parametrize("wrong", ["goood", "god", "gOod", "good.", "xgood", "great", "gooood", "goood goood"])
+def test_a_label_that_may_be_misspelt_is_named(wrong):
+    """One that differs by a character from another, and stands in one row."""
+    labels = ["good", "bad"] * 10 + wrong.split()
+    rows = rows_of(*((f"train {row}", label) for row, label in enumerate(labels)))
+    notes = own(rows, fractions={}, valid=rows_of(("v", "good"), ("w", "bad"))).notes
+    said = f"warning: labels in one row of train that may be others, misspelt: {wrong!r} ('good': 10 rows)"
+    expected = [] if wrong in ("great", "gooood", "goood goood") else [said]
+    assert [note for note in notes if "misspelt" in note] == expected

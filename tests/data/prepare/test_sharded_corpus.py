@@ -42,7 +42,7 @@ def prepared(texts, tmp_path_factory) -> Path:
     return out
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def tree(folder) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

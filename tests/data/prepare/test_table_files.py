@@ -5,9 +5,7 @@ import json
 import pytest
 
 from fairseq_linformer.data.prepare import table_files
-from fairseq_linformer.data.prepare.own_data import Columns, own_data
-from fairseq_linformer.data.prepare.table_files import read_table
-from fairseq_linformer.data.prepare.table_formats import Row
+from fairseq_linformer.data.prepare.table_files import WHOLE, read_table
 from fairseq_linformer.errors import UserError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -27,8 +25,16 @@ def not_utf8():
     return pyarrow.Array.from_buffers(pyarrow.string(), 3, [None, offsets, pyarrow.py_buffer(b"a\xffb")])
 
 
+def all_rows(path) -> dict[str, list[dict]]:
+    tables = read_table(path)
+    return {split: [dict(zip(row.columns, row.values, strict=True)) for row in rows] for split, rows in tables.items()}
+
+
+ABOUT = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["bad", "good"]}}}}
+
+
 def save_dataset(folder, table, metadata=None, name="data-0.arrow"):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True)
     if metadata:
         table = table.replace_schema_metadata({"huggingface": json.dumps(metadata)})
     with ipc.new_stream(str(folder / "data-0.arrow"), table.schema) as stream:
@@ -37,17 +43,50 @@ def save_dataset(folder, table, metadata=None, name="data-0.arrow"):
     return folder
 
 
-def test_text_that_is_not_utf8_in_parquet(tmp_path):
+def test_a_folder_per_class(tmp_path):
+    for name, text in {"neg/1.txt": "bad\nfilm", "pos/2.txt": "good", "pos/notes.md": "no text"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert all_rows(tmp_path)[WHOLE] == [{"text": "bad\nfilm", "label": "neg"}, {"text": "good", "label": "pos"}]
+    with pytest.raises(FileNotFoundError, match="holds neither a folder per class"):
+        read_table(tmp_path / "pos")
+    (tmp_path / "neg" / "1.txt").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"neg/1\.txt: not UTF-8"):
+        all_rows(tmp_path)
+    (tmp_path / "table.xls").touch()
+    with pytest.raises(UserError, match=r"table\.xls ends in none of \.txt, \.csv, .*: --from names its format"):
+        read_table(tmp_path / "table.xls")
+
+
+def test_parquet_and_saved_datasets(tmp_path):
+    table = pyarrow.table({"text": TEXTS, "label": [1, 0, -1]})
+    parquet.write_table(table, tmp_path / "plain.parquet")
+    assert all_rows(tmp_path / "plain.parquet")[WHOLE][0] == {"text": TEXTS[0], "label": 1}
+    parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps(ABOUT)}), tmp_path / "named.parquet")
+    named = [{"text": text, "label": label} for text, label in zip(TEXTS, ("good", "bad", None), strict=True)]
+    assert all_rows(tmp_path / "named.parquet") == {WHOLE: named}
+    splits = ["train", "validation", "unsupervised"]
+    for split in splits:
+        save_dataset(tmp_path / "saved" / split, table, ABOUT)
+    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
+    assert all_rows(tmp_path / "saved") == {"train": named, "valid": named}
+    assert all_rows(tmp_path / "saved" / "train") == {WHOLE: named}
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"bad\.parquet: not Parquet that can be read"):
+        all_rows(tmp_path / "bad.parquet")
+
+
+def test_text_that_is_not_utf8(tmp_path):
     """A traceback, UnicodeDecodeError, before each batch was validated."""
-    parquet.write_table(pyarrow.table({"text": not_utf8()}), tmp_path / "x.parquet")
-    with pytest.raises(UserError, match=r"x\.parquet: not Parquet that can be read \(rows 1 to 3, column 'text'.*UTF8"):
-        read(tmp_path / "x.parquet")
-
-
-def test_text_that_is_not_utf8_in_a_saved_dataset(tmp_path):
-    save_dataset(tmp_path / "d", pyarrow.table({"text": not_utf8()}))
-    with pytest.raises(UserError, match=r"data-0\.arrow: not Arrow that can be read .*UTF8"):
-        read(tmp_path / "d")
+    table = pyarrow.table({"text": not_utf8()})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    where = r"\(rows 1 to 3, column 'text'.*UTF8"
+    for path, said in (
+        (tmp_path / "x.parquet", r"x\.parquet: not Parquet"),
+        (save_dataset(tmp_path / "d", table), r"data-0\.arrow: not Arrow"),
+    ):
+        with pytest.raises(UserError, match=f"{said} that can be read {where}"):
+            read(path)
 
 
 def test_a_page_with_another_checksum_is_refused(tmp_path):
@@ -91,11 +130,8 @@ def test_the_files_of_a_saved_dataset_cannot_leave_its_folder(tmp_path, name):
 
 @pytest.mark.parametrize("number", [2, -2])
 def test_a_number_without_a_class_is_refused(tmp_path, number):
-    about = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["bad", "good"]}}}}
-    folder = save_dataset(tmp_path / "d", pyarrow.table({"text": TEXTS, "label": [0, number, -1]}), about)
-    with pytest.raises(
-        UserError, match=rf"row 2: label is {number}, but it must be the number of a class, from 0 to 1"
-    ):
+    folder = save_dataset(tmp_path / "d", pyarrow.table({"text": TEXTS, "label": [0, number, -1]}), ABOUT)
+    with pytest.raises(UserError, match=rf"row 2: label is {number}, but it must be the number of a class, from 0 to"):
         read(folder)
 
 
@@ -113,23 +149,3 @@ def test_control_characters_are_no_text(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf"{name}, line 3: the control character '.x..' is no text"):
         read(tmp_path / name)
-
-
-def notes_of(labels):
-    rows = {
-        split: [Row(f"{split}, row {i}", ("text", "label"), (f"{split} {i}", label)) for i, label in enumerate(some)]
-        for split, some in (("train", labels), ("valid", ["good", "bad"]))
-    }
-    return [note for note in own_data("own", rows, Columns("text", ("label",)), {}).notes if "misspelt" in note]
-
-
-@pytest.mark.parametrize("wrong", ["goood", "god", "gOod", "good.", "xgood"])
-def test_a_label_that_may_be_misspelt_is_named(wrong):
-    assert notes_of(["good", "bad"] * 10 + [wrong]) == [
-        f"warning: labels in one row of train that may be others, misspelt: {wrong!r} ('good': 10 rows)"
-    ]
-
-
-@pytest.mark.parametrize("labels", [["great"], ["gooood", "goo"][:1], ["goood"] * 2])
-def test_other_labels_are_not(labels):
-    assert notes_of(["good", "bad"] * 10 + labels) == []
