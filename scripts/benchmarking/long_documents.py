@@ -33,12 +33,11 @@ from .plots import Panel, draw
 from .rows_of_text import PAD, Request, Rows, TaskData
 from .small_model import HEAD, SmallTrainer, base_model, build_model, configure_model
 from .store import PACKAGE, Figures, Store, code_digest
-from .variants import published_arena, variants_of
+from .variants import variants_of
 
 MODEL = base_model(64)
 EVALUATED = 16_384  # tokens of a batch without gradients
-MOST_ROWS = 25_000  # all of the official train of IMDB; the Long Range Arena has up to 160,000
-OF_VARIANT = {"softmax": "Transformer", "linformer": "Linformer", "longformer": "Longformer", "performer": "Performer"}
+MOST_ROWS = 25_000  # all of the official train of IMDB
 BESIDE = {"baseline": "TF-IDF + linear SVM", "majority": "most frequent label"}
 
 
@@ -183,13 +182,11 @@ def costs(options: Namespace, compared: Sequence[Experiment], tuned: Sequence[Tu
 
 
 def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
-    """Accuracies with their deviation over seeds, costs, what stands beside them, and what was published."""
+    """Accuracies with their deviation over seeds, costs, and what stands beside them."""
     about = f"{options.task}: % of {options.test_rows} test rows after {options.updates} updates, "
     about += f"seeds {', '.join(map(str, options.seeds))}"
     found = {**values_column(about, _percent, ".1f"), **cost_column()}
-    found |= {title: partial(_beside, what) for what, title in BESIDE.items()}
-    column = TASKS[options.task].column
-    return {**found, f"LRA, {column}": partial(_published, published_arena(column))} if column else found
+    return found | {title: partial(_beside, what) for what, title in BESIDE.items()}
 
 
 def _percent(own: Tuned) -> list[float]:
@@ -198,21 +195,6 @@ def _percent(own: Tuned) -> list[float]:
 
 def _beside(what: str, own: Tuned) -> str:
     return f"{100 * own.cost[what]:.1f}"
-
-
-def _published(theirs: dict[str, float], own: Tuned) -> str:
-    model = OF_VARIANT.get(own.variant, "")
-    return f"{theirs[model]:.2f}" if model in theirs else ""
-
-
-def notes(options: Namespace, tuned: Sequence[Tuned]) -> list[str]:
-    """What was published of the task."""
-    column = TASKS[options.task].column
-    if not column:
-        return []
-    listed = ", ".join(f"{model} {value:.2f}" for model, value in published_arena(column).items())
-    said = f"Published (Tay et al. 2020, arXiv 2011.04006, table 1, {column}): {listed}.\n"
-    return [said + "Their models are larger and train longer; only the tasks lra-… have rows of the same archive."]
 
 
 def draw_lengths(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
@@ -233,7 +215,6 @@ LONG_DOCUMENTS = Comparison(
     columns=columns,
     pictures={"lengths.png": draw_lengths},
     measures=(costs,),
-    notes=notes,
 )
 
 
@@ -249,7 +230,7 @@ FLAGS = {
     "task": Flag("what rows and labels are", metavar=None, choices=[*TASKS]),
     "corpus": Flag("of books and needles: books, with a blank line after each", Path, "FILE", shown="none"),
     "tokenizer": Flag("of books, needles, imdb: a prepared corpus or a .model", Path, "DIR|FILE", shown="none"),
-    "source": Flag("of imdb…: aclImdb; of lra-…: lra_release", Path, "DIR|ARCHIVE", shown="none"),
+    "source": Flag("of imdb…: aclImdb", Path, "DIR|ARCHIVE", shown="none"),
     "learning-rates": replace(SHARED["learning-rates"], shown=by_task("learning_rates")),
     "updates": replace(SHARED["updates"], shown=by_task("updates")),
     "tokens": Flag("of an update, at least one row", count, shown=by_task("tokens")),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fairseq_linformer.errors import UserError, check
 
-from . import book_tasks, lra, review_tasks
+from . import book_tasks, review_tasks
 from .listops import listops
 from .rows_of_text import Request, TaskData
 
@@ -21,7 +21,6 @@ class LongTask:
         updates: of a run, unless the user says otherwise.
         tokens: of an update, likewise.
         learning_rates: that are tried, likewise.
-        column: the Long Range Arena's name of it, where it is one of its tasks.
     """
 
     make: Callable[[Request], TaskData]
@@ -29,7 +28,6 @@ class LongTask:
     updates: int = 1_000
     tokens: int = 4_096
     learning_rates: tuple[float, ...] = (0.001, 0.002, 0.004)
-    column: str | None = None
 
 
 TASKS = {
@@ -37,11 +35,8 @@ TASKS = {
     # After 800 updates at n = 512 two of three seeds of full attention had found some of the needles, not all of them.
     "needles": LongTask(book_tasks.needles, ("corpus", "tokenizer"), 1_600, 2_048, (0.00075, 0.0015, 0.003)),
     "imdb": LongTask(review_tasks.imdb, ("source", "tokenizer")),
-    "imdb-bytes": LongTask(review_tasks.imdb_bytes, ("source",), column="Text"),
-    "listops": LongTask(listops, column="ListOps"),
-    "lra-listops": LongTask(lra.lra_listops, ("source",), column="ListOps"),
-    "lra-retrieval": LongTask(lra.lra_retrieval, ("source",), column="Retrieval"),
-    "lra-pathfinder": LongTask(lra.lra_pathfinder, ("source",), column="Pathfinder"),
+    "imdb-bytes": LongTask(review_tasks.imdb_bytes, ("source",)),
+    "listops": LongTask(listops),
 }
 
 

@@ -24,11 +24,6 @@ def read_studies() -> dict[str, Any]:
     return read_data("studies")
 
 
-def published_arena(task: str) -> dict[str, float]:
-    """What the Long Range Arena's paper reports of a task, in percent, by model."""
-    return {model: row[task] for model, row in read_data("published")["long_range_arena"].items()}
-
-
 def variants_of(study: str, n: int) -> dict[str, list[str]]:
     """The variants that a study has, with rows of n tokens: Hydra's overrides by name."""
     window = min(128, n)

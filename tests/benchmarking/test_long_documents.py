@@ -161,22 +161,18 @@ def tables(task, *names):
     return LONG_DOCUMENTS.tables(asked, found).splitlines()
 
 
-def test_the_table_has_every_variant_the_baseline_and_what_was_published():
-    lines = tables("listops", "linformer", "mine")
-    assert lines[:8] == [
+def test_the_table_has_every_variant_and_what_stands_beside_it():
+    assert tables("listops", "linformer", "mine")[:8] == [
         "| variant | lr | listops: % of 512 test rows after 7 updates, seeds 1, 2 | ms per update "
-        "| TF-IDF + linear SVM | most frequent label | LRA, ListOps |",
-        "|---|---|---|---|---|---|---|",
-        "| linformer | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 | 35.70 |",
-        "| mine | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 |  |",
+        "| TF-IDF + linear SVM | most frequent label |",
+        "|---|---|---|---|---|---|",
+        "| linformer | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 |",
+        "| mine | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 |",
         "",
         "| % of valid, seed 1 | lr 0.1 | lr 0.2 |",
         "|---|---|---|",
         "| linformer | 50.0 | 25.0 |",
     ]
-    assert "Transformer 36.37" in lines[-2] and "larger and train longer" in lines[-1]
-    own = tables("needles", "softmax")
-    assert "LRA" not in str(own) and "Published" not in str(own)
 
 
 def words_of_command(folder, *more):
