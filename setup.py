@@ -92,6 +92,6 @@ setup(
         # scripts/ and `make check`; through accelerate works Trainer of transformers
         "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *DOCS, *ONNX],
         "docs": DOCS,
-        "peers": ["performer-pytorch", "linformer"],  # other implementations that tests and the benchmark compare with
+        "peers": ["performer-pytorch"],  # another implementation that tests compare with
     },
 )

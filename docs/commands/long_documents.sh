@@ -11,10 +11,6 @@ STUDY="linformer study long-documents"
 $STUDY --task books $BOOKS --lengths 512 2048 --learning-rates 0.0005 0.001 0.002 0.004 $ALL $CPU
 $STUDY --task needles $BOOKS --lengths 512 $FIVE $CPU
 $STUDY --task needles $BOOKS --lengths 1024 --updates 4000 $FIVE $CPU
-$STUDY --task listops --lengths 512 $ALL $CPU
-$STUDY --task imdb --source aclImdb_v1.tar.gz --tokenizer data-bin/books --lengths 1024 $ALL $CPU
-$STUDY --task imdb-bytes --source aclImdb_v1.tar.gz --lengths 1024 --rows 25000 \
-    --only softmax-residual control linformer near_and_far $CPU
 
 # Pretraining on longer blocks (data-bin/python: docs/commands/quality.sh)
 V=model.value_residual=true

@@ -105,7 +105,13 @@ linformer study perplexity --data data-bin/functions --out runs/functions --upda
     --variant near-adaptive $SPLIT model.linformer_window=128 model.adaptive_length=true $V
 
 # The multiplier of a learned matrix
-linformer study multipliers --data data-bin/python --out runs/multipliers --seeds 1 --jobs 2
+C=model.projection_multiplier
+for N in 512 2048 4096; do
+    $PERPLEXITY --out runs/multipliers/n$N --updates 1500 --seeds 1 --all model.projected_length=128 \
+            model.max_positions=$N task.tokens_per_sample=$N dataset.batch_size=$((N < 2048 ? 2048 / N : 1)) \
+        --variant mean-pool model.projection=mean-pool --variant control $ONE --variant c1 $C=1 --variant c8 $C=0.125 \
+        --variant c32 $C=0.03125 --variant c128 $C=0.0078125 --variant c1024 $C=0.0009765625
+done
 
 # The modern preset
 MODERN="model.encoder_ffn_embed_dim=168 task.mask_prob=0.3 +preset=modern"

@@ -1,6 +1,6 @@
 """What the benchmark compares, behind one interface: our models, and baselines of equal width and depth.
 
-Baselines that are not fairseq's need packages that are not installed by default (extra ``peers``).
+ModernBERT needs transformers, which is not installed by default (extra ``hf``).
 
 Dimensions: B batch, n sequence length, N masked positions of the batch, d embedding, V vocabulary.
 """
@@ -9,7 +9,7 @@ import importlib
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +34,7 @@ KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-PADDING, FIRST_TOKEN = 1, 4  # of fairseq's dictionaries
+FIRST_TOKEN = 4  # of fairseq's dictionaries
 
 
 @dataclass(frozen=True)
@@ -70,96 +70,73 @@ class Sizes:
         return dictionary
 
 
-class Candidate(nn.Module):
+@dataclass(frozen=True)
+class Candidate:
     """A model, or a part of one, to be measured.
 
-    Args:
-        model: holds the parameters.
-        draw: gives a batch for sizes and the lengths of its rows.
+    Attributes:
+        module: holds the parameters.
+        draw: gives a batch for sizes and a number of rows.
         features: maps a batch to what inference gives, (B, n, d).
         loss: maps a batch to a scalar.
         kernel: the one of ``KERNELS`` that PyTorch must use, None for PyTorch's choice.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        draw: Callable[[Sizes, Sequence[int]], tuple[Tensor, ...]],
-        features: Callable[..., Tensor],
-        loss: Callable[..., Tensor],
-        kernel: str | None = None,
-    ):
-        super().__init__()
-        self.model, self.draw, self.kernel = model, draw, kernel
-        self._features, self._loss = features, loss
+    module: nn.Module
+    draw: Callable[[Sizes, int], tuple[Tensor, ...]]
+    features: Callable[..., Tensor]
+    loss: Callable[..., Tensor]
+    kernel: str | None = None
 
-    def features(self, *batch: Tensor) -> Tensor:
-        with self._forced_kernel():
-            return self._features(*batch)
-
-    def loss(self, *batch: Tensor) -> Tensor:
-        with self._forced_kernel():
-            return self._loss(*batch)
-
-    def _forced_kernel(self) -> AbstractContextManager[None]:
-        return sdpa_kernel(KERNELS[self.kernel]) if self.kernel else nullcontext()
+    def run(self, inference: bool, batch: Sequence[Tensor]) -> Tensor:
+        """Features or loss of a batch."""
+        with sdpa_kernel(KERNELS[self.kernel]) if self.kernel else nullcontext():
+            return self.features(*batch) if inference else self.loss(*batch)
 
 
-def draw_text(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+def draw_text(sizes: Sizes, rows: int) -> tuple[Tensor, Tensor]:
     """Rows of random tokens, (B, n), and the 15 % of them that are masked, (B, n)."""
-    generator = torch.Generator().manual_seed(1)
-    shape = (len(lengths), max(lengths))
+    generator, shape = torch.Generator().manual_seed(1), (rows, sizes.length)
     tokens = torch.randint(FIRST_TOKEN, sizes.vocabulary, shape, generator=generator)
-    padding = torch.arange(shape[1]) >= torch.tensor(lengths).unsqueeze(1)
-    masked = torch.rand(shape, generator=generator) < 0.15
-    return tokens.masked_fill(padding, PADDING), masked & ~padding
+    return tokens, torch.rand(shape, generator=generator) < 0.15
 
 
-def draw_text_as_trained(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def draw_text_as_trained(sizes: Sizes, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """``draw_text``, and what a batch of our tasks says of itself: the places of its masks, (N,), in rows one after
-    another, and its padding, (B, n), which is empty where there is none.
+    another.
     """
-    tokens, masked = draw_text(sizes, lengths)
-    padding = tokens == PADDING if len(set(lengths)) > 1 else torch.empty(0)
-    return tokens, masked, masked.flatten().nonzero()[:, 0], padding
+    tokens, masked = draw_text(sizes, rows)
+    return tokens, masked, masked.flatten().nonzero()[:, 0]
 
 
-def draw_positions_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
+def draw_positions_first(sizes: Sizes, rows: int) -> tuple[Tensor]:
     """The input of fairseq's layers, (n, B, d)."""
     generator = torch.Generator().manual_seed(1)
-    return (torch.randn(max(lengths), len(lengths), sizes.embed_dim, generator=generator, requires_grad=True),)
+    return (torch.randn(sizes.length, rows, sizes.embed_dim, generator=generator, requires_grad=True),)
 
 
-def draw_rows_first(sizes: Sizes, lengths: Sequence[int]) -> tuple[Tensor]:
+def draw_rows_first(sizes: Sizes, rows: int) -> tuple[Tensor]:
     """The same values as the input of our layers, (B, n, d)."""
-    (x,) = draw_positions_first(sizes, lengths)
+    (x,) = draw_positions_first(sizes, rows)
     return (x.detach().transpose(0, 1).contiguous().requires_grad_(),)
 
 
 def _language_model(
-    model: nn.Module,
-    features: Callable[[Tensor], Tensor],
-    logits: Callable[[Tensor, Tensor], Tensor],
-    kernel: str | None = None,
+    model: nn.Module, features: Callable[[Tensor], Tensor], logits: Callable[[Tensor, Tensor], Tensor]
 ) -> Candidate:
     """`features` maps tokens (B, n) to (B, n, d); `logits` maps tokens and a mask of N positions (B, n) to (N, V)."""
 
     def loss(tokens: Tensor, masked: Tensor) -> Tensor:
         return F.cross_entropy(logits(tokens, masked).float(), tokens[masked])
 
-    return Candidate(model, draw_text, lambda tokens, masked: features(tokens), loss, kernel)
+    return Candidate(model, draw_text, lambda tokens, masked: features(tokens), loss)
 
 
-def _of_fairseq(model: RobertaModel, kernel: str | None = None) -> Candidate:
+def _of_fairseq(model: RobertaModel) -> Candidate:
     def features(tokens: Tensor) -> Tensor:
         return model.encoder.extract_features(tokens)[0]
 
-    return _language_model(model, features, lambda tokens, masked: model(tokens, masked_tokens=masked)[0], kernel)
-
-
-def _of_parts(model: nn.Module, body: Callable[[Tensor], Tensor], head: Callable[[Tensor], Tensor]) -> Candidate:
-    """The head works on masked positions only, as in all models here."""
-    return _language_model(model, body, lambda tokens, masked: head(body(tokens)[masked]))
+    return _language_model(model, features, lambda tokens, masked: model(tokens, masked_tokens=masked)[0])
 
 
 def _our_config(attention: str, sizes: Sizes) -> ResolvedConfig:
@@ -189,9 +166,8 @@ def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Candida
         def features(tokens: Tensor, *_: Tensor) -> Tensor:
             return model.encoder.extract_features(tokens)[0]
 
-        def loss(tokens: Tensor, masked: Tensor, places: Tensor, padding: Tensor) -> Tensor:
-            known = {"masked_positions": places, "padded": padding.numel() > 0}
-            logits = model(tokens, masked_tokens=masked, **known)[0]
+        def loss(tokens: Tensor, masked: Tensor, places: Tensor) -> Tensor:
+            logits = model(tokens, masked_tokens=masked, masked_positions=places, padded=False)[0]
             return F.cross_entropy(logits.float(), tokens.flatten()[places])
 
         return Candidate(model, draw_text_as_trained, features, loss, kernel)
@@ -259,73 +235,30 @@ def _example_modules(name: str) -> ModuleType:
     return importlib.import_module(f"{sys.modules.setdefault(package.__name__, package).__name__}.{name}")
 
 
-def lucidrains_linformer(sizes: Sizes) -> Candidate:
-    """The package ``linformer``: pre-norm, one E and one F per layer, no dropout on a block's output, a linear LM head.
-
-    Its ``share_kv`` would share the maps of keys and values too, which is another model.
-    """
-    from linformer import LinformerLM
-
-    model = LinformerLM(
-        num_tokens=sizes.vocabulary,
-        dim=sizes.embed_dim,
-        seq_len=sizes.length,
-        depth=sizes.layers,
-        k=sizes.projected_length,
-        heads=sizes.heads,
-        dropout=sizes.dropout,
-    )
-
-    def body(tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.size(1), device=tokens.device)
-        return model.linformer(model.token_emb(tokens) + model.pos_emb(positions))
-
-    return _of_parts(model, body, model.to_logits)
-
-
-def _hugging_face(sizes: Sizes, **own: Any) -> dict[str, Any]:
-    """The options of a configuration of transformers, and a model's own."""
-    return {
-        "vocab_size": sizes.vocabulary,
-        "hidden_size": sizes.embed_dim,
-        "intermediate_size": 4 * sizes.embed_dim,
-        "num_hidden_layers": sizes.layers,
-        "num_attention_heads": sizes.heads,
-        "bos_token_id": 0,
-        "pad_token_id": PADDING,
-        "eos_token_id": 2,
-        **own,
-    }
-
-
-def _hugging_face_dropout(sizes: Sizes) -> dict[str, Any]:
-    return {"hidden_dropout_prob": sizes.dropout, "attention_probs_dropout_prob": sizes.dropout}
-
-
-def hugging_face_roberta(sizes: Sizes) -> Candidate:
-    from transformers import RobertaConfig, RobertaForMaskedLM
-
-    own = {"max_position_embeddings": sizes.length + 2, **_hugging_face_dropout(sizes)}
-    model = RobertaForMaskedLM(RobertaConfig(**_hugging_face(sizes, **own)))
-    return _of_parts(model, lambda tokens: model.roberta(tokens)[0], model.lm_head)
-
-
-def hugging_face_nystromformer(sizes: Sizes) -> Candidate:
-    """At its defaults: 64 landmarks and a convolution of width 65."""
-    from transformers import NystromformerConfig, NystromformerForMaskedLM
-
-    own = {"max_position_embeddings": sizes.length, "segment_means_seq_len": sizes.length}
-    model = NystromformerForMaskedLM(NystromformerConfig(**_hugging_face(sizes, **own, **_hugging_face_dropout(sizes))))
-    return _of_parts(model, lambda tokens: model.nystromformer(tokens)[0], model.cls)
-
-
 def hugging_face_modernbert(sizes: Sizes) -> Candidate:
     """At its defaults: windows of 128 except in every third layer, gated linear units of 1.5 d, no dropout."""
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    own = {"intermediate_size": 3 * sizes.embed_dim // 2, "cls_token_id": 0, "sep_token_id": 2}
-    model = ModernBertForMaskedLM(ModernBertConfig(**_hugging_face(sizes, max_position_embeddings=sizes.length, **own)))
-    return _of_parts(model, lambda tokens: model.model(tokens)[0], lambda rows: model.decoder(model.head(rows)))
+    config = ModernBertConfig(
+        vocab_size=sizes.vocabulary,
+        hidden_size=sizes.embed_dim,
+        intermediate_size=3 * sizes.embed_dim // 2,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        max_position_embeddings=sizes.length,
+        bos_token_id=0,
+        cls_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+        sep_token_id=2,
+    )
+    model = ModernBertForMaskedLM(config)
+
+    def body(tokens: Tensor) -> Tensor:
+        return model.model(tokens)[0]
+
+    # The head works on masked positions only, as in all models here.
+    return _language_model(model, body, lambda tokens, masked: model.decoder(model.head(body(tokens)[masked])))
 
 
 # By the names of tables: what builds one layer's attention, or a whole model.
@@ -335,8 +268,5 @@ MODELS: dict[str, Callable[[Sizes], Candidate]] = {
     **{f"softmax-{kernel}": ours("softmax", kernel) for kernel in KERNELS},
     "fairseq-example": fairseq_example,
     "fairseq-roberta": fairseq_roberta,
-    "lucidrains-linformer": lucidrains_linformer,
-    "hf-roberta": hugging_face_roberta,
-    "hf-nystromformer": hugging_face_nystromformer,
     "hf-modernbert": hugging_face_modernbert,
 }

@@ -13,7 +13,7 @@ from fairseq_linformer.training.jobs import job_device
 from linformer_cli.arguments import make_parser
 
 from .engine import Comparison
-from .flags import SHARED, add_variants, check_different, check_variants
+from .flags import SHARED, add_variants, check_variants
 from .registry import STUDIES
 from .variants import read_studies, variants_of
 
@@ -45,33 +45,23 @@ def overview() -> str:
 
 def parse(name: str, words: Sequence[str]) -> argparse.Namespace:
     """The options of a study; ends the program where they cannot be."""
-    study = STUDIES[name]
-    said = read_studies()[name]
+    study, said = STUDIES[name], read_studies()[name]
     parser = make_parser(said["about"])
     parser.prog = f"{_program()} {name}"
-    for old, new in said.get("renamed", {}).items():
-        if old in words:
-            parser.error(f"{old} is now {new}")
-    flags = {flag: replace(SHARED[flag], default=default) for flag, default in said["defaults"].items()}
-    flags |= study.flags
-    for flag, own in flags.items():
+    machine = {"device": job_device, "threads": torch.get_num_threads}
+    for flag, default in said["defaults"].items():
+        replace(SHARED[flag], default=machine[flag]() if flag in machine else default).add_to(parser, flag)
+    for flag, own in study.flags.items():
         own.add_to(parser, flag)
     if isinstance(study.run, Comparison):
         names = list(variants_of(name, n=512))
         add_variants(parser, names, [name for name in names if name not in said.get("left_out", ())])
-    if study.overrides:
-        parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="Hydra's, for every run")
-    options = (parser.parse_intermixed_args if study.overrides else parser.parse_args)(words)
+    options = parser.parse_args(words)
     if getattr(options, "quick", False):
         parser.set_defaults(**study.quick)
         options = parser.parse_args(words)
-    for flag in (flag for flag, own in flags.items() if own.several):
-        check_different(parser, flag, getattr(options, flag.replace("-", "_")) or [])
     if isinstance(study.run, Comparison):
         check_variants(parser, options)
-    for flag, chosen in {"device": job_device, "threads": torch.get_num_threads}.items():
-        if getattr(options, flag, "") is None:
-            setattr(options, flag, chosen())
     return options
 
 

@@ -71,20 +71,21 @@ class Tuned:
 Columns = dict[str, Callable[[Tuned], str]]  # by title, what a cell says
 
 
+@dataclass(frozen=True)
 class Experiment(ABC):
     """Trains and measures variants with one n.
 
     Attributes:
+        store: of the results.
         n: the length of rows.
         variants: by name, Hydra's overrides.
-        store: of the results.
         best: max or min: of learning rates, the one with that score is chosen.
     """
 
+    store: Store
     n: int
     variants: Mapping[str, Sequence[str]]
-    store: Store
-    best: Callable[..., Any] = staticmethod(min)
+    best: ClassVar[Callable[..., Any]] = staticmethod(min)
 
     @abstractmethod
     def check(self) -> None:
@@ -115,10 +116,6 @@ class Experiment(ABC):
     def origin(self, names: Sequence[str]) -> dict[str, Any]:
         """What these variants depend on, training aside."""
 
-    def details(self, trial: Trial) -> Figures:
-        """Further figures of a run with the best learning rate."""
-        return {}
-
     def tune(self, rates: Sequence[float], seeds: Sequence[int]) -> list[Tuned]:
         """All variants, each at its best learning rate."""
         first, *others = seeds
@@ -126,12 +123,10 @@ class Experiment(ABC):
         scores = {name: {rate: self.score(tried[Trial(name, rate, first)]) for rate in rates} for name in self.variants}
         chosen = {name: self.best(rates, key=scores[name].__getitem__) for name in self.variants}
         found = tried | self.measure([Trial(name, rate, seed) for name, rate in chosen.items() for seed in others])
-
-        def results(name: str) -> dict[int, Figures]:
-            trials = [Trial(name, chosen[name], seed) for seed in seeds]
-            return {trial.seed: {**found[trial], **self.details(trial)} for trial in trials}
-
-        return [Tuned(name, self.n, scores[name], chosen[name], results(name)) for name in self.variants]
+        return [
+            Tuned(name, self.n, scores[name], rate, {seed: found[Trial(name, rate, seed)] for seed in seeds})
+            for name, rate in chosen.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -139,15 +134,11 @@ class InProcess(Experiment):
     """Trains small models one after another in this process; a result belongs to all that made it.
 
     Args:
-        store, n, variants: as in ``Experiment``.
         folder: of the results, in that of the store.
         updates: of every run.
         device: "cpu" or "cuda".
     """
 
-    store: Store
-    n: int
-    variants: Mapping[str, Sequence[str]]
     folder: str
     updates: int
     device: str

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from linformer_cli.arguments import number
+from linformer_cli.arguments import Distinct, item_of, number
 
 LARGEST_SEED = 2**32 - 2  # PyTorch takes a seed modulo 2^32, and the next one draws the rows of tests
 VARIANT = re.compile(r"[^.=/|][^=/|]*")  # a name: of a folder, in a table's cell, and no override
@@ -46,16 +46,11 @@ class Flag:
         if self.switch:
             parser.add_argument(f"--{name}", action="store_true", help=self.help)
             return
-        shown = self.shown or " ".join(map(str, self.default if self.several else [self.default]))
-        required = self.default is None and not self.shown
-        options: dict[str, Any] = {"nargs": "+"} if self.several else {}
-        help = self.help if required else f"{self.help} (default: {shown})"
-        options |= {
-            "type": self.type,
-            "choices": self.choices,
-            "metavar": self.metavar or f"{{{','.join(self.choices or ())}}}",
-        }
-        parser.add_argument(f"--{name}", required=required, default=self.default, help=help, **options)
+        options: dict[str, Any] = {"nargs": "+", "action": Distinct} if self.several else {}
+        options |= {"type": item_of(self.type) if self.several else self.type, "default": self.default}
+        options |= {"metavar": self.metavar, "choices": self.choices}
+        help = f"{self.help} (default: {self.shown})" if self.shown else self.help
+        parser.add_argument(f"--{name}", required=self.default is None and not self.shown, help=help, **options)
 
 
 def device(name: str) -> str:
@@ -76,8 +71,8 @@ SHARED = {
     "updates": Flag("of every run", count),
     "jobs": Flag("runs at a time", count),
     "rounds": Flag("times that a cost is measured", count),
-    "device": Flag("that computes", device, "{cpu,cuda}", shown="a GPU, if any"),
-    "threads": Flag("of the CPU", count, shown="PyTorch's choice"),
+    "device": Flag("that computes", device, "{cpu,cuda}"),
+    "threads": Flag("of the CPU", count),
 }
 
 
@@ -94,7 +89,9 @@ def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], usual: S
         others = [name for name in names if name not in usual]
         shown = f"all but {' and '.join(others)}" if others else "all"
         only = f"those of {', '.join(names)} that are compared (default: {shown})"
-        what.add_argument("--only", metavar="NAME", nargs="+", choices=names, default=[*usual], help=only)
+        what.add_argument(
+            "--only", metavar="NAME", nargs="+", choices=names, action=Distinct, default=[*usual], help=only
+        )
     variant = "one that is compared: a name, then Hydra's overrides"
     what.add_argument("--variant", metavar="WORD", nargs="+", action="append", default=[], help=variant)
     every = "Hydra's overrides for every variant"
@@ -103,18 +100,13 @@ def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], usual: S
 
 def check_variants(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program where a name cannot be one, or is there twice."""
-    for name, *_ in options.variant:
+    names = [name for name, *_ in options.variant]
+    for name in names:
         if not VARIANT.fullmatch(name):
             allowed = "a name comes first, without = / | in it or a dot in front: --variant NAME OVERRIDE …"
             parser.error(f"--variant {name} is not allowed: {allowed}")
-    check_different(parser, "variant", [name for name, *_ in options.variant])
-    check_different(parser, "only", getattr(options, "only", []))
-
-
-def check_different(parser: argparse.ArgumentParser, flag: str, values: Sequence[object]) -> None:
-    """Ends the program with a message where a value of a flag is there twice."""
-    if len(set(values)) < len(values):
-        parser.error(f"--{flag}: each must be there once, not {', '.join(map(str, values))}")
+    if len(set(names)) < len(names):
+        parser.error(f"--variant: {' '.join(names)} is not allowed: it must name each once")
 
 
 def chosen_variants(options: argparse.Namespace, known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

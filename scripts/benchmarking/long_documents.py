@@ -1,21 +1,21 @@
-"""The study ``long-documents``: small classifiers of rows of 512 to 8,192 tokens."""
+"""The study ``long-documents``: small classifiers of passages of 512 to 8,192 tokens."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.finetune import baseline
 from fairseq_linformer.model.config import ResolvedConfig
 
-from . import small_model
+from . import book_tasks, small_model
+from .book_tasks import Shelf, TaskData, task_data
 from .engine import (
     Columns,
     Comparison,
@@ -28,17 +28,15 @@ from .engine import (
     values_column,
 )
 from .flags import SHARED, Flag, chosen_variants, count
-from .long_tasks import TASKS, make_rows
 from .plots import Panel, draw
-from .rows_of_text import PAD, Request, Rows, TaskData
 from .small_model import HEAD, SmallTrainer, base_model, build_model, configure_model
 from .store import PACKAGE, Figures, Store, code_digest
-from .variants import published_arena, variants_of
+from .variants import variants_of
 
 MODEL = base_model(64)
-EVALUATED = 16_384  # tokens of a batch without gradients
-MOST_ROWS = 25_000  # all of the official train of IMDB; the Long Range Arena has up to 160,000
-OF_VARIANT = {"softmax": "Transformer", "linformer": "Linformer", "longformer": "Longformer", "performer": "Performer"}
+UPDATES = {"books": 600, "needles": 1600}
+# After 800 updates at n = 512 two of three seeds of full attention had found some of the needles, not all of them.
+RATES = {"books": [0.001, 0.002, 0.004], "needles": [0.00075, 0.0015, 0.003]}
 BESIDE = {"baseline": "TF-IDF + linear SVM", "majority": "most frequent label"}
 
 
@@ -48,55 +46,29 @@ class Trainer(SmallTrainer):
     Args:
         data: what it is trained and tested on.
         config: of the model.
-        rate: the learning rate after the warm-up; it then falls linearly to zero.
+        rate, updates, device: as in ``SmallTrainer``.
         seed: of weights and batches. Rows are in a random order, all once before one is there again.
-        updates: of the whole training.
-        tokens: of an update, with padding; at least one row.
-        device: as in ``SmallTrainer``.
+        tokens: of an update; at least one row.
     """
 
     def __init__(
-        self,
-        data: TaskData,
-        config: ResolvedConfig,
-        rate: float,
-        seed: int,
-        updates: int,
-        tokens: int,
-        device: str = "cpu",
+        self, data: TaskData, config: ResolvedConfig, rate: float, seed: int, updates: int, tokens: int, device: str
     ):
-        super().__init__(build_model(config, data.dictionary, seed, data.classes), rate, seed, updates, device)
-        self.data = data
-        self.batches = self._batches(max(1, tokens // data.train.tokens.size(1)))
+        model = build_model(config, data.dictionary, seed, data.classes)
+        batch = max(1, tokens // data.train.tokens.size(1))
+        super().__init__(model, data.train, batch, rate, seed, updates, device)
+        self.left = torch.empty(0, dtype=torch.int64)
 
-    def _batches(self, rows: int) -> Iterator[Tensor]:
-        """Numbers of rows, (rows,) each."""
-        left = torch.empty(0, dtype=torch.int64)
-        while True:
-            while len(left) < rows:
-                left = torch.cat([left, torch.randperm(len(self.data.train), generator=self.generator)])
-            yield left[:rows]
-            left = left[rows:]
+    def numbers(self) -> Tensor:
+        while len(self.left) < self.batch:
+            self.left = torch.cat([self.left, torch.randperm(len(self.rows), generator=self.generator)])
+        numbers, self.left = self.left[: self.batch], self.left[self.batch :]
+        return numbers
 
-    def _logits(self, tokens: Tensor) -> Tensor:
-        """Of rows (B, n), without the padding that all of them have; (B, classes)."""
-        longest = int((tokens != PAD).sum(1).max())
-        shown = tokens[:, :longest].to(self.device)
-        logits: Tensor = self.model(shown, features_only=True, classification_head_name=HEAD)[0]
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Of rows (B, n); (B, classes)."""
+        logits: Tensor = self.model(tokens, features_only=True, classification_head_name=HEAD)[0]
         return logits
-
-    def loss(self) -> Tensor:
-        numbers = next(self.batches)
-        labels = self.data.train.labels[numbers].to(self.device)
-        return F.cross_entropy(self._logits(self.data.train.tokens[numbers]), labels)
-
-    @torch.no_grad()
-    def accuracy(self, rows: Rows) -> float:
-        """The share of rows whose label is found."""
-        self.model.eval()
-        batches = rows.tokens.split(max(1, EVALUATED // rows.tokens.size(1)))
-        found = torch.cat([self._logits(batch).argmax(-1) for batch in batches]).cpu()
-        return float((found == rows.labels).double().mean())
 
 
 @dataclass(frozen=True)
@@ -115,14 +87,13 @@ class LongDocuments(InProcess):
     digest: str
     tokens: int
     base = MODEL
-    code = (PACKAGE, Path(__file__), Path(small_model.__file__))
+    code = (PACKAGE, *(Path(file) for file in (__file__, small_model.__file__, book_tasks.__file__)))
 
     def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
         return Trainer(self.data, self.config(variant), rate, seed, updates, self.tokens, self.device)
 
     def test(self, trainer: SmallTrainer) -> dict[str, float]:
-        accuracy = cast(Trainer, trainer).accuracy
-        return {"valid": accuracy(self.data.valid), "test": accuracy(self.data.test)}
+        return {"valid": trainer.share(self.data.valid), "test": trainer.share(self.data.test)}
 
     def score(self, figures: Figures) -> float:
         return float(figures["valid"])
@@ -136,14 +107,13 @@ class LongDocuments(InProcess):
 
         def compute() -> dict[str, float]:
             task = own_task(self.task, "single-label", [str(number) for number in range(self.data.classes)])
-            labels = [str(label) for label in train.labels.tolist()]
+            labels = [str(label) for label in train.answers.tolist()]
             asked = {"test": [[text] for text in test.texts]}
             said = baseline.learn_and_predict(task, [[text] for text in train.texts], labels, asked)["test"]
-            right = [int(own) == label for own, label in zip(said, test.labels.tolist(), strict=True)]
+            right = [int(own) == label for own, label in zip(said, test.answers.tolist(), strict=True)]
             return {"accuracy": sum(right) / len(right)}
 
         about = {"code": code_digest((Path(baseline.__file__),)), "data": self.digest}
-        about["texts"] = self.data.digest_of_texts()
         return self.store.once(f"{self.folder}/baseline", about, compute)["accuracy"]
 
 
@@ -154,19 +124,17 @@ def experiments(options: Namespace, store: Store) -> list[LongDocuments]:
         OSError: what the task reads is not there.
         UserError: an option or an override cannot work.
     """
-    task = TASKS[options.task]
-    for what in ("updates", "tokens", "learning_rates"):
-        setattr(options, what, getattr(options, what) or getattr(task, what))
+    options.updates = options.updates or UPDATES[options.task]
+    options.learning_rates = options.learning_rates or RATES[options.task]
     chosen = {n: chosen_variants(options, variants_of("long-documents", n)) for n in sorted(options.lengths)}
     for n, named in chosen.items():
         for overrides in named.values():
             configure_model(MODEL, overrides, n)  # which takes less time than rows
+    shelf = Shelf.read(options.corpus, options.tokenizer)
     found = []
     for n, named in chosen.items():
         seen = options.updates * max(1, options.tokens // n)  # TF-IDF, too, learns from no more
-        rows = options.rows or (min(MOST_ROWS, seen) if "source" in task.needs else seen)
-        places = options.corpus, options.tokenizer, options.source
-        data = make_rows(options.task, Request(n, rows, options.test_rows, *places))
+        data = task_data(options.task, shelf, n, options.rows or seen, options.test_rows)
         run = options.updates, options.device, options.task, data, data.digest(), options.tokens
         found.append(LongDocuments(store, n, named, f"{options.task}/n{n}", *run))
     return found
@@ -183,13 +151,11 @@ def costs(options: Namespace, compared: Sequence[Experiment], tuned: Sequence[Tu
 
 
 def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
-    """Accuracies with their deviation over seeds, costs, what stands beside them, and what was published."""
+    """Accuracies with their deviation over seeds, costs, and what stands beside them."""
     about = f"{options.task}: % of {options.test_rows} test rows after {options.updates} updates, "
     about += f"seeds {', '.join(map(str, options.seeds))}"
     found = {**values_column(about, _percent, ".1f"), **cost_column()}
-    found |= {title: partial(_beside, what) for what, title in BESIDE.items()}
-    column = TASKS[options.task].column
-    return {**found, f"LRA, {column}": partial(_published, published_arena(column))} if column else found
+    return found | {title: partial(_beside, what) for what, title in BESIDE.items()}
 
 
 def _percent(own: Tuned) -> list[float]:
@@ -198,21 +164,6 @@ def _percent(own: Tuned) -> list[float]:
 
 def _beside(what: str, own: Tuned) -> str:
     return f"{100 * own.cost[what]:.1f}"
-
-
-def _published(theirs: dict[str, float], own: Tuned) -> str:
-    model = OF_VARIANT.get(own.variant, "")
-    return f"{theirs[model]:.2f}" if model in theirs else ""
-
-
-def notes(options: Namespace, tuned: Sequence[Tuned]) -> list[str]:
-    """What was published of the task."""
-    column = TASKS[options.task].column
-    if not column:
-        return []
-    listed = ", ".join(f"{model} {value:.2f}" for model, value in published_arena(column).items())
-    said = f"Published (Tay et al. 2020, arXiv 2011.04006, table 1, {column}): {listed}.\n"
-    return [said + "Their models are larger and train longer; only the tasks lra-… have rows of the same archive."]
 
 
 def draw_lengths(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
@@ -233,26 +184,16 @@ LONG_DOCUMENTS = Comparison(
     columns=columns,
     pictures={"lengths.png": draw_lengths},
     measures=(costs,),
-    notes=notes,
 )
 
 
-def by_task(what: str) -> str:
-    """The defaults of an option: of most tasks, and of those that have others."""
-    values = {name: str(getattr(task, what)).strip("()").replace(",", "") for name, task in TASKS.items()}
-    usual = max(values.values(), key=list(values.values()).count)
-    others = ", ".join(f"{name}: {value}" for name, value in values.items() if value != usual)
-    return f"{usual}; {others}"
-
-
 FLAGS = {
-    "task": Flag("what rows and labels are", metavar=None, choices=[*TASKS]),
-    "corpus": Flag("of books and needles: books, with a blank line after each", Path, "FILE", shown="none"),
-    "tokenizer": Flag("of books, needles, imdb: a prepared corpus or a .model", Path, "DIR|FILE", shown="none"),
-    "source": Flag("of imdb…: aclImdb; of lra-…: lra_release", Path, "DIR|ARCHIVE", shown="none"),
-    "learning-rates": replace(SHARED["learning-rates"], shown=by_task("learning_rates")),
-    "updates": replace(SHARED["updates"], shown=by_task("updates")),
-    "tokens": Flag("of an update, at least one row", count, shown=by_task("tokens")),
-    "rows": Flag("to train on, at most", count, shown=f"those of all updates; with --source at most {MOST_ROWS:,}"),
+    "task": Flag("which book a passage is from, or which word it says to remember", metavar=None, choices=[*UPDATES]),
+    "corpus": Flag("books, with a blank line after each", Path, "FILE"),
+    "tokenizer": Flag("of its pieces: a prepared corpus or a .model", Path, "DIR|FILE"),
+    "learning-rates": replace(SHARED["learning-rates"], shown="0.001 0.002 0.004; needles: 0.00075 0.0015 0.003"),
+    "updates": replace(SHARED["updates"], shown="600; needles: 1600"),
+    "tokens": Flag("of an update, at least one row", count, default=2048),
+    "rows": Flag("to train on", count, shown="those of all updates"),
     "test-rows": Flag("of the test, and for the learning rate", count, default=512),
 }

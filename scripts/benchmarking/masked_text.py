@@ -11,7 +11,7 @@ Dimensions: T tokens of the text, N of them masked, B rows, n tokens of a row wi
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,55 +30,12 @@ from fairseq_linformer.training.perplexity import token_stream
 SHARE = 0.25  # of the tokens are masked, each by <mask>
 TOKENS = 2**19  # of the text at most
 BATCH_TOKENS = 4096  # at least one row
-BINS = 16  # per row, of equal width
 # Limits of the first classes of distance: near_and_far's window of 128 reaches 64 to 191 positions to a side, so that
 # what is at most 64 away is always in it, and what is more than 192 away never is.
 WINDOW = (64, 192)
 # Of the text: a token that is more frequent is left out. Commas and the like stand near nearly every place, and a model
 # guesses them without looking there.
 COMMONEST = 5e-4
-NEAR = (16, 64)  # further limits of bins so far from both ends of a row: near them a model lacks context on one side
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Losses at masked tokens in nats, by position in the row.
-
-    Attributes:
-        starts: the first position of each bin that holds any, ascending; <s> is at 0.
-        sums: of the losses of each.
-        counts: of its masked tokens.
-    """
-
-    starts: tuple[int, ...]
-    sums: tuple[float, ...]
-    counts: tuple[int, ...]
-
-    @property
-    def perplexity(self) -> float:
-        """At all masked tokens."""
-        return math.exp(sum(self.sums) / sum(self.counts))
-
-    @property
-    def perplexities(self) -> list[float]:
-        """Of each bin; NaN where it holds no masked token."""
-        return [
-            math.exp(loss / count) if count else math.nan for loss, count in zip(self.sums, self.counts, strict=True)
-        ]
-
-    def as_figures(self) -> dict[str, float]:
-        """By name, for a file of results."""
-        each = zip(self.starts, self.sums, self.counts, strict=True)
-        return {
-            name: x for start, *own in each for name, x in zip((f"loss {start}", f"count {start}"), own, strict=True)
-        }
-
-    @classmethod
-    def of_figures(cls, figures: Mapping[str, float]) -> "Losses":
-        """The inverse of ``as_figures``."""
-        starts = [int(name.removeprefix("loss ")) for name in figures if name.startswith("loss ")]
-        sums, counts = ([figures[f"{name} {start}"] for start in starts] for name in ("loss", "count"))
-        return cls(tuple(starts), tuple(sums), tuple(map(int, counts)))
 
 
 @dataclass(frozen=True)
@@ -151,15 +108,9 @@ class MaskedText:
         losses, distances, rows = (own[self.rare] for own in (losses, self.distances(length), rows))
         return LossesByDistance.of(losses, distances, rows, octaves(WINDOW, length))
 
-    def losses(self, roberta: RobertaHubInterface, length: int) -> Losses:
-        """The same as sums by position in the row."""
-        positions = self.masked.nonzero().flatten().numpy() % (length - 1) + 1
-        starts = bin_starts(length)
-        bins = np.searchsorted(starts, positions, side="right") - 1
-        losses = self.token_losses(roberta, length).double().numpy()
-        sums, counts = np.bincount(bins, losses), np.bincount(bins)
-        held = counts.nonzero()[0].tolist()
-        return Losses(*(tuple(column[i] for i in held) for column in (starts, sums.tolist(), counts.tolist())))
+    def perplexity(self, roberta: RobertaHubInterface, length: int) -> float:
+        """At all masked tokens; arguments as for ``token_losses``."""
+        return math.exp(self.token_losses(roberta, length).double().mean())
 
 
 def read_split(corpus: Path, split: str, least: int) -> np.ndarray:
@@ -178,10 +129,3 @@ def read_split(corpus: Path, split: str, least: int) -> np.ndarray:
     if len(stream) < least:
         raise UserError(f"{corpus}: {split} has {len(stream):,} tokens, fewer than the longest block, {least:,}")
     return stream
-
-
-def bin_starts(length: int) -> list[int]:
-    """The first positions of the bins of a row: ``BINS`` of equal width, the outer ones divided as ``NEAR`` says."""
-    width = length // BINS
-    near = [end for distance in NEAR if distance < width for end in (distance, length - distance)]
-    return sorted([*range(0, length, width), *near])

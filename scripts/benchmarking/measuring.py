@@ -1,7 +1,7 @@
-"""Time, memory and floating-point operations of the benchmark's cases.
+"""Time, memory and floating-point operations: of the benchmark's cases, and of the studies' updates.
 
-Cases that are compared run in turns, round after round, in one process. Memory is the peak of what PyTorch's allocator
-gives out, whatever else the process holds: the same in every run.
+What is compared runs in turns, round after round, in one process. Memory is the peak of what PyTorch's allocator gives
+out, whatever else the process holds: the same in every run.
 """
 
 import importlib.metadata
@@ -10,12 +10,9 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +23,6 @@ from fairseq.utils import clip_grad_norm_
 from torch import Tensor
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
-
-from fairseq_linformer.system.processes import end_with_parent
 
 from .baselines import LAYERS, MODELS, Candidate, Sizes
 
@@ -47,19 +42,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Case:
-    """One phase of a model, or of one layer's attention, on batches of rows of these lengths."""
+    """One phase of a model, or of one layer's attention, on a batch of rows of n tokens."""
 
     model: str
     sizes: Sizes
     phase: str
-    batches: tuple[tuple[int, ...], ...]
+    rows: int
     layer_alone: bool = False
     note: str = ""  # tells it from others of its group in the tables
 
     @property
     def tokens(self) -> int:
-        """Without padding."""
-        return sum(map(sum, self.batches))
+        return self.rows * self.sizes.length
 
     @property
     def compiles(self) -> bool:
@@ -83,7 +77,7 @@ class Machine:
             "dtype": self.dtype,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            **{package: _version(package) for package in ("fairseq-fixed", "transformers", "linformer")},
+            **{package: _version(package) for package in ("fairseq-fixed", "transformers")},
         }
         if self.device != "cpu":
             properties = torch.cuda.get_device_properties(0)
@@ -95,23 +89,23 @@ class Machine:
         return {**about, "name": _processor(), "instructions": instructions, "threads": threads, "GiB": gib}
 
     def prepare(self, case: Case) -> Callable[[], None]:
-        """Builds the case's model and batches, and returns a call that runs the phase once on every batch."""
-        model = case.build().to(self.device, DTYPES[self.dtype])
-        batches = [[self._move(tensor) for tensor in model.draw(case.sizes, lengths)] for lengths in case.batches]
+        """Builds the case's model and batch, and returns a call that runs the phase once."""
+        candidate = case.build()
+        model = candidate.module.to(self.device, DTYPES[self.dtype])
+        inputs = [self._move(tensor) for tensor in candidate.draw(case.sizes, case.rows)]
         model.train(case.phase not in ("inference", "evaluation"))
         optimizer = Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.01)
 
         def work() -> None:
-            for inputs in batches:
-                with torch.set_grad_enabled(model.training):
-                    result: Tensor = model.features(*inputs) if case.phase == "inference" else model.loss(*inputs)
-                if case.phase in WITH_BACKWARD:
-                    result.backward()
-                if case.phase == "training step":
-                    clip_grad_norm_(list(model.parameters()), 1.0)
-                    optimizer.step()
-                for tensor in (*model.parameters(), *inputs):
-                    tensor.grad = None
+            with torch.set_grad_enabled(model.training):
+                result = candidate.run(case.phase == "inference", inputs)
+            if case.phase in WITH_BACKWARD:
+                result.backward()
+            if case.phase == "training step":
+                clip_grad_norm_(list(model.parameters()), 1.0)
+                optimizer.step()
+            for tensor in (*model.parameters(), *inputs):
+                tensor.grad = None
             self.finish()
 
         return work
@@ -158,37 +152,10 @@ class Machine:
         changes = [event.nbytes() for event in events if event.name() == "[memory]"]
         return max(accumulate(changes, initial=0)) / 2**20
 
-    def largest_batch(self, case: Case, limit: float) -> int:
-        """Rows of the largest batch that fits in the GPU's memory and takes at most `limit` seconds.
-
-        It is measured in a new process, whose memory nothing else has used.
-
-        Raises:
-            RuntimeError: that process was killed.
-        """
-        # Importing fairseq may initialise CUDA, which a forked process cannot use.
-        try:
-            with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as process:
-                return process.submit(_largest_batch, self, case, limit).result()
-        except BrokenProcessPool:
-            raise RuntimeError("its process was killed, probably for lack of memory") from None
-
     def _move(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor.to(self.device)
         return tensor.detach().to(self.device, DTYPES[self.dtype]).requires_grad_(tensor.requires_grad)
-
-
-def _largest_batch(machine: Machine, case: Case, limit: float) -> int:
-    def fits(rows: int) -> bool:
-        try:
-            return timed(machine.prepare(replace(case, batches=(case.batches[0][:1] * rows,)))) <= limit
-        except RuntimeError:  # no memory; or more rows than a kernel has blocks for
-            return False
-        finally:
-            torch.cuda.empty_cache()
-
-    return largest(fits)
 
 
 def _version(package: str) -> str | None:
@@ -205,26 +172,17 @@ def _processor() -> str:
     return f"{len(names)} x {names[0]}" if names else platform.processor()
 
 
+@cache
 def flops(case: Case) -> int:
-    """Floating-point operations of the matrix products on one batch of rows of one length.
+    """Floating-point operations of the matrix products of a batch.
 
     One row is counted and multiplied by their number. A backward pass counts twice a forward.
     """
-    ((*rows,),) = case.batches
-    phase = "inference" if case.phase == "inference" else "evaluation"
-    of_row = _forward_flops(replace(case, phase=phase, batches=(tuple(rows[:1]),)))
-    return len(rows) * of_row * (3 if case.phase in WITH_BACKWARD else 1)
-
-
-@cache
-def _forward_flops(case: Case) -> int:
-    model = case.build().eval()
-    model.kernel = "math"  # its products are counted one by one
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        batch = [tensor.detach() for tensor in model.draw(case.sizes, case.batches[0])]
-        model.features(*batch) if case.phase == "inference" else model.loss(*batch)
-    return int(counter.get_total_flops())
+    candidate = replace(case.build(), kernel="math")  # its products are counted one by one
+    candidate.module.eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        candidate.run(case.phase == "inference", candidate.draw(case.sizes, 1))
+    return case.rows * int(counter.get_total_flops()) * (3 if case.phase in WITH_BACKWARD else 1)
 
 
 def in_turns(
@@ -263,19 +221,6 @@ def in_turns(
 def reason(error: Exception) -> str:
     """The first line of an error."""
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def largest(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, to within an eighth; 0 if not even 1 does."""
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > max(1, low // 8):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def timed(call: Callable[[], None]) -> float:

@@ -1,4 +1,4 @@
-"""The small pretraining of the studies ``perplexity``, ``mechanisms``, ``multipliers`` and ``lengths``.
+"""The small pretraining of the studies ``perplexity``, ``mechanisms`` and ``lengths``.
 
 It is configs/pretrain/tiny_512 with two layers of d=64, four rows per update and a quarter of the tokens masked.
 """
@@ -28,15 +28,14 @@ from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import Training
 from fairseq_linformer.training.perplexity import masked_lm_perplexity
 
-from .engine import Columns, Experiment, Trial, Tuned, values_column
+from .engine import Columns, Experiment, Trial, Tuned, cost_column, values_column
 from .masked_text import COMMONEST, WINDOW, MaskedText, read_split
 from .store import Figures, Store
 from .tables import with_deviation
 
-EMBED_DIM, LAYERS = 64, 2
-SIZES = [f"model.encoder_embed_dim={EMBED_DIM}", f"model.encoder_ffn_embed_dim={4 * EMBED_DIM}"]
+SIZES = ["model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
 Own = TypeVar("Own", bound="Pretraining")
-RECIPE = [f"model.encoder_layers={LAYERS}", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
+RECIPE = ["model.encoder_layers=2", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
 # Of every evaluation, whatever a variant was trained with: all are <mask>, as some are trained with nothing else.
 MASKS: dict[str, Any] = {
@@ -55,7 +54,6 @@ class Pretraining(Experiment):
     """Variants that fairseq pretrains, in folders ``NAME/lrRATE/seedN``; complete runs are not repeated.
 
     Args:
-        store, n, variants: as in ``Experiment``.
         data: a prepared corpus, in shards or not.
         folder: of the runs, in that of the store; it may be that itself.
         updates: of every run.
@@ -66,9 +64,6 @@ class Pretraining(Experiment):
         UserError: a path or an override is not allowed.
     """
 
-    store: Store
-    n: int
-    variants: Mapping[str, Sequence[str]]
     data: Path
     folder: str
     updates: int
@@ -106,18 +101,18 @@ class Pretraining(Experiment):
         words = [override("task.data", self.data.absolute()), *SIZES, "dataset.batch_size=4", *own]
         return Training("pretrain/tiny_512", tuple(words), self.run_folder(trial), self.updates)
 
-    def place(self, trial: Trial) -> str:
-        """Of a run and its results, in the folder of the store."""
-        return f"{self.folder}{trial.folder}"
-
     def run_folder(self, trial: Trial) -> Path:
-        """The same as an absolute path."""
-        return self.store.folder.absolute() / self.place(trial)
+        """Where a run is, as an absolute path."""
+        return self.store.folder.absolute() / f"{self.folder}{trial.folder}"
 
     @property
     def corpus(self) -> Path:
-        """What is read beside the trainings."""
-        return corpus_folder(self.data)
+        """The corpus's folder with its dictionary and valid, as an absolute path: of shards the first.
+
+        Raises:
+            UserError: some shards are not prepared yet.
+        """
+        return Path(split_paths(data_paths(str(self.data.absolute())))[0])
 
     @cached_property
     def text(self) -> MaskedText:
@@ -136,7 +131,7 @@ class Pretraining(Experiment):
     def perplexity(self, trial: Trial) -> float:
         """Of a run's last checkpoint, at the same masked tokens of valid for every run on the same data."""
 
-        def compute() -> dict[str, float]:
+        def compute() -> Figures:
             roberta = self.load(trial, seed=1, **MASKS)
             value = masked_lm_perplexity(roberta.model.to(job_device()), roberta.task, batches=BATCHES)
             return {"perplexity": value}
@@ -156,29 +151,15 @@ class Pretraining(Experiment):
         cells = (np.array(kept[what]).reshape(-1, len(kept["limits"]) + 1) for what in ("sums", "counts"))
         return LossesByDistance(tuple(kept["limits"]), *cells)
 
-    def of_checkpoint(
-        self,
-        name: str,
-        trial: Trial,
-        compute: Callable[[], Figures],
-        checkpoint: str = CHECKPOINT,
-        **made_of: Any,
-    ) -> Figures:
-        """Figures of a checkpoint of a run, measured once.
+    def of_checkpoint(self, name: str, trial: Trial, compute: Callable[[], Figures], **made_of: Any) -> Figures:
+        """Figures that are measured once of a run's last checkpoint, and depend on nothing else but `made_of`."""
+        about = {"checkpoint": digest_file(self.run_folder(trial) / CHECKPOINT), **made_of}
+        return self.store.once(f"{self.folder}{trial.folder}/{name}", about, compute)
 
-        Args:
-            name: of what is measured.
-            compute: measures it.
-            checkpoint: the file.
-            made_of: what the figures depend on beside the checkpoint.
-        """
-        about = {"checkpoint": digest_file(self.run_folder(trial) / checkpoint), **made_of}
-        return self.store.once(f"{self.place(trial)}/{name}", about, compute)
-
-    def load(self, trial: Trial, checkpoint: str = CHECKPOINT, **options: Any) -> Any:
-        """A checkpoint of a run as fairseq's hub interface, with its task."""
+    def load(self, trial: Trial, **options: Any) -> Any:
+        """A run's last checkpoint as fairseq's hub interface, with its task."""
         folder = str(self.run_folder(trial))
-        return LinformerRobertaModel.from_pretrained(folder, checkpoint, str(self.corpus), **options)
+        return LinformerRobertaModel.from_pretrained(folder, CHECKPOINT, str(self.corpus), **options)
 
     def step(self, tuned: Tuned) -> Callable[[], None]:
         """An update as the training did, on rows of valid, each a step further from the end of the training."""
@@ -203,22 +184,13 @@ class Pretraining(Experiment):
         return {"data": digest_data(str(self.data.absolute())), **{name: list(self.variants[name]) for name in names}}
 
 
-def corpus_folder(data: Path) -> Path:
-    """A corpus's folder with its dictionary and valid, as an absolute path: of shards the first.
-
-    Raises:
-        UserError: some shards are not prepared yet.
-    """
-    return Path(split_paths(data_paths(str(data.absolute())))[0])
-
-
 def at_length(n: int, rows: int) -> list[str]:
     """Hydra's overrides for rows of n tokens, so many per update."""
     return [f"model.max_positions={n}", f"task.tokens_per_sample={n}", f"dataset.batch_size={rows}"]
 
 
 def perplexity_columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
-    """Perplexity of every seed, its mean, and how far it is behind that of the first variant at the same n."""
+    """Perplexity of every seed, its mean, how far it is behind that of the first variant at the same n, and time."""
     references = {own.n: own for own in reversed(tuned) if own.variant == tuned[0].variant}
 
     def behind(own: Tuned) -> str:
@@ -230,4 +202,4 @@ def perplexity_columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     title = f"perplexity after {options.updates} updates, seeds {seeds}"
     each: Columns = {title: lambda own: ", ".join(f"{value:.2f}" for value in own.each("perplexity"))}
     mean = values_column("mean", lambda own: own.each("perplexity"), ".2f")
-    return {**each, **mean, f"behind {tuned[0].variant}": behind}
+    return {**each, **mean, f"behind {tuned[0].variant}": behind, **cost_column()}

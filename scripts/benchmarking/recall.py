@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from . import small_model
 from .engine import Columns, Comparison, InProcess, Tuned, cost_column, time_updates, values_column
 from .flags import Flag, chosen_variants, count
 from .plots import Panel, draw
-from .small_model import TEST_SEED, SmallTrainer, base_model, build_model
+from .small_model import TEST_SEED, Rows, SmallTrainer, base_model, build_model
 from .store import PACKAGE, Figures, Store
 from .tables import with_deviation
 from .variants import variants_of
@@ -46,14 +45,6 @@ EMPTY, KEYS, VALUES, MASK = 4, range(5, 4100), range(4100, 8196), 8196
 POWER = 0.01  # a: of the places behind the pairs, two positions each, the i-th has a weight of i^(a - 1)
 TESTED, LOOKED_AT = 3000, 1000  # rows of test and of valid
 EVERY = 100  # updates between two looks at valid
-EVALUATED = 16_384  # tokens of a batch
-
-
-class Rows(NamedTuple):
-    """Tokens, (B, n), and the values that belong at their masks, (B, D), both in the order of positions."""
-
-    tokens: Tensor
-    answers: Tensor
 
 
 Sets = dict[str, Rows]  # "train", "valid", "test"
@@ -122,7 +113,7 @@ class Trainer(SmallTrainer):
 
     Args:
         task: what is drawn, and when enough is learned.
-        sets: its rows, on the device.
+        sets: its rows.
         config: of the model.
         rate, seed, updates, device: as in ``SmallTrainer``; the seed is also that of the weights.
     """
@@ -134,8 +125,9 @@ class Trainer(SmallTrainer):
         for symbol in range(EMPTY, MASK):
             dictionary.add_symbol(f"symbol{symbol}")
         dictionary.add_symbol("<mask>")
-        super().__init__(build_model(config, dictionary, seed), rate, seed, updates, device)
-        self.task, self.sets = task, sets
+        model = build_model(config, dictionary, seed)
+        super().__init__(model, sets["train"], task.batch, rate, seed, updates, device)
+        self.stop_at, self.valid = task.stop_at, sets["valid"]
         self.curve: dict[str, float] = {}
 
     def train(self) -> None:
@@ -144,28 +136,17 @@ class Trainer(SmallTrainer):
             self.model.train()
             self.step()
             if update % EVERY == 0 or update == self.updates:
-                self.curve[str(update)] = share = self.recall("valid")
-                if share >= self.task.stop_at:
+                self.curve[str(update)] = share = self.share(self.valid)
+                if share >= self.stop_at:
                     return
 
-    def loss(self) -> Tensor:
-        train = self.sets["train"]
-        numbers = torch.randint(len(train.tokens), (self.task.batch,), generator=self.generator).to(self.device)
-        return F.cross_entropy(self._logits(train.tokens[numbers]), train.answers[numbers].flatten())
+    def numbers(self) -> Tensor:
+        return torch.randint(len(self.rows), (self.batch,), generator=self.generator)
 
-    def _logits(self, tokens: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor) -> Tensor:
         """At the masks of rows, (B D, symbols)."""
         logits: Tensor = self.model(tokens, masked_tokens=tokens == MASK, padded=False)[0]
         return logits
-
-    @torch.no_grad()
-    def recall(self, name: str) -> float:
-        """The share of values brought back in a set."""
-        self.model.eval()
-        tokens, answers = self.sets[name]
-        batches = tokens.split(max(1, EVALUATED // tokens.size(1)))
-        found = torch.cat([self._logits(batch).argmax(-1) for batch in batches])
-        return float((found == answers.flatten()).double().mean())
 
 
 @dataclass(frozen=True)
@@ -178,8 +159,8 @@ class Recall(InProcess):
 
     @cached_property
     def sets(self) -> Sets:
-        """The task's rows, on the device."""
-        return {name: Rows(*(own.to(self.device) for own in rows)) for name, rows in self.task.sets().items()}
+        """The task's rows."""
+        return self.task.sets()
 
     def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
         return Trainer(self.task, self.sets, self.config(variant), rate, seed, updates, self.device)
@@ -187,7 +168,7 @@ class Recall(InProcess):
     def test(self, trainer: SmallTrainer) -> Figures:
         own = cast(Trainer, trainer)
         *_, (updates, valid) = own.curve.items()
-        return {"valid": valid, "test": own.recall("test"), "updates": int(updates), "curve": own.curve}
+        return {"valid": valid, "test": own.share(self.sets["test"]), "updates": int(updates), "curve": own.curve}
 
     def score(self, figures: Figures) -> float:
         """What is brought back of valid; of two runs that were stopped for it, the quicker one has more."""

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import corpus_speed, long_documents, recall, scaling, speed
+from . import long_documents, recall, speed
 from .engine import Comparison
 from .flags import Flag
 from .lengths import LENGTHS
-from .perplexity import MECHANISMS, MULTIPLIERS, PERPLEXITY
+from .perplexity import MECHANISMS, PERPLEXITY
 
 
 @dataclass(frozen=True)
@@ -19,24 +19,19 @@ class Study:
     Attributes:
         run: a record for the engine, or a function of the options that returns what is printed.
         flags: its own.
-        overrides: whether Hydra's overrides may stand at the end.
         quick: what --quick changes of the defaults.
     """
 
     run: Comparison | Callable[[Namespace], str]
     flags: Mapping[str, Flag] = field(default_factory=dict)
-    overrides: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
 
 
 STUDIES = {
     "perplexity": Study(PERPLEXITY),
     "mechanisms": Study(MECHANISMS),
-    "multipliers": Study(MULTIPLIERS),
     "lengths": Study(LENGTHS),
     "recall": Study(recall.RECALL, recall.FLAGS),
     "long-documents": Study(long_documents.LONG_DOCUMENTS, long_documents.FLAGS),
     "speed": Study(speed.measure_speed, speed.FLAGS, quick=speed.QUICK),
-    "scaling": Study(scaling.measure_scaling, scaling.FLAGS, overrides=True),
-    "corpus-speed": Study(corpus_speed.compare_preparations, corpus_speed.FLAGS),
 }

@@ -2,8 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -20,6 +22,7 @@ from fairseq_linformer.model.roberta import LinformerRobertaEncoder, LinformerRo
 
 TEST_SEED = 2**32 - 1  # above all seeds of trainings; PyTorch takes a seed modulo 2^32
 WARM_UP = 50  # updates
+EVALUATED = 16_384  # tokens of a batch without gradients
 HEAD = "label"  # the name of a classification head
 # The first weights of the local convolution and of the positions, as multiples of those that the encoder draws.
 CONVOLUTION, POSITIONS = 3.0, 0.2
@@ -79,19 +82,42 @@ def build_model(
     return model
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows of tokens, and what is asked of them.
+
+    Attributes:
+        tokens: (N, n).
+        answers: (N,) labels of the rows, or (N, D) tokens that belong at their masks, in the order of positions.
+        texts: the rows as words, where something reads them.
+    """
+
+    tokens: Tensor
+    answers: Tensor
+    texts: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
 class SmallTrainer(ABC):
     """A model, its optimizer, and what draws the batches of one seed.
 
     Args:
         model: with its first weights.
+        rows: to train on.
+        batch: how many of them an update has.
         rate: the learning rate after ``WARM_UP`` updates; it then falls linearly to zero.
         seed: of batches.
         updates: of the whole training.
         device: of the model and what it computes. Weights and batches are drawn on the CPU, the same for every device.
     """
 
-    def __init__(self, model: LinformerRobertaModel, rate: float, seed: int, updates: int, device: str):
+    def __init__(
+        self, model: LinformerRobertaModel, rows: Rows, batch: int, rate: float, seed: int, updates: int, device: str
+    ):
         self.model, self.updates, self.device = model.to(device), updates, device
+        self.rows, self.batch = rows, batch
         self.generator = torch.Generator().manual_seed(seed)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, betas=(0.9, 0.98))
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._factor)
@@ -101,8 +127,20 @@ class SmallTrainer(ABC):
         return max(0.0, min((update + 1) / WARM_UP, left))
 
     @abstractmethod
-    def loss(self) -> Tensor:
-        """Of a new batch."""
+    def numbers(self) -> Tensor:
+        """Of the rows of a new batch, (batch,)."""
+
+    @abstractmethod
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Of rows (B, n) on the device: a line for each answer, in their order."""
+
+    @torch.no_grad()
+    def share(self, rows: Rows) -> float:
+        """The share of answers that are found."""
+        self.model.eval()
+        batches = rows.tokens.split(max(1, EVALUATED // rows.tokens.size(1)))
+        found = torch.cat([self.logits(batch.to(self.device)).argmax(-1).cpu() for batch in batches])
+        return float((found == rows.answers.flatten()).double().mean())
 
     def train(self) -> None:
         """All updates."""
@@ -112,7 +150,9 @@ class SmallTrainer(ABC):
 
     def step(self) -> None:
         """One update on a new batch."""
-        self.loss().backward()
+        numbers = self.numbers()
+        tokens, answers = (own[numbers].to(self.device) for own in (self.rows.tokens, self.rows.answers))
+        F.cross_entropy(self.logits(tokens), answers.flatten()).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()

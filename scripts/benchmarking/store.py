@@ -79,17 +79,6 @@ class Store:
             write_whole(file, json.dumps(kept, indent=1) + "\n")
         return _read(file)
 
-    def refuse_others(self, name: str, made_of: Mapping[str, Any]) -> None:
-        """Refuses a result of that name that was made of something else.
-
-        Raises:
-            UserError: there is one.
-        """
-        own = f"{name}-{digest(made_of)}.json"
-        for file in (self.folder / own).parent.glob("*-*.json"):
-            if file.name != Path(own).name and file.name.rpartition("-")[0] == Path(name).name:
-                raise UserError(f"{file} is of other {', '.join(made_of)}: {REMEDY}")
-
     def all(self, folder: str) -> Iterator[Any]:
         """The results in a folder of this one, in the order of their names.
 

@@ -2,30 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from fairseq.data.data_utils import load_indexed_dataset
-
-from fairseq_linformer.errors import UserError, check
+from fairseq_linformer.errors import check
 from fairseq_linformer.model.architecture import architecture_defaults
 
 from .baselines import FIRST_TOKEN, KERNELS, Sizes
 from .measuring import PHASES, Case
-from .store import digest
 from .variants import BEST, preset_options
 
-COMPARED = (
-    "linformer",
-    "fairseq-example",
-    "lucidrains-linformer",
-    "softmax",
-    "fairseq-roberta",
-    "hf-roberta",
-    "hf-nystromformer",
-    "hf-modernbert",
-)
+COMPARED = ("linformer", "fairseq-example", "softmax", "fairseq-roberta", "hf-modernbert")
 SETTINGS = {512: 128, 4096: 256, 16384: 256}  # k by n, for single layers and models
 LONGEST = 4096  # n of whole models: the n x n weights that some of them build still fit in memory
 OVERVIEW = ("linformer", "fairseq-example", "softmax", "fairseq-roberta")
@@ -35,7 +21,6 @@ PROJECTED_LENGTHS = (128, 256, 512, 1024, 2048)  # k in the paper's table 3
 EFFICIENCY = ("softmax", "linformer", "efficient", "nystrom", "long-short")
 EFFICIENCY_LENGTHS = tuple(2**power for power in range(7, 13))  # 128 to 4,096
 WIDTHS = {name: architecture_defaults(f"linformer_roberta_{name}") for name in ("tiny", "base", "large")}
-REVIEWS = 32  # IMDB's reviews whose lengths are used
 
 
 @dataclass(frozen=True)
@@ -45,18 +30,12 @@ class Group:
     Args:
         memory: the peak of a call.
         gemm_fraction: the fraction of the measured GEMM peak.
-        largest_batch: rows that fit in a GPU's memory.
     """
 
     name: str
     cases: tuple[Case, ...]
     memory: bool = True
     gemm_fraction: bool = False
-    largest_batch: bool = False
-
-    def digest(self) -> str:
-        """A hash of the cases, lengths of rows included."""
-        return digest(repr(self.cases))
 
 
 @dataclass(frozen=True)
@@ -68,7 +47,6 @@ class Plan:
     lengths: tuple[int, ...]  # n, ascending; of SETTINGS those among them are measured
     device: str
     models: tuple[str, ...]  # what the suite `models` compares
-    reviews: Path | None  # IMDB as linformer prepare imdb writes it
 
     def validate(self) -> None:
         """Checks that the plan can be measured.
@@ -98,7 +76,7 @@ class Plan:
 
     def case(self, model: str, n: int, k: int, phase: str, sharing: str = "layerwise", rows: int | None = None) -> Case:
         sizes = replace(self.sizes, length=n, projected_length=k, sharing=sharing)
-        return Case(model, sizes, phase, ((n,) * (rows or max(1, self.tokens // n)),))
+        return Case(model, sizes, phase, rows or max(1, self.tokens // n))
 
 
 def attention(plan: Plan) -> Iterator[Group]:
@@ -147,7 +125,7 @@ def table3(plan: Plan) -> Iterator[Group]:
         for k in PROJECTED_LENGTHS:
             if k < n:
                 cases.append(replace(plan.case("linformer", n, k, "inference"), note=f"k={k}"))
-        yield Group(f"n={n}", tuple(cases), largest_batch=plan.device == "cuda")
+        yield Group(f"n={n}", tuple(cases))
 
 
 def overview(plan: Plan) -> Iterator[Group]:
@@ -206,30 +184,6 @@ def long(plan: Plan) -> Iterator[Group]:
     yield Group("n=262144", (_with_options(pooled, "mean-pool", {"projection": "mean-pool"}),))
 
 
-def lengths(plan: Plan) -> Iterator[Group]:
-    """Forward + backward on rows as long as IMDB's reviews, in batches by length or as they come, and on whole rows.
-
-    All three have about the same number of tokens.
-
-    Raises:
-        UserError: the plan names no reviews.
-        FileNotFoundError: its folder of reviews holds no prepared data.
-    """
-    if plan.reviews is None:
-        raise UserError("the suite lengths needs --reviews, a folder that linformer prepare imdb wrote")
-    n, k = max(plan.settings(LONGEST).items())
-    reviews = load_indexed_dataset(str(plan.reviews / "input0" / "train"))
-    if reviews is None:
-        raise FileNotFoundError(f"{plan.reviews} holds no input0/train.idx: linformer prepare imdb writes it")
-    tokens = np.minimum(reviews.sizes[:REVIEWS], n).tolist()
-    whole = plan.case("linformer", n, k, "forward + backward", rows=max(1, round(sum(tokens) / n)))
-    cases = [replace(whole, note="whole rows")]
-    for note, rows in {"by length": sorted(tokens), "as they come": tokens}.items():
-        batches = tuple(tuple(rows[start : start + 4]) for start in range(0, len(rows), 4))
-        cases.append(replace(whole, batches=batches, note=note))
-    yield Group(f"n={n}", tuple(cases))
-
-
 SUITES: dict[str, Callable[[Plan], Iterator[Group]]] = {
-    suite.__name__: suite for suite in (overview, attention, models, table3, growth, efficiency, memory, long, lengths)
+    suite.__name__: suite for suite in (overview, attention, models, table3, growth, efficiency, memory, long)
 }

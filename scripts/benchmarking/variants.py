@@ -1,4 +1,4 @@
-"""What is data: the studies and their variants, studies.yaml, and what papers report, published.yaml."""
+"""What is data: the studies and their variants, in studies.yaml."""
 
 from functools import cache
 from pathlib import Path
@@ -13,20 +13,10 @@ BEST = "near_and_far"  # a preset of configs/pretrain
 
 
 @cache
-def read_data(name: str) -> dict[str, Any]:
-    """What a YAML beside this file holds."""
-    content: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8"))
-    return content
-
-
 def read_studies() -> dict[str, Any]:
     """What --help says of the studies, their defaults and their variants."""
-    return read_data("studies")
-
-
-def published_arena(task: str) -> dict[str, float]:
-    """What the Long Range Arena's paper reports of a task, in percent, by model."""
-    return {model: row[task] for model, row in read_data("published")["long_range_arena"].items()}
+    content: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("studies.yaml").read_text(encoding="utf-8"))
+    return content
 
 
 def variants_of(study: str, n: int) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """The engine of all studies: what is tuned, kept, refused and timed; with a stub in place of trainings."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from benchmarking import engine
@@ -15,29 +15,24 @@ MEASURED = {("a", 0.1, 1): 10.0, ("a", 0.01, 1): 12.0, ("a", 0.1, 2): 20.0}
 MEASURED |= {("b", 0.1, 1): 30.0, ("b", 0.01, 1): 11.0, ("b", 0.01, 2): 24.0}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stub(Experiment):
     """Runs whose scores are given."""
 
-    store: Store
-    variants: tuple = ("a", "b")
     n: int = 16
-
-    def __post_init__(self):
-        self.asked, self.steps = [], []
+    variants: tuple = ("a", "b")
+    asked: list = field(default_factory=list)
+    steps: list = field(default_factory=list)
 
     def check(self):
         pass
 
     def measure(self, trials):
-        self.asked += trials
+        self.asked.extend(trials)
         return {own: {"perplexity": MEASURED[own.variant, own.rate, own.seed]} for own in trials}
 
     def score(self, figures):
         return figures["perplexity"]
-
-    def details(self, trial):
-        return {"more": trial.seed}
 
     def step(self, tuned):
         return lambda: self.steps.append(tuned.variant)
@@ -46,13 +41,13 @@ class Stub(Experiment):
         return dict.fromkeys(names, "model")
 
 
-def test_each_variant_has_its_own_best_learning_rate_with_the_first_seed(tmp_path):
+def test_each_variant_has_its_own_best_learning_rate_with_the_first_seed(tmp_path, monkeypatch):
     stub = Stub(Store(tmp_path, {}))
     a, b = stub.tune([0.1, 0.01], [1, 2])
     assert (a.learning_rate, b.learning_rate) == (0.1, 0.01) and b.tried == {0.1: 30.0, 0.01: 11.0}
-    assert b.results == {1: {"perplexity": 11.0, "more": 1}, 2: {"perplexity": 24.0, "more": 2}}
+    assert b.results == {1: {"perplexity": 11.0}, 2: {"perplexity": 24.0}}
     assert {(own.variant, own.rate, own.seed) for own in stub.asked} == set(MEASURED), "no other rate with seed 2"
-    stub.best = max
+    monkeypatch.setattr(Stub, "best", staticmethod(max))
     assert [own.learning_rate for own in stub.tune([0.1, 0.01], [1])] == [0.01, 0.1], "the highest score"
 
 

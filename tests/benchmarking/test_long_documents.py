@@ -6,17 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from benchmarking import engine, long_documents
+from benchmarking import engine, long_documents, small_model
+from benchmarking.book_tasks import TaskData
 from benchmarking.engine import Tuned
 from benchmarking.long_documents import LONG_DOCUMENTS, MODEL, LongDocuments, Trainer, experiments
-from benchmarking.rows_of_text import PAD, Labelled, TaskData, as_rows, symbols_dictionary
-from benchmarking.small_model import configure_model
+from benchmarking.small_model import Rows, configure_model
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
+from fairseq.data import Dictionary
 
 from fairseq_linformer.attention import ATTENTIONS
 from tests.helpers.benchmarks import options
 from tests.helpers.commands import run
+from tests.helpers.inputs import sentences
 from tests.helpers.models import DEVICE
 
 LENGTH = 24
@@ -24,17 +26,19 @@ TINY = ["model.encoder_embed_dim=16", "model.encoder_ffn_embed_dim=16"]
 
 
 def make_part(count, seed):
-    """Rows of 4 to 22 symbols, of which one says the label."""
+    """Rows of symbols, of which one says the label."""
     chance = np.random.default_rng(seed)
-    examples = []
-    for number in range(count):
-        symbols = chance.integers(6, 12, size=chance.integers(4, LENGTH - 2)).astype(np.int32)
-        symbols[chance.integers(len(symbols))] = 4 + number % 2
-        examples.append(Labelled(symbols, number % 2, " ".join(map(str, symbols))))
-    return as_rows(examples, LENGTH)
+    symbols = chance.integers(6, 12, size=(count, LENGTH)).astype(np.int32)
+    labels = np.arange(count) % 2
+    symbols[np.arange(count), chance.integers(1, LENGTH, size=count)] = 4 + labels
+    texts = [" ".join(map(str, row)) for row in symbols]
+    return Rows(torch.from_numpy(symbols), torch.from_numpy(labels), texts)
 
 
-DATA = TaskData(make_part(64, 1), make_part(8, 2), make_part(40, 3), symbols_dictionary(8), 2)
+DICTIONARY = Dictionary()
+for number in range(8):
+    DICTIONARY.add_symbol(f"symbol{number}")
+DATA = TaskData(make_part(64, 1), make_part(8, 2), make_part(40, 3), DICTIONARY, 2)
 
 
 def trained(overrides, seed=1, updates=3, rate=0.001):
@@ -52,28 +56,24 @@ def test_weights_and_order_belong_to_the_seed_and_every_row_is_trained_on_once_b
     one, again, other = (weights(trained(["model.attention=softmax"], seed)) for seed in (1, 1, 2))
     assert one.equal(again) and not one.equal(other)
     trainer = trained(["model.attention=none"], updates=0)
-    drawn = torch.cat([next(trainer.batches) for _ in range(32)])
+    drawn = torch.cat([trainer.numbers() for _ in range(32)])
     assert len(drawn) == 4 * 32, "96 tokens are four rows"
     assert sorted(drawn[:64].tolist()) == sorted(drawn[64:].tolist()) == list(range(64))
 
 
-@pytest.mark.parametrize("name", variants_of("long-documents", LENGTH))
-def test_what_stands_beside_a_row_does_not_change_what_is_said_of_it(name):
-    trainer = trained(variants_of("long-documents", LENGTH)[name])
+def test_accuracy_is_the_share_of_labels_that_are_found_whatever_the_batch(monkeypatch):
+    trainer = trained(["model.attention=softmax"])
     trainer.model.eval()
-    rows = DATA.test.tokens
-    assert len({int((row != PAD).sum()) for row in rows}) > 5
     with torch.no_grad():
-        together = trainer._logits(rows)
-        alone = torch.cat([trainer._logits(row[None]) for row in rows])
-    assert torch.allclose(together, alone, atol=1e-5)
-    right = together.argmax(-1).cpu() == DATA.test.labels
-    assert trainer.accuracy(DATA.test) == right.double().mean()
+        right = trainer.logits(DATA.test.tokens.to(DEVICE)).argmax(-1).cpu() == DATA.test.answers
+    for evaluated in (LENGTH, 5 * LENGTH, 10**6):
+        monkeypatch.setattr(small_model, "EVALUATED", evaluated)
+        assert trainer.share(DATA.test) == right.double().mean()
 
 
 def test_full_attention_finds_the_symbol_that_says_the_label():
     trainer = trained(["model.attention=softmax"], updates=150, rate=0.01)
-    assert trainer.accuracy(DATA.test) > 0.9
+    assert trainer.share(DATA.test) > 0.9
 
 
 @pytest.mark.parametrize("length", [16, 64, 512, 8192])
@@ -102,7 +102,7 @@ def stub(monkeypatch):
         def step(self):
             pass
 
-        def accuracy(self, rows):
+        def share(self, rows):
             attention, rate, seed = self.run
             best = rate == {"softmax": 0.1, "none": 0.2}[attention]
             return (0.75 if best else 0.5) if rows is DATA.valid else (0.25 * seed if best else 1.0)
@@ -114,7 +114,7 @@ def stub(monkeypatch):
 def comparison(folder, **changes):
     own = {name: variants_of("long-documents", LENGTH)[name] for name in ("softmax", "none")}
     data = changes.get("data", DATA)
-    made = LongDocuments(Store(folder, {}), LENGTH, own, "n24", 5, "cpu", "listops", data, data.digest(), tokens=96)
+    made = LongDocuments(Store(folder, {}), LENGTH, own, "n24", 5, "cpu", "books", data, data.digest(), tokens=96)
     return replace(made, **changes)
 
 
@@ -156,89 +156,74 @@ def test_the_baseline_belongs_to_the_words_that_it_reads(tmp_path):
 def tables(task, *names):
     cost = {"seconds": 0.01, "low": 0.005, "high": 0.02, "majority": 0.125, "baseline": 0.25}
     results = {1: {"valid": 0.5, "test": 0.5}, 2: {"valid": 0.5, "test": 1.0}}
-    asked = options("long-documents", "--task", task, "--learning-rates", 0.1, 0.2, "--updates", 7, "--seeds", 1, 2)
+    words = ["--task", task, "--corpus", "c", "--tokenizer", "t"]
+    asked = options("long-documents", *words, "--learning-rates", 0.1, 0.2, "--updates", 7, "--seeds", 1, 2)
     found = [Tuned(name, 512, {0.1: 0.5, 0.2: 0.25}, 0.1, results, cost) for name in names]
     return LONG_DOCUMENTS.tables(asked, found).splitlines()
 
 
-def test_the_table_has_every_variant_the_baseline_and_what_was_published():
-    lines = tables("listops", "linformer", "mine")
-    assert lines[:8] == [
-        "| variant | lr | listops: % of 512 test rows after 7 updates, seeds 1, 2 | ms per update "
-        "| TF-IDF + linear SVM | most frequent label | LRA, ListOps |",
-        "|---|---|---|---|---|---|---|",
-        "| linformer | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 | 35.70 |",
-        "| mine | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 |  |",
+def test_the_table_has_every_variant_and_what_stands_beside_it():
+    assert tables("books", "linformer", "mine")[:8] == [
+        "| variant | lr | books: % of 512 test rows after 7 updates, seeds 1, 2 | ms per update "
+        "| TF-IDF + linear SVM | most frequent label |",
+        "|---|---|---|---|---|---|",
+        "| linformer | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 |",
+        "| mine | 0.1 | 75.0 ± 35.4 | 10 (5 to 20) | 25.0 | 12.5 |",
         "",
         "| % of valid, seed 1 | lr 0.1 | lr 0.2 |",
         "|---|---|---|",
         "| linformer | 50.0 | 25.0 |",
     ]
-    assert "Transformer 36.37" in lines[-2] and "larger and train longer" in lines[-1]
-    own = tables("needles", "softmax")
-    assert "LRA" not in str(own) and "Published" not in str(own)
 
 
-def words_of_command(folder, *more):
-    tiny = ["--learning-rates", "0.001", "--seeds", "1", "--updates", "2", "--tokens", "64", "--rows", "40"]
-    words = ["--task", "listops", "--out", str(folder), "--rounds", "1", "--test-rows", "8", *tiny]
-    return [*words, "--variant", "softmax", "model.attention=softmax", *TINY, "--variant", "k4", *more]
+@pytest.fixture
+def command(corpus, tmp_path):
+    """Options of the study with two tiny variants and three small books, in tmp_path/out."""
+    books = (sentences(200, seed).replace("\n\n", "\n").strip() for seed in range(3))
+    (tmp_path / "books.txt").write_text("\n\n".join(books))
+    words = ["--task", "books", "--corpus", tmp_path / "books.txt", "--tokenizer", corpus, "--out", tmp_path / "out"]
+    words += ["--learning-rates", 0.001, "--seeds", 1, "--updates", 2, "--tokens", 64, "--rounds", 1, "--test-rows", 9]
+    words += ["--variant", "softmax", "model.attention=softmax", *TINY]
+    return lambda *more: [*words, *more]
 
 
 @pytest.mark.slow
-def test_the_command_trains_times_and_draws_and_trains_nothing_again(tmp_path, monkeypatch):
-    words = [*words_of_command(tmp_path, "model.projected_length=4"), "--lengths", "32", "48"]
+def test_the_command_trains_times_and_draws_and_trains_nothing_again(command, tmp_path, monkeypatch):
+    words, out = command("--variant", "k4", "model.projected_length=4", "--lengths", 32, 48), tmp_path / "out"
     printed = run("scripts/study.py", "long-documents", *words, cwd=tmp_path)
     assert [printed.count(f"k4, n {n}, lr 0.001, seed 1:") for n in (32, 48)] == [1, 1]
-    assert len(list(tmp_path.rglob("*-*.json"))) == 2 * 3 + 1, "two runs and the baseline of each length, and the times"
-    assert len(list((tmp_path / "listops/n48").rglob("*-*.json"))) == 3
-    found = json.loads((tmp_path / "results.json").read_text())["variants"]
+    assert len(list(out.rglob("*-*.json"))) == 2 * 3 + 1, "two runs and the baseline of each length, and the times"
+    assert len(list((out / "books/n48").rglob("*-*.json"))) == 3
+    found = json.loads((out / "results.json").read_text())["variants"]
     assert [(own["variant"], own["n"]) for own in found] == [(own, n) for n in (32, 48) for own in ("softmax", "k4")]
     assert all(0 <= own["cost"]["baseline"] <= 1 for own in found)
-    assert (tmp_path / "results.md").read_text().strip() in printed
-    assert (tmp_path / "lengths.png").stat().st_size > 10_000
+    assert (out / "results.md").read_text().strip() in printed
+    assert (out / "lengths.png").stat().st_size > 10_000
     monkeypatch.setattr(long_documents, "Trainer", None)
     monkeypatch.setattr(long_documents.baseline, "learn_and_predict", None)
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the command's, whose times belong to it
-    assert (
-        LONG_DOCUMENTS.run("long-documents", options("long-documents", *words)).partition("\n\nresults.json")[0]
-        in printed
-    )
+    again = LONG_DOCUMENTS.run("long-documents", options("long-documents", *words))
+    assert again.partition("\n\nresults.json")[0] in printed
     torch.set_num_threads(torch_threads)
 
 
 @pytest.mark.parametrize(
-    ("more", "lengths", "said"),
+    ("overrides", "n", "said"),
     [
-        (["model.projected_length=4"], ["32", "9999"], "lengths=9999 is not allowed"),
-        (["model.projected_length=99"], ["32"], "projected_length=.*99"),
-        (["optimization.lr=1"], ["32"], "optimization.lr=1 is not allowed"),
+        (["model.projected_length=4"], 9999, "lengths=9999 is not allowed"),
+        (["model.projected_length=99"], 32, "projected_length=.*99"),
+        (["optimization.lr=1"], 32, "optimization.lr=1 is not allowed"),
     ],
 )
-def test_what_cannot_work_is_refused_before_any_work(tmp_path, more, lengths, said):
-    arguments = options("long-documents", *words_of_command(tmp_path / "o", *more), "--lengths", *lengths)
+def test_what_cannot_work_is_refused_before_any_work(command, tmp_path, overrides, n, said):
+    asked = options("long-documents", *command("--variant", "a", *overrides, "--lengths", 48, n))
     with pytest.raises(ValueError, match=said):
-        LONG_DOCUMENTS.run("long-documents", arguments)
-    assert not (tmp_path / "o").exists()
+        LONG_DOCUMENTS.run("long-documents", asked)
+    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--updates", "10", "--tokens", "128"], {64: 20, 32: 40, 512: 10}),
-        (["--updates", "20000", "--tokens", "128"], {64: 25_000, 32: 25_000, 512: 20_000}),
-        (["--rows", "99"], {64: 99, 32: 99, 512: 99}),
-    ],
-)
-def test_no_more_rows_are_read_than_are_trained_on(words, expected, monkeypatch, tmp_path):
-    asked = {}
-
-    def make_rows(task, request):
-        asked[request.length] = request.rows
-        return DATA
-
-    monkeypatch.setattr(long_documents, "make_rows", make_rows)
-    words = ["--task", "imdb-bytes", "--source", str(tmp_path), "--lengths", "64", "32", "512", *words]
-    experiments(options("long-documents", *words), Store(tmp_path, {}))
-    assert asked == expected and list(asked) == [32, 64, 512]
+def test_no_more_rows_are_drawn_than_are_trained_on(command, monkeypatch, tmp_path):
+    for more, expected in (([], {32: 4, 48: 2}), (["--rows", 5], {32: 5, 48: 5})):
+        made = experiments(options("long-documents", *command("--lengths", 48, 32, *more)), Store(tmp_path, {}))
+        assert {own.n: len(own.data.train) for own in made} == expected and [own.n for own in made] == [32, 48]

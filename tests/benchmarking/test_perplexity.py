@@ -1,23 +1,14 @@
-"""The studies perplexity, mechanisms and multipliers: what is trained, measured and refused. Trainings are stubs."""
+"""The studies perplexity and mechanisms: what is trained, measured and refused. Trainings are stubs."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from benchmarking import perplexity, pretraining
+from benchmarking import pretraining
 from benchmarking.engine import Trial
-from benchmarking.perplexity import (
-    MECHANISMS,
-    MULTIPLIERS,
-    PERPLEXITY,
-    as_case,
-    mechanism_costs,
-    perplexity_experiments,
-    tiny_sizes,
-)
+from benchmarking.perplexity import MECHANISMS, PERPLEXITY, perplexity_experiments
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
@@ -25,7 +16,7 @@ from benchmarking.variants import variants_of
 from fairseq_linformer.analysis.distance import NOWHERE, LossesByDistance
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.training.launch import Training
-from tests.helpers.benchmarks import SIZES, options, write_shards
+from tests.helpers.benchmarks import options, write_shards
 
 MEASURED = {"a/lr0.1/seed1": 10.0, "a/lr0.01/seed1": 12.0, "a/lr0.1/seed2": 20.0}
 MEASURED |= {"b/lr0.1/seed1": 30.0, "b/lr0.01/seed1": 11.0, "b/lr0.01/seed2": 24.0}
@@ -144,45 +135,19 @@ def test_a_perplexity_is_measured_once_per_checkpoint(monkeypatch, tmp_path):
     assert loaded[0]["mask_prob"] == 0.25 and loaded[0]["leave_unmasked_prob"] == 0.0
 
 
-@pytest.fixture
-def data(tmp_path):
-    """All of a corpus that is read where nothing is trained: the dictionary, of 50 pieces."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "dict.txt").write_text("".join(f"piece{number} 1\n" for number in range(50)))
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Costs of a small model with short rows."""
-    monkeypatch.setattr(perplexity, "tiny_sizes", lambda data: replace(SIZES, dropout=0.0))
-    monkeypatch.setattr(perplexity, "COST_LENGTHS", {32: 8, 128: 16})
-    monkeypatch.setattr(perplexity, "TOKENS", 64)
-
-
-@pytest.mark.slow
-def test_every_mechanism_stands_beside_the_control_with_its_cost(trained, small, data, tmp_path, monkeypatch):
+def test_every_mechanism_stands_beside_the_control_with_its_curve(trained, tmp_path, monkeypatch):
     given = {"softmax": 40.0, "linear": 30.5, "control": 50.0}
     monkeypatch.setattr(Pretraining, "perplexity", lambda self, trial: given[trial.variant])
-    words = ["--data", data, "--out", tmp_path / "out", "--only", "softmax", "linear", "--updates", 10, "--rounds", 1]
-    asked = options("mechanisms", *words, "--learning-rates", 0.1, "--seeds", 1, 2)
+    words = ["--data", tmp_path, "--out", tmp_path / "out", "--only", "softmax", "linear", "--updates", 10]
+    asked = options("mechanisms", *words, "--rounds", 1, "--learning-rates", 0.1, "--seeds", 1, 2)
     lines = MECHANISMS.run("mechanisms", asked).splitlines()
-    assert lines[0].endswith("| parameters | tokens/s, n=32 | MiB, n=32 | tokens/s, n=128 | MiB, n=128 |")
     assert [line.split(" | ")[0] for line in lines[2:5]] == ["| linear", "| softmax", "| control"], "best first"
     assert "| -23.8 ± 0.0 % |" in lines[2], "compared with the first that is named"
     results = json.loads((tmp_path / "out/results.json").read_text())["variants"]
-    costs = {own["variant"]: own["cost"] for own in results}
-    assert all(own["seconds 128"] > 0 and own["MiB 128"] > own["MiB 32"] > 0 for own in costs.values())
-    assert costs["softmax"]["parameters 32"] == costs["linear"]["parameters 32"]
-    assert (
-        results[0]["results"]["1"]["curve"] == {"5.0": 90.0, "10.0": 41.0} and "curve" not in results[0]["results"]["2"]
-    )
-    assert all((tmp_path / "out" / name).stat().st_size > 10_000 for name in ("perplexity.png", "cost.png"))
-    softmax, control = (trained[f"out/{name}/lr0.1/seed1"].overrides for name in ("softmax", "control"))
-    assert "model.attention=softmax" in softmax and "model.projected_length=1" in control
-    assert "dataset.validate_interval_updates=1" in softmax and "dataset.validate_interval_updates=1" in control
-    monkeypatch.setattr(perplexity, "measure_cases", lambda *arguments: pytest.fail("measured again"))
-    MECHANISMS.run("mechanisms", asked)
+    assert all(own["results"]["1"]["curve"] == {"5.0": 90.0, "10.0": 41.0} for own in results)
+    training = trained["out/linear/lr0.1/seed2"]
+    assert {"dataset.disable_validation=false", "dataset.validate_interval_updates=1"} <= {*training.overrides}
+    assert (tmp_path / "out" / "perplexity.png").stat().st_size > 10_000
 
 
 def test_every_mechanism_is_among_the_variants():
@@ -190,51 +155,3 @@ def test_every_mechanism_is_among_the_variants():
     assert named.pop("control") == ["model.projection=mean-pool", "model.projected_length=1"]
     assert next(iter(named)) == "softmax" and set(named) == set(ATTENTIONS)
     assert all(own == [f"model.attention={name}"] for name, own in named.items())
-
-
-def test_the_model_that_is_measured_is_that_of_the_configuration(data):
-    """Its dictionary has 50 pieces, fairseq's four own symbols, and the <mask> of the task."""
-    sizes = tiny_sizes(data)
-    assert (sizes.layers, sizes.embed_dim, sizes.heads, sizes.vocabulary) == (2, 64, 4, 55)
-    assert (sizes.dropout, sizes.sharing) == (0.0, "layerwise")
-    assert sizes.options == (("local_conv", 9), ("encoder_normalize_before", True))
-    case = as_case(
-        ["dataset.x=1", "model.projection=mean-pool", "model.projected_length=1"], replace(sizes, length=512)
-    )
-    assert (case.model, case.batches) == ("linformer", ((512,) * 4,))
-    assert dict(case.sizes.options)["projected_length"] == 1 and case.sizes.options[:2] == sizes.options
-
-
-def test_costs_belong_to_code_machine_and_options(small, data, tmp_path, monkeypatch):
-    """Those of others are neither taken nor lost."""
-    monkeypatch.setattr(perplexity, "COST_LENGTHS", {32: 8})
-    monkeypatch.setattr(perplexity, "measure_cases", lambda machine, cases, rounds: measured.append(rounds) or given)
-    given = {f"linear {what}": 1.0 for what in ("parameters", "seconds", "MiB")}
-    measured = []
-    own = experiment(data, Store(tmp_path / "out", {}), variants={"linear": ["model.attention=linear"]})
-    tuned = [perplexity.Tuned("linear", 512, {}, 0.1, {})]
-    for rounds in (1, 1, 2, 1):
-        mechanism_costs(options("mechanisms", "--data", data, "--rounds", rounds), [own], tuned)
-    assert measured == [1, 2] and tuned[0].cost == {f"{what} 32": 1.0 for what in ("parameters", "seconds", "MiB")}
-    monkeypatch.setattr(perplexity, "code_digest", lambda: "of other code")
-    mechanism_costs(options("mechanisms", "--data", data, "--rounds", 1), [own], tuned)
-    assert measured == [1, 2, 1] and len([*(tmp_path / "out").iterdir()]) == 3
-
-
-@pytest.mark.slow
-def test_every_multiplier_is_trained_at_every_length_beside_what_has_none(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(Pretraining, "perplexity", lambda self, trial: 100.0 if trial.variant == "c1" else 50.0)
-    words = ["--data", tmp_path, "--out", tmp_path / "out", "--lengths", 512, 4096, "--only", "c1", "c0.125"]
-    asked = options("multipliers", *words, "--seeds", 1, "--updates", 5)
-    tables = MULTIPLIERS.run("multipliers", asked)
-    assert sorted(trained) == [
-        f"n{n}/{name}/lr0.005/seed1" for n in (4096, 512) for name in ("c0.125", "c1", "control", "mean-pool")
-    ]
-    long = trained["n4096/c0.125/lr0.005/seed1"].overrides
-    assert "model.projection_multiplier=0.125" in long and "model.max_positions=4096" in long
-    assert "dataset.batch_size=1" in long and "dataset.batch_size=4" in trained["n512/c1/lr0.005/seed1"].overrides
-    assert trained["n512/control/lr0.005/seed1"].overrides[-1] == "model.projected_length=1", "after the k of all"
-    for n in ("512", "4,096"):
-        assert f"| c1 | {n} | 0.005 | 100.00 | 100.00 | +100.0 % |" in tables
-    assert (tmp_path / "out" / "multipliers.png").stat().st_size > 10_000
-    assert math.isclose(float(long[-1].partition("=")[2]), 0.125)

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from benchmarking import engine, recall
+from benchmarking import engine, recall, small_model
 from benchmarking.engine import Tuned
 from benchmarking.flags import LARGEST_SEED
-from benchmarking.recall import EMPTY, KEYS, MASK, MODEL, RECALL, VALUES, Rows, Task, Trainer, experiments
-from benchmarking.small_model import TEST_SEED, configure_model
+from benchmarking.recall import EMPTY, KEYS, MASK, MODEL, RECALL, VALUES, Task, Trainer, experiments
+from benchmarking.small_model import TEST_SEED, Rows, configure_model
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
 
@@ -34,7 +34,8 @@ def test_what_a_row_has_twice_is_drawn_again():
 
 @pytest.mark.parametrize("pairs", [1, 4, 16])  # 16: all of the row
 def test_pairs_come_first_and_each_answer_is_the_value_of_the_key_before_its_mask(pairs):
-    tokens, answers = draw(task(64, pairs))
+    rows = draw(task(64, pairs))
+    tokens, answers = rows.tokens, rows.answers
     assert tokens.shape == (200, 64) and answers.shape == (200, pairs)
     for row, expected in zip(tokens.tolist(), answers.tolist(), strict=True):
         keys, values, later = row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], row[2 * pairs :]
@@ -48,12 +49,12 @@ def test_pairs_come_first_and_each_answer_is_the_value_of_the_key_before_its_mas
 
 
 def test_queries_stand_where_the_power_law_says():
-    tokens, _ = draw(task(64, 1), 20_000)  # one query: its place has the law's own probabilities
+    tokens = draw(task(64, 1), 20_000).tokens  # one query: its place has the law's own probabilities
     places = (tokens[:, 2:] == MASK).int().argmax(1) // 2
     weights = torch.tensor([place**-0.99 for place in range(1, 32)])
     found, expected = torch.bincount(places, minlength=31) / 20_000, weights / weights.sum()
     assert (found - expected).abs().max() < 4 * (0.25 * 0.75 / 20_000) ** 0.5  # the first has 0.25, four deviations
-    tokens, _ = draw(task(64, 4), 20_000)
+    tokens = draw(task(64, 4), 20_000).tokens
     first = (tokens[:, 8:] == tokens[:, :1]).int().argmax(1).double().mean()
     last = (tokens[:, 8:] == tokens[:, 6:7]).int().argmax(1).double().mean()
     assert first + 1 < last, "the first pair took its place first"
@@ -131,26 +132,23 @@ def test_weights_and_batches_belong_to_the_seed_and_rows_to_the_task():
 
     (one, weights), (_, again), (_, other) = trained(1), trained(1), trained(2)
     assert weights.equal(again) and not weights.equal(other)
-    assert one.recall("test") == one.recall("test")
     assert one.optimizer.param_groups[0]["lr"] == 0, "after the last update"
 
 
 def test_recall_is_the_share_of_all_masks_whatever_the_batch(monkeypatch):
-    own = trainer(small_sets())
-    tokens, _ = own.sets["valid"]
-    said = own._logits(tokens).argmax(-1).view(16, 2)  # in the order of positions, row by row
+    own, tokens = trainer(small_sets()), small_sets()["valid"].tokens
+    said = own.logits(tokens).argmax(-1).view(16, 2)  # in the order of positions, row by row
     answers = said.clone()
     answers[:4, 1] = 0  # wrong
-    own.sets["valid"] = Rows(tokens, answers)
     for evaluated in (32, 96, 10**6):
-        monkeypatch.setattr(recall, "EVALUATED", evaluated)
-        assert own.recall("valid") == 28 / 32
+        monkeypatch.setattr(small_model, "EVALUATED", evaluated)
+        assert own.share(Rows(tokens, answers)) == 28 / 32
 
 
 def test_a_training_ends_with_the_look_that_finds_enough(monkeypatch):
     shares = iter([0.5, 0.985, 0.99, 1.0])
     monkeypatch.setattr(recall, "EVERY", 2)
-    monkeypatch.setattr(Trainer, "recall", lambda self, name: next(shares) if name == "valid" else 0.75)
+    monkeypatch.setattr(Trainer, "share", lambda self, rows: next(shares))
     own = trainer(small_sets(), updates=7)
     own.train()
     assert own.curve == {"2": 0.5, "4": 0.985, "6": 0.99} and next(shares) == 1.0
@@ -162,7 +160,7 @@ def test_a_training_ends_with_the_look_that_finds_enough(monkeypatch):
 
 @pytest.mark.exhaustive
 def test_full_attention_learns_rows_by_heart_on_any_device():
-    sets = {name: Rows(*(own.to(DEVICE) for own in rows)) for name, rows in small_sets(8).items()}
+    sets = small_sets(8)
     sets["valid"] = sets["train"]
     own = trainer(sets, updates=400, device=DEVICE)
     own.train()
@@ -188,7 +186,7 @@ def trained(monkeypatch):
         def step(self):
             pass
 
-        def recall(self, name):
+        def share(self, rows):
             return 0.25 * self.run[-1]
 
     monkeypatch.setattr(recall, "Trainer", Stub)

@@ -9,39 +9,22 @@ import torch
 from benchmarking import speed
 from benchmarking.baselines import MODELS
 from benchmarking.measuring import Case, Machine
-from benchmarking.speed import Speed, forecast, measure_speed, settings_of
+from benchmarking.speed import Runner, measure_speed, measure_suites, settings_of
 from benchmarking.speed_report import write_report
 from benchmarking.store import Store
 from benchmarking.suites import Group
 
-from tests.helpers.benchmarks import MACHINE, SIZES, options, plan, write_reviews
+from tests.helpers.benchmarks import MACHINE, SIZES, options, plan
 
 
-def speed_of(folder, own=None, machine=MACHINE, rounds=2, limit=30.0):
-    own = own or plan()
-    store = Store(folder, settings_of(own, machine, rounds, limit))
-    return Speed(own, machine, rounds, limit, store)
-
-
-def measured(folder, *suites, **settings):
-    """The rows of suites, in the order in which they were measured."""
-    own = speed_of(folder, **settings)
-    own.run([*suites])
-    return own.rows
+def measured(folder, *suites, own=None, machine=MACHINE, rounds=2, limit=30.0):
+    """The rows of suites."""
+    own, runner = own or plan(), Runner(machine, rounds, limit)
+    return measure_suites(suites, own, runner, Store(folder, settings_of(own, runner)))
 
 
 def report(folder, rows):
     return write_report(folder, {}, rows)
-
-
-def test_forecast_follows_the_growth_of_the_last_two_lengths():
-    def row(n, seconds):
-        return {"n": n, "first_tokens_per_second": 1024 / seconds}
-
-    case = Case("softmax", replace(SIZES, length=4096), "inference", ((4096,),))
-    assert forecast([], case) == forecast([row(512, 1.0)], case) == 0
-    assert forecast([row(512, 1.0), row(1024, 2.0)], case) == pytest.approx(2.0 * 4 * 4), "4 x a token, 4 x as many"
-    assert forecast([row(512, 1.0), row(1024, 1.0)], case) == pytest.approx(4.0)
 
 
 def test_what_cannot_run_is_left_out_with_its_reason_and_what_follows_is_not_tried(monkeypatch, tmp_path):
@@ -80,7 +63,7 @@ def test_what_does_not_fit_in_memory_costs_its_own_figure_alone(monkeypatch, tmp
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(Machine, "peak_memory", too_large)
-    case = Case("linformer", SIZES, "inference", ((64,),))
+    case = Case("linformer", SIZES, "inference", 1)
     monkeypatch.setitem(speed.SUITES, "models", lambda plan: [Group("one", (case,))])
     rows = measured(tmp_path, "models")
     assert rows[0]["seconds"] > 0 and "out of memory" in report(tmp_path, rows)
@@ -102,7 +85,7 @@ def test_a_case_without_memory_beside_the_others_leaves_them_their_figures(monke
         return call
 
     monkeypatch.setattr(Machine, "prepare", full)
-    cases = tuple(Case("linformer", SIZES, phase, ((64,),)) for phase in ("inference", "evaluation"))
+    cases = tuple(Case("linformer", SIZES, phase, 1) for phase in ("inference", "evaluation"))
     monkeypatch.setitem(speed.SUITES, "models", lambda plan: [Group("one", cases, memory=False)])
     first, second = measured(tmp_path, "models", rounds=3)
     assert first["rounds"] == 3 and first["seconds"] > 0
@@ -114,8 +97,8 @@ def test_without_rounds_memory_alone_is_measured_the_same_each_time(tmp_path):
     small = plan(lengths=(512, 1024), models=("softmax",))
     rows = measured(tmp_path / "0", "table3", "models", "growth", own=small, rounds=0)
     said = report(tmp_path / "0", rows)
-    assert "Table 3: how many times less memory" in said and "## Exponents" in said and "faster" not in said
-    assert not any("seconds" in row for row in rows) and not (tmp_path / "0" / "figure2.png").exists()
+    assert "table3: peak memory against n" in said and "n to the power of" in said and "time against n" not in said
+    assert not any("seconds" in row for row in rows)
     phases = {row["phase"] for row in rows}
     assert phases == {"inference", "forward + backward"}, "what has no memory to measure is not run"
     timed = measured(tmp_path / "1", "table3", own=small, rounds=1)
@@ -125,22 +108,21 @@ def test_without_rounds_memory_alone_is_measured_the_same_each_time(tmp_path):
 def test_results_belong_to_code_machine_and_options(monkeypatch, tmp_path):
     """Those of others are refused before anything runs, and left as they are."""
 
-    def run_with(*lengths, machine=MACHINE, **change):
-        folder = write_reviews(tmp_path / "-".join(map(str, (*lengths, *change))), *lengths)
-        measured(tmp_path / "out", "lengths", own=plan(reviews=folder, **change), machine=machine, rounds=0)
+    def run_with(machine=MACHINE, **change):
+        case = Case("linformer", SIZES, "inference", 1)
+        monkeypatch.setitem(speed.SUITES, "models", lambda plan: [Group("one", (case,))])
+        measured(tmp_path, "models", own=plan(**change), machine=machine, rounds=0)
 
-    run_with(30, 40)
-    kept = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.json")}
-    with pytest.raises(ValueError, match=r"n=512-\w+\.json is of other cases: name another --out"):
-        run_with(30, 41)
+    run_with()
+    kept = {file: file.read_bytes() for file in tmp_path.rglob("*.json")}
     with pytest.raises(ValueError, match=r"study\.json has dtype=float32, not bfloat16"):
-        run_with(50, machine=Machine("cpu", "bfloat16"))
+        run_with(machine=Machine("cpu", "bfloat16"))
     with pytest.raises(ValueError, match=r"study\.json has heads=3, not 4"):
-        run_with(60, sizes=replace(SIZES, heads=4))
+        run_with(sizes=replace(SIZES, heads=4))
     monkeypatch.setattr(speed, "code_digest", lambda: "other")
     with pytest.raises(ValueError, match=r"study\.json has code=\w+, not other: name another --out"):
-        run_with(70)
-    assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.json")} == kept and len(kept) == 2
+        run_with()
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.json")} == kept and len(kept) == 2
 
 
 @pytest.fixture
@@ -160,12 +142,10 @@ def test_the_command_measures_what_is_missing_and_refuses_other_settings(command
     assert [row for row in again["rows"] if row["suite"] == "table3"] == results["rows"], "not measured again"
     assert {row["suite"] for row in again["rows"]} == {"table3", "attention"}
     assert all(row["seconds"] > 0 and row["MiB"] > 0 for row in again["rows"])
-    assert "## Table 3: how many times faster than `softmax`" in printed and "| 512 | " in printed
-    assert (tmp_path / "runs" / "figure2.png").stat().st_size > 10_000
+    assert "### table3: time against n" in printed and "`softmax` / it, n=512" in printed
+    assert (tmp_path / "runs" / "table3.png").stat().st_size > 10_000
     wrong = {
         ("--lengths", 512): "study.json has lengths=[256, 512], not [512]: name another --out",
-        ("--suites", "lengths", "--reviews", "nowhere"): "nowhere holds no input0/train.idx",
-        ("--suites", "lengths"): "the suite lengths needs --reviews",
         ("--suites", "growth"): "the suite growth has nothing to measure at lengths up to 512",
         ("--lengths", 1024, "--out", tmp_path / "new"): "lengths=[1024] is not allowed: it must be one of 512, 4096",
         ("--lengths", 255): "lengths=255 is not allowed: it must be at least 256",
@@ -178,7 +158,7 @@ def test_the_command_measures_what_is_missing_and_refuses_other_settings(command
 
 
 def test_damaged_results_are_named_and_left_as_they_are(monkeypatch, tmp_path):
-    case = Case("linformer", SIZES, "inference", ((64,),))
+    case = Case("linformer", SIZES, "inference", 1)
     monkeypatch.setitem(speed.SUITES, "models", lambda plan: [Group("one", (case,), memory=False)])
     measured(tmp_path, "models")
     (file,) = (tmp_path / "models").iterdir()

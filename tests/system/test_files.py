@@ -122,7 +122,6 @@ def pretrain(study, *words):
         (partial(pretrain, "perplexity", "--variant", "a"), {}),
         (partial(pretrain, "mechanisms"), {}),
         (partial(pretrain, "lengths"), {}),
-        (partial(pretrain, "multipliers"), {}),
         (
             quickstart.quickstart,
             {"corpus": [NONE], "out": SPLIT, "vocab_size": 9, "updates": 1, "fine_tuning_updates": 1, "seeds": [1]},
