@@ -46,7 +46,7 @@ class Flag:
         if self.switch:
             parser.add_argument(f"--{name}", action="store_true", help=self.help)
             return
-        shown = self.shown or " ".join(map(str, self.default if self.several else [self.default]))
+        shown = self.shown or " ".join(map(str, (self.default or []) if self.several else [self.default]))
         required = self.default is None and not self.shown
         options: dict[str, Any] = {"nargs": "+"} if self.several else {}
         help = self.help if required else f"{self.help} (default: {shown})"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import corpus_speed, long_documents, recall, scaling, speed
+from . import corpus_speed, long_documents, recall, scaling, sentences, speed
 from .engine import Comparison
 from .flags import Flag
 from .lengths import LENGTHS
@@ -36,6 +36,7 @@ STUDIES = {
     "lengths": Study(LENGTHS),
     "recall": Study(recall.RECALL, recall.FLAGS),
     "long-documents": Study(long_documents.LONG_DOCUMENTS, long_documents.FLAGS),
+    "sentences": Study(sentences.measure_sentences, sentences.FLAGS),
     "speed": Study(speed.measure_speed, speed.FLAGS, quick=speed.QUICK),
     "scaling": Study(scaling.measure_scaling, scaling.FLAGS, overrides=True),
     "corpus-speed": Study(corpus_speed.compare_preparations, corpus_speed.FLAGS),

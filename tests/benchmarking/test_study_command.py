@@ -9,7 +9,7 @@ from benchmarking.registry import STUDIES
 from tests.helpers.benchmarks import options
 
 NEEDED = {"perplexity": ["--data", "d", "--variant", "a"], "long-documents": ["--task", "listops"]}
-NEEDED |= {"corpus-speed": ["--corpus", "text.txt"], "recall": [], "speed": []}
+NEEDED |= {"sentences": ["--model", "a=b"], "corpus-speed": ["--corpus", "text.txt"], "recall": [], "speed": []}
 
 
 def needed(study):
