@@ -1,5 +1,5 @@
-# What measured docs/sentence-encoders.md, from the root of a clone with .venv activated; all-MiniLM-L6-v2 is its folder,
-# data has books and glue, aclImdb_v1.tar.gz is the official archive.
+# What measures docs/sentence-encoders.md, from the root of a clone with .venv activated. all-MiniLM-L6-v2 is its
+# folder, data has books and glue, and aclImdb_v1.tar.gz is the official archive.
 set -euo pipefail
 
 linformer import all-MiniLM-L6-v2 --out start/original
