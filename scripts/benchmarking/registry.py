@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import long_documents, recall, speed
+from . import long_documents, recall, sentences, speed
 from .engine import Comparison
 from .flags import Flag
 from .lengths import LENGTHS
@@ -33,5 +33,6 @@ STUDIES = {
     "lengths": Study(LENGTHS),
     "recall": Study(recall.RECALL, recall.FLAGS),
     "long-documents": Study(long_documents.LONG_DOCUMENTS, long_documents.FLAGS),
+    "sentences": Study(sentences.measure_sentences, sentences.FLAGS),
     "speed": Study(speed.measure_speed, speed.FLAGS, quick=speed.QUICK),
 }

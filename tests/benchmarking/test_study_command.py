@@ -10,7 +10,7 @@ from tests.helpers.benchmarks import options
 
 LONG = ["--task", "books", "--corpus", "books.txt", "--tokenizer", "data"]
 NEEDED = {"perplexity": ["--data", "d", "--variant", "a"], "long-documents": LONG}
-NEEDED |= {"recall": [], "speed": []}
+NEEDED |= {"sentences": ["--model", "a=b"], "recall": [], "speed": []}
 
 
 def needed(study):
