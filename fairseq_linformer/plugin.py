@@ -12,6 +12,7 @@ from .finetune.criterion import TextPredictionCriterion
 from .model.roberta import LinformerRobertaModel
 from .system.console import hide_noise
 from .training.distillation import MaskedLmDistillation
+from .training.encoder_distillation import EncoderDistillation
 from .training.fused_adam import FusedAdam
 from .training.masked_lm import DynamicMaskedLMTask
 from .training.text_prediction import TextPredictionTask
@@ -27,6 +28,7 @@ install_excepthook()
 
 __all__ = [
     "DynamicMaskedLMTask",
+    "EncoderDistillation",
     "FusedAdam",
     "LinformerRobertaModel",
     "MaskedLmDistillation",

@@ -12,6 +12,7 @@ from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
 from fairseq_linformer.model.config import LinformerRobertaConfig
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.distillation import MaskedLmDistillationConfig
+from fairseq_linformer.training.encoder_distillation import EncoderDistillationConfig
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from fairseq_linformer.training.trapezoidal import TrapezoidalConfig
@@ -102,6 +103,9 @@ def test_what_continues_reads_the_model_from_the_checkpoint():
     assert (cfg.optimization.max_update, cfg.optimization.lr, cfg.lr_scheduler.warmup_updates) == (3000, [0.0001], 300)
     tiny = composed("pretrain", "continue", *words, "recipe=tiny")
     assert (tiny.dataset.batch_size, tiny.optimization.update_freq) == (2, [1]) and not tiny.common.fp16
+    taught = composed("pretrain", "continue", *words, "recipe=encoder", "criterion.teacher=T")
+    assert (taught.criterion._name, taught.criterion.teacher) == ("encoder_distillation", "T")
+    assert (taught.task.shortest_text, taught.task.skip_masking, taught.task.tokens_per_sample) == (8, True, None)
 
 
 WORDS = ["task.data=data-bin/tasks/MINE/", "checkpoint.finetune_from_model=CHECKPOINT"]
@@ -170,6 +174,7 @@ SET = {
         ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
         ("pretrain/optimizer/fused_adam", FairseqAdamConfig, "fused_adam"),
         ("pretrain/criterion/masked_lm_distillation", MaskedLmDistillationConfig, "masked_lm_distillation"),
+        ("pretrain/criterion/encoder_distillation", EncoderDistillationConfig, "encoder_distillation"),
         ("pretrain/lr_scheduler/trapezoidal", TrapezoidalConfig, "trapezoidal"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
         ("finetune/criterion/text_prediction", TextPredictionCriterionConfig, "text_prediction"),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, check
 from ..system.files import leaves_folder
 
 MODULES_FILE = "modules.json"
@@ -35,6 +35,25 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
     names = [MODULES_FILE, LENGTH_FILE, SETTINGS_FILE, *(f"{path}/config.json" for path in modules if path)]
     own = [name for name in names if not leaves_folder(name) and (source / name).is_file()]
     return {name: (source / name).read_text(encoding="utf-8") for name in own}, []
+
+
+def pooling_of(files: Mapping[str, str]) -> str:
+    """How the vector of a text comes from its features: "cls", of <s>; "mean" or "max" over its tokens.
+
+    It is the mean where there are no files, or no pooling among them.
+
+    Raises:
+        UserError: it is another, or several one after another.
+    """
+    modules = json.loads(files.get(MODULES_FILE, "[]"))
+    paths = [module["path"] for module in modules if module["type"].endswith(".Pooling")]
+    if not paths:
+        return "mean"
+    settings = json.loads(files.get(f"{paths[0]}/config.json", "{}"))
+    modes = [name.removeprefix("pooling_mode_") for name, on in settings.items() if on is True and "_mode_" in name]
+    named = {"cls_token": "cls", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean", "max_tokens": "max"}
+    check("pooling", ", ".join(modes), len(modes) == 1 and modes[0] in named, f"one of {', '.join(named)}")
+    return named[modes[0]]  # a mean of another length has the same direction
 
 
 def lengthened(files: Mapping[str, str], longest: int) -> dict[str, str]:

@@ -273,6 +273,7 @@ class ActiveRun:
         best, metric = self.folder / BEST, self.cfg.checkpoint.best_checkpoint_metric
         if best.is_file():
             value = read_progress(best).best
-            known = f"{metric} {value:g}" if metric != "loss" else f"perplexity {2**value:.2f}"
+            of_text = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
+            known = f"perplexity {2**value:.2f}" if of_text else f"{metric} {value:g}"
             print(f"best checkpoint: {best}" + (f", {known}" if math.isfinite(value) else ""))
             print(f"next: {self._then.format(run=self.folder)}")

@@ -5,10 +5,8 @@ Dimensions: B batch, n sequence length, d embedding, N masked tokens, V vocabula
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
-import logging
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +19,16 @@ from fairseq.tasks import FairseqTask
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from ..checkpoints.reading import checkpoint_file, read_checkpoint
-from ..checkpoints.task_state import read_task_state
-from ..checkpoints.vocabulary import check_same_vocabulary
-from ..errors import UserError, check
+from ..errors import UserError
 from ..model.roberta import LinformerRobertaModel
-from ..system.digests import digest_file
-
-logger = logging.getLogger(__name__)
+from .teacher import TEACHER_HELP, WithTeacher, layer_errors
 
 
 @dataclass
 class MaskedLmDistillationConfig(MaskedLmConfig):
     """Options of ``masked_lm_distillation``: those of ``masked_lm``, and the teacher."""
 
-    teacher: str = field(
-        default=MISSING, metadata={"help": "checkpoint, or its run's folder, of the model to learn from"}
-    )
+    teacher: str = field(default=MISSING, metadata={"help": TEACHER_HELP})
     logits_weight: float = field(default=1.0, metadata={"help": "weight of the divergence from the teacher's logits"})
     layers_weight: float = field(default=1.0, metadata={"help": "weight of the error of the outputs of layers"})
 
@@ -57,7 +48,7 @@ class _Watched:
 
 
 @register_criterion("masked_lm_distillation", dataclass=MaskedLmDistillationConfig)
-class MaskedLmDistillation(MaskedLmLoss):
+class MaskedLmDistillation(WithTeacher, MaskedLmLoss):
     """The loss of ``masked_lm``, and how far a model is from its teacher, on the same masked text.
 
         loss + logits_weight KL(teacher || model) + layers_weight mean over layers of |x - t|^2 / |t|^2
@@ -76,29 +67,20 @@ class MaskedLmDistillation(MaskedLmLoss):
 
     def __init__(self, cfg: MaskedLmDistillationConfig, task: FairseqTask) -> None:
         super().__init__(cfg, task)
-        self.cfg = cfg
-        self.task = task
-        for name in ("logits_weight", "layers_weight"):
-            check(name, getattr(cfg, name), 0 <= getattr(cfg, name) < math.inf, "at least 0")
-        if getattr(task, "to_train", None) is not None:
-            _ = self.teacher  # what is wrong with it is said before anything is trained
+        self.begin(cfg, task, "logits_weight", "layers_weight")
 
-    @cached_property  # which nn.Module does not see: the teacher is in no checkpoint, and is not trained
-    def teacher(self) -> LinformerRobertaModel:
-        """In evaluation mode, on the CPU."""
-        file = checkpoint_file(Path(self.cfg.teacher))
-        state = read_checkpoint(file)
-        own, its = getattr(self.task, "vocabulary", {}), read_task_state(state.get("task_state"))["vocabulary"]
-        check_same_vocabulary(own, its, self.task.cfg.data, str(file))
-        teacher = LinformerRobertaModel.of_checkpoint(state, self.task.source_dictionary)
+    def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
+        """Refuses one that reads shorter rows than the task has.
+
+        Raises:
+            UserError: it does.
+        """
         longest, wanted = teacher.args.max_positions, self.task.cfg.tokens_per_sample
         if longest < wanted:
             raise UserError(
                 f"criterion.teacher={file} reads {longest} tokens, the task's rows have {wanted}: give one for longer "
                 f"texts, which linformer convert {file} --out DIR model.max_positions={wanted} makes of it"
             )
-        logger.info(f"teacher: {file}, SHA-256 {digest_file(file)}")
-        return teacher.requires_grad_(False).eval()
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
@@ -108,21 +90,16 @@ class MaskedLmDistillation(MaskedLmLoss):
             return super().forward(model, sample, reduce)
         watched = _Watched(model, with_layers=self.cfg.layers_weight > 0)
         loss, size, log = super().forward(watched, sample, reduce)
-        logits, extra = self._ask_teacher(watched)
+        logits, extra = self.ask_teacher(watched.logits, **watched.inputs)
         divergence = (size > 0) * divergence_from(watched.logits, logits)  # where nothing is masked, logits are of all
         log["divergence"] = divergence.detach()
         loss = loss + self.cfg.logits_weight * divergence
         if watched.with_layers:
             real = watched.inputs["src_tokens"].ne(self.padding_idx)
-            error = size * layer_error(watched.extra["inner_states"], extra["inner_states"], real)
+            error = size * layer_errors(watched.extra["inner_states"], extra["inner_states"], real).mean()
             log["layer_error"] = error.detach()
             loss = loss + self.cfg.layers_weight * error
         return loss, size, log
-
-    @torch.no_grad()
-    def _ask_teacher(self, watched: _Watched) -> tuple[Tensor, dict[str, Any]]:
-        self.teacher.to(watched.logits)  # device and type; nothing to do but the first time
-        return self.teacher(**watched.inputs)
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
@@ -137,22 +114,3 @@ def divergence_from(logits: Tensor, targets: Tensor) -> Tensor:
     """KL(targets || logits) in nats, the sum over N tokens; logits are (N, V)."""
     own, wanted = (F.log_softmax(of, dim=-1, dtype=torch.float32) for of in (logits, targets))
     return F.kl_div(own, wanted, reduction="sum", log_target=True)
-
-
-def layer_error(states: list[Tensor], targets: list[Tensor], real: Tensor) -> Tensor:
-    """The squared error of what each layer gives, divided by the squared norm of its target; the mean over layers.
-
-    Args:
-        states, targets: input of the first layer and output of each, (n, B, d).
-        real: (B, n), True where a position is no padding.
-
-    Raises:
-        UserError: the layers are not as many, or not as wide.
-    """
-    sizes = [(len(found) - 1, found[0].size(-1)) for found in (states, targets)]
-    if sizes[0] != sizes[1]:
-        own, wanted = (f"{layers} layers of d={width}" for layers, width in sizes)
-        raise UserError(f"criterion.layers_weight must be 0: the model has {own}, the teacher {wanted}")
-    weights = real.T.unsqueeze(-1).float()  # (n, B, 1)
-    pairs = ((weights * state, weights * target) for state, target in zip(states[1:], targets[1:], strict=True))
-    return torch.stack([(state - target).square().sum() / target.square().sum() for state, target in pairs]).mean()

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion
+from fairseq.data import FairseqDataset, data_utils
 from fairseq.data.encoders.utils import get_whole_word_mask
 from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.utils import split_paths
@@ -23,9 +25,10 @@ from ..data.epochs import SharedEpochDataset
 from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
+from ..data.texts import ENDS, MixedTexts, ShuffledBatches
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
-from .task import TrainingTask, check_file, length_of_model, save_interval, set_options
+from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,13 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
             "each divides the next, the last is tokens_per_sample (default: tokens_per_sample throughout)"
         },
     )
+    shortest_text: Optional[int] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "rows are texts, <s> and </s> at their ends alone, of so many tokens to tokens_per_sample, as many "
+            "of 8 to 16 as of 2,048 to 4,096 (default: rows as sample_break_mode says)"
+        },
+    )
     save_interval_minutes: float = save_interval()
 
 
@@ -65,6 +75,12 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     its first columns alone on them, so pooling suits that better; with ``adaptive_length`` they fill all k rows.
 
     With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
+
+    With ``shortest_text`` rows are texts of mixed lengths (``data.texts.MixedTexts``), as sentence encoders read them.
+    A batch has texts of similar length, up to ``dataset.max_tokens`` and ``dataset.batch_size``.
+
+    With ``skip_masking``, fairseq's own, nothing is masked, for a criterion that needs no masks; the LM head is not
+    trained.
 
     Attributes:
         stages: with ``lengths``, in a training: how long its rows are.
@@ -86,14 +102,28 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
         first, last = cfg.mask_prob, cfg.mask_prob_end
         check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
+        check("mask_prob_end", last, last is None or not cfg.skip_masking, "left out with skip_masking")
         task = super().setup_task(cfg, **kwargs)
         if cfg.tokens_per_sample is None:
             longest = length_of_model(cfg)
             check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
             set_options(cfg, tokens_per_sample=longest)
+        shortest, longest = cfg.shortest_text, cfg.tokens_per_sample
+        works = shortest is None or longest is None or ENDS < shortest <= longest
+        check("shortest_text", shortest, works, f"from {ENDS + 1} to tokens_per_sample={longest}")
+        check("lengths", cfg.lengths, shortest is None or cfg.lengths is None, "left out with shortest_text")
         if task.to_train is not None:
             task.read_schedules(task.to_train)
+        if cfg.skip_masking:
+            task.NEXT = "linformer export {run} --out exported"
         return task
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """The model. RoBERTa's LM head is not trained where nothing is masked."""
+        model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.skip_masking and isinstance(model, RobertaModel):
+            freeze_lm_head(model)
+        return model
 
     stages: list[Stage] | None = None
     stage: Stage | None = None
@@ -127,8 +157,20 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         if self.cfg.mask_whole_words and self.word_starts is None:
             self._find_word_starts()
         super().load_dataset(split, epoch, combine, **kwargs)
-        described = DescribedBatches(self.datasets[split], self.source_dictionary.pad(), masked=True)
-        self.datasets[split] = SharedEpochDataset(described)
+        dataset = self.datasets[split] if self.cfg.shortest_text is None else ShuffledBatches(self.datasets[split])
+        self.datasets[split] = SharedEpochDataset(DescribedBatches(dataset, self.source_dictionary.pad(), masked=True))
+
+    def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
+        """The rows of a split, with <s>."""
+        if self.cfg.shortest_text is None:
+            return super()._load_dataset_split(split, epoch, combine)
+        folders, words = split_paths(self.cfg.data), self.source_dictionary
+        prefix = str(Path(folders[(epoch - 1) % len(folders)], split))
+        lines = data_utils.load_indexed_dataset(prefix, words, combine=combine)
+        if lines is None:
+            raise FileNotFoundError(f"there is no dataset {prefix}")
+        lengths = self.cfg.shortest_text, self.cfg.tokens_per_sample
+        return MixedTexts(lines, lines.sizes, *lengths, words.bos(), words.eos(), self.cfg.seed)
 
     def _find_word_starts(self) -> None:
         folder = Path(split_paths(self.cfg.data)[0])

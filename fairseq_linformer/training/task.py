@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
@@ -40,7 +41,7 @@ class TrainingTask(FairseqTask):
     Its checkpoints say which vocabulary they were trained with, which is compared wherever one is read.
     """
 
-    NEXT: ClassVar[str]  # what to type when a run, {run}, is complete
+    NEXT: str  # what to type when a run, {run}, is complete
     to_train: DictConfig | None = None  # the whole configuration, where the task is set up for a training
     run: ActiveRun | None = None  # while it trains
 
@@ -231,6 +232,18 @@ def length_of_model(cfg: Any) -> int | None:
     """The longest row that the model of a task's run reads, in tokens; None where nothing says it."""
     whole = whole_config(cfg)
     return getattr(whole and whole.model, "max_positions", None)
+
+
+def freeze_lm_head(model: RobertaModel) -> None:
+    """Leaves the LM head's own parameters out of the training; the embedding that it shares stays in.
+
+    Without this several processes do not train what one trains: they average a gradient for every parameter, and for
+    one that has none the optimizer would take the average, 0, and decay its weight.
+    """
+    embedding = model.encoder.sentence_encoder.embed_tokens.weight
+    for parameter in model.encoder.lm_head.parameters():
+        if parameter is not embedding:
+            parameter.requires_grad_(False)
 
 
 def check_file(data: Path, name: str) -> None:

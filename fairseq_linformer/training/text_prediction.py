@@ -13,7 +13,6 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import BaseFairseqModel
-from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from omegaconf import II
@@ -29,7 +28,7 @@ from ..errors import UserError, check
 from ..model.parts import ClassificationHead
 from ..system.files import check_data_path
 from .run_length import plan
-from .task import TrainingTask, check_file, length_of_model, save_interval, set_options, whole_config
+from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options, whole_config
 
 DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 
@@ -132,18 +131,6 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         super().reduce_metrics(logging_outputs, criterion)
         if hasattr(criterion, "log_metrics"):
             criterion.log_metrics(logging_outputs)
-
-
-def freeze_lm_head(model: RobertaModel) -> None:
-    """Leaves the LM head's own parameters out of the training; the embedding that it shares stays in.
-
-    Without this several processes do not train what one trains: they average a gradient for every parameter, and for
-    one that has none the optimizer would take the average, 0, and decay its weight.
-    """
-    embedding = model.encoder.sentence_encoder.embed_tokens.weight
-    for parameter in model.encoder.lm_head.parameters():
-        if parameter is not embedding:
-            parameter.requires_grad_(False)
 
 
 def read_record(folder: Path, regression: bool) -> Task:

@@ -34,6 +34,7 @@ def config(folder, **changes):
         },
         "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0, "update_freq": [1]},
         "optimizer": {"_name": "adam"},
+        "criterion": {"_name": "masked_lm"},
         "model": {"_name": "another"},
         "dataset": {"batch_size": 1},
         "distributed_training": {"distributed_world_size": 1},

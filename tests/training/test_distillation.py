@@ -10,7 +10,7 @@ from fairseq.logging import metrics
 
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
-from fairseq_linformer.training.untrained import save_untrained
+from fairseq_linformer.training.untrained import save_untrained, untrained_model
 from tests.helpers.models import SIZES, Task, small, tokens
 
 PAD = 1
@@ -39,7 +39,8 @@ def write_teacher(folder, **options):
     folder.mkdir()
     with (folder / "dict.txt").open("w") as stream:
         dictionary.save(stream)
-    model = small(**options)
+    torch.manual_seed(0)
+    model = untrained_model(options, dictionary)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)

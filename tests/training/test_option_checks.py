@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.training.option_checks import TORCHRUN, adapt_to_ranks, check_launch
-from fairseq_linformer.training.text_prediction import freeze_lm_head
+from fairseq_linformer.training.task import freeze_lm_head
 from tests.helpers.commands import as_flags
 from tests.helpers.models import OFFLOADED, RECOMPUTED, small, tokens
 

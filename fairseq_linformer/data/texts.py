@@ -1,0 +1,77 @@
+"""Rows as sentence encoders read them: <s>, one text of any length, </s>, made of the lines of a corpus."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import BaseWrapperDataset, FairseqDataset, data_utils
+from torch import Tensor
+
+ENDS = 2  # <s> and </s>
+
+
+class MixedTexts(FairseqDataset):
+    """Texts whose lengths are drawn evenly by their logarithm: as many of 8 to 16 tokens as of 2,048 to 4,096.
+
+    A text begins where a line begins and takes this line and the next ones of its document, without the </s> between
+    them, up to its length. What is left of its last line is left out. The texts depend on the seed alone.
+
+    Args:
+        lines: a corpus as ``prepare_corpus`` writes it: lines that end with </s>, documents that end with a lone </s>.
+        sizes: their tokens, int, (lines,).
+        shortest, longest: lengths of a text with <s> and </s>, in tokens, 3 <= shortest <= longest. The end of a
+            document makes a text shorter; one below `shortest` is left out.
+        bos, eos: fairseq's indices of <s> and </s>.
+        seed: of the lengths.
+    """
+
+    def __init__(
+        self, lines: FairseqDataset, sizes: np.ndarray, shortest: int, longest: int, bos: int, eos: int, seed: int
+    ) -> None:
+        super().__init__()
+        self._lines, self._bos, self._eos = lines, bos, eos
+        self._begins = np.concatenate([[0], np.cumsum(sizes.astype(np.int64) - 1)])  # of each line, without any </s>
+        with data_utils.numpy_seed(seed):
+            drawn = np.exp(np.random.uniform(np.log(shortest), np.log(longest + 1), len(sizes))).astype(np.int64)
+        wanted = drawn.clip(shortest, longest) - ENDS
+        self._first, self._tokens = self._find(sizes == 1, wanted, shortest - ENDS)
+        self.sizes = self._tokens + ENDS
+
+    def _find(self, blank: np.ndarray, wanted: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first line of each text, and its tokens without <s> and </s>, int64, (texts,)."""
+        begins, ends = self._begins, np.append(blank.nonzero()[0], len(blank))  # of documents, as lines
+        texts, line = list[tuple[int, int]](), 0
+        while line < len(blank):
+            end = ends[np.searchsorted(ends, line)]
+            tokens = min(wanted[len(texts)], begins[end] - begins[line])
+            if tokens >= least:
+                texts.append((line, tokens))
+            line = max(line + 1, int(np.searchsorted(begins, begins[line] + max(tokens, 1))))
+        first, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
+        return first, tokens
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Tensor:
+        first, tokens = self._first[index], self._tokens[index]
+        after = np.searchsorted(self._begins, self._begins[first] + tokens)
+        text = torch.cat([self._lines[line][:-1] for line in range(first, after)])[:tokens]
+        return torch.cat([text.new_tensor([self._bos]), text, text.new_tensor([self._eos])])
+
+    def num_tokens(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    size = num_tokens
+
+
+class ShuffledBatches(BaseWrapperDataset):
+    """Batches of rows of similar length in an order that has nothing to do with it, the same one every time.
+
+    fairseq sorts rows by length, and validates on the batches in their order: on the first so many
+    (``dataset.max_valid_steps``) it would validate the shortest texts alone.
+    """
+
+    def batch_by_size(self, *arguments: Any, **limits: Any) -> list[Any]:
+        batches = list(super().batch_by_size(*arguments, **limits))
+        return [batches[number] for number in np.random.default_rng(0).permutation(len(batches))]

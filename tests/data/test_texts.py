@@ -1,0 +1,108 @@
+"""Texts of mixed lengths out of lines, and texts in chunks, beside loops over their tokens."""
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_linformer.data.chunks import cut_texts
+from fairseq_linformer.data.texts import MixedTexts, ShuffledBatches
+
+BOS, PAD, EOS = 0, 1, 2
+
+
+class Lines(list):
+    sizes = property(lambda self: np.array([len(line) for line in self], dtype=np.int32))
+
+
+def lines_of(documents):
+    """Their tokens count up, so that each says where it stands: lines end with </s>, documents with a lone </s>."""
+    found, number = Lines(), 10
+    for sizes in documents:
+        for size in sizes:
+            found.append(torch.tensor([*range(number, number + size), EOS]))
+            number += size
+        found.append(torch.tensor([EOS]))
+    return found
+
+
+def texts_of(lines, shortest, longest, seed=1):
+    return MixedTexts(lines, lines.sizes, shortest, longest, BOS, EOS, seed)
+
+
+def test_texts_begin_with_lines_and_stay_in_their_documents():
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(1, 40, size).tolist() for size in (1, 30, 0, 200, 2)]
+    lines = lines_of(documents)[:-1]  # the last document may lack its end
+    lines = Lines(lines)
+    begins = {int(line[0]): number for number, line in enumerate(lines) if len(line) > 1}
+    texts = texts_of(lines, 5, 100)
+    assert len(texts) > 20
+    next_line = 0
+    for number in range(len(texts)):
+        first, *text, last = texts[number].tolist()
+        assert (first, last, len(text) + 2) == (BOS, EOS, texts.sizes[number]) and 5 <= len(text) + 2 <= 100
+        assert text == list(range(text[0], text[0] + len(text)))  # in order, without </s> between lines
+        line = begins[text[0]]
+        assert line >= next_line  # no token twice
+        inside = [at for at in range(line, len(lines)) if len(lines[at]) > 1 and lines[at][0] <= text[-1]]
+        assert all(len(lines[at]) > 1 for at in range(line, inside[-1] + 1))  # no end of a document within
+        next_line = inside[-1] + 1
+    again, other = texts_of(lines, 5, 100), texts_of(lines, 5, 100, seed=2)
+    assert again.sizes.tolist() == texts.sizes.tolist() != other.sizes.tolist()
+
+
+def test_as_many_texts_of_a_length_as_of_its_double():
+    sizes = texts_of(lines_of([[50] * 200_000]), 8, 1023).sizes
+    counts = np.histogram(sizes, [8, 16, 32, 64, 128, 256, 512, 1024])[0]
+    assert counts.sum() == len(sizes) and counts.min() > 0.9 * counts.max()
+
+
+def test_lines_shorter_than_the_shortest_text_are_joined_or_left_out():
+    texts = texts_of(lines_of([[1] * 50, [1], [2, 2]]), 5, 9)
+    assert all(5 <= size <= 9 for size in texts.sizes) and len(texts) >= 5
+    assert len(texts_of(lines_of([[1]]), 5, 9)) == 0
+
+
+def test_batches_are_in_no_order_of_length():
+    lines = lines_of([[30] * 2000])
+    batches = ShuffledBatches(texts_of(lines, 5, 100)).batch_by_size(np.arange(60), max_sentences=2)
+    assert sorted(index for batch in batches for index in batch) == list(range(60))
+    assert [batch[0] for batch in batches] != sorted(batch[0] for batch in batches)
+
+
+def padded(*lengths):
+    rows = [torch.tensor([BOS, *range(10, 8 + length), EOS]) for length in lengths]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+
+
+@pytest.mark.parametrize("longest", [3, 4, 7, 12, 60])
+def test_chunks_are_few_even_and_between_their_ends(longest):
+    tokens = padded(30, 3, 12, 29, 13)
+    chunks = cut_texts(tokens, longest, PAD)
+    for row, text in enumerate(tokens):
+        inner = text[text.ne(PAD)].tolist()[1:-1]
+        own = [chunk[chunk.ne(PAD)].tolist() for chunk in chunks.tokens[chunks.text == row]]
+        assert len(own) == -(-len(inner) // (longest - 2))
+        assert all((chunk[0], chunk[-1]) == (BOS, EOS) and 3 <= len(chunk) <= longest for chunk in own)
+        assert [token for chunk in own for token in chunk[1:-1]] == inner
+        alone = cut_texts(text[text.ne(PAD)].unsqueeze(0), longest, PAD).tokens
+        assert [chunk[chunk.ne(PAD)].tolist() for chunk in alone] == own
+        assert len({len(chunk) for chunk in own[:-1]}) <= 1
+
+
+@pytest.mark.parametrize("longest", [3, 7, 12, 60])
+def test_features_are_put_together_where_their_tokens_stand(longest):
+    tokens = padded(30, 3, 12, 29)
+    chunks = cut_texts(tokens, longest, PAD)
+    features = torch.randn(*chunks.tokens.shape, 4, dtype=torch.float64)
+    joined = chunks.joined(features)
+    assert joined.shape == (*tokens.shape, 4)
+    for row, text in enumerate(tokens):
+        own = [
+            chunk[given.ne(PAD)]
+            for chunk, given, number in zip(features, chunks.tokens, chunks.text, strict=True)
+            if number == row
+        ]
+        first, last = (torch.stack([chunk[place] for chunk in own]).mean(0, keepdim=True) for place in (0, -1))
+        expected = torch.cat([first, *(chunk[1:-1] for chunk in own), last])
+        torch.testing.assert_close(joined[row, text.ne(PAD)], expected)

@@ -1,0 +1,199 @@
+"""The criterion ``encoder_distillation`` beside sums over single tokens, on the command line, and what it refuses."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.logging import metrics
+
+from fairseq_linformer.checkpoints.reading import read_checkpoint
+from fairseq_linformer.checkpoints.sentence_modules import pooling_of
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.training.encoder_distillation import EncoderDistillation, EncoderDistillationConfig, pooled
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from tests.helpers import ROOT
+from tests.helpers.commands import last_line, run
+from tests.helpers.exports import write_pretrained
+from tests.helpers.models import small, tokens
+from tests.training.test_distillation import task_of, write_teacher
+
+PAD = 1
+STILL = {"dropout": 0.0, "attention_dropout": 0.0}
+
+
+def batch(*lengths):
+    """Texts between <s> and </s>, padded on the right."""
+    given = tokens(len(lengths), max(lengths))
+    for row, length in enumerate(lengths):
+        given[row, 0], given[row, length - 1], given[row, length:] = 0, 2, PAD
+    return {"net_input": {"src_tokens": given}, "ntokens": sum(lengths), "nsentences": len(lengths)}
+
+
+def criterion_of(tmp_path, teacher, **options):
+    return EncoderDistillation(EncoderDistillationConfig(teacher=str(teacher), **options), task_of(tmp_path))
+
+
+def chunks_of(text, longest):
+    """As the documentation says it: as few as can be, of one length but for the last."""
+    inner = text[1:-1]
+    count = math.ceil(len(inner) / (longest - 2))
+    size = math.ceil(len(inner) / count)
+    return [torch.cat([text[:1], part, text[-1:]]) for part in inner.split(size)]
+
+
+def asked(model, text):
+    """Features and outputs of layers of one text, (n, d) each."""
+    with torch.no_grad():
+        features, extra = model(text.unsqueeze(0), features_only=True, return_all_hiddens=True)
+    return [features[0], *(state[:, 0] for state in extra["inner_states"][1:])]
+
+
+def taught(teacher, text):
+    """What the teacher says of one text, chunk by chunk."""
+    said = [asked(teacher, chunk) for chunk in chunks_of(text, teacher.args.max_positions)]
+    joined = []
+    for parts in zip(*said, strict=True):
+        first, last = (sum(part[place] for part in parts) / len(parts) for place in (0, -1))
+        joined.append(torch.cat([first[None], *(part[1:-1] for part in parts), last[None]]))
+    return joined
+
+
+def expected(model, teacher, given):
+    """Cosines of texts, error of each layer, error of similarities."""
+    rows = [row[row.ne(PAD)] for row in given["net_input"]["src_tokens"]]
+    own, wanted = [asked(model, row) for row in rows], [taught(teacher, row) for row in rows]
+    u, v = (torch.stack([of[0].mean(0) / of[0].mean(0).norm() for of in said]) for said in (own, wanted))
+    layers = []
+    for layer in range(1, len(own[0])):
+        x, t = (torch.cat([of[layer] for of in said]) for said in (own, wanted))
+        layers.append(float(((x - t) ** 2).sum() / (t**2).sum()))
+    pairs = [(i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j]
+    similarities = [float(u[i] @ u[j] - v[i] @ v[j]) ** 2 for i, j in pairs]
+    return (u * v).sum(1).tolist(), layers, sum(similarities) / max(1, len(pairs))
+
+
+@pytest.mark.parametrize("longest", [64, 16, 9])
+@pytest.mark.parametrize("lengths", [(40, 7, 33), (3,), (15, 16, 17)])
+def test_it_is_the_sum_over_texts_layers_and_tokens(tmp_path, longest, lengths):
+    weights = {"layers_weight": 0.7, "pooled_weight": 2.0, "similarities_weight": 3.0}
+    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t", max_positions=longest), **weights)
+    model, given = small(**STILL, projection="mean-pool").double(), batch(*lengths)
+    found, size, log = criterion(model.train(), given)
+    cosines, layers, similarities = expected(model.eval(), criterion.teacher, given)
+    loss = 0.7 * sum(layers) / 2 + 2 * (1 - sum(cosines) / len(cosines)) + 3 * similarities
+    assert size == given["ntokens"] and found.item() == pytest.approx(size * loss, rel=1e-9)
+    metrics.reset()
+    with metrics.aggregate() as logged:
+        criterion.reduce_metrics([log, log])
+    values = logged.get_smoothed_values()
+    assert values["cosine"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-4)
+    assert [values[f"layer_{number}"] for number in (1, 2)] == pytest.approx(layers, abs=1e-4)
+    assert values["layer_error"] == pytest.approx(sum(layers) / 2, abs=1e-4)
+    assert criterion(model, given)[2].keys() == log.keys()  # in validation too
+
+
+def test_a_model_has_nothing_to_learn_from_itself(tmp_path):
+    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"))
+    copy = small(attention="softmax", **STILL).train()
+    copy.load_state_dict(criterion.teacher.state_dict())
+    loss, size, log = criterion(copy, batch(40, 7, 33))
+    assert loss.item() / size == pytest.approx(0, abs=1e-5) and log["cosine"].item() == pytest.approx(3)
+
+
+def test_the_language_model_head_has_no_gradient(tmp_path):
+    criterion, model = criterion_of(tmp_path, write_teacher(tmp_path / "t", max_positions=16)), small().train()
+    criterion(model, batch(40, 7))[0].backward()
+    missing = {name for name, value in model.named_parameters() if value.grad is None}
+    assert missing and all(name.startswith("encoder.lm_head.") for name in missing)
+    assert list(criterion.parameters()) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("cls_token", [3.0, 4.0]),
+        ("mean_tokens", [2.0, 2.0]),
+        ("mean_sqrt_len_tokens", [2.0, 2.0]),
+        ("max_tokens", [3, 4]),
+    ],
+)
+def test_texts_are_pooled_as_the_modules_say(mode, expected):
+    files = {"modules.json": json.dumps([{"path": "1", "type": "sentence_transformers.models.Pooling"}])}
+    files["1/config.json"] = json.dumps({"word_embedding_dimension": 2, f"pooling_mode_{mode}": True})
+    features = torch.tensor([[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]]])
+    vector = pooled(features, torch.tensor([[True, True, False]]), pooling_of(files))
+    torch.testing.assert_close(vector, torch.nn.functional.normalize(torch.tensor([expected]).float()))
+    assert pooling_of({}) == "mean"
+    several = {**files, "1/config.json": '{"pooling_mode_max_tokens": true, "pooling_mode_cls_token": true}'}
+    with pytest.raises(UserError, match="pooling=max_tokens, cls_token is not allowed: it must be one of cls_token"):
+        pooling_of(several)
+
+
+def test_another_width_or_number_of_layers_is_refused(tmp_path):
+    wider = write_teacher(tmp_path / "wide", encoder_embed_dim=30)
+    with pytest.raises(UserError, match=r"criterion\.teacher=.* is not allowed: it must be of d=24, .*; it has d=30"):
+        criterion_of(tmp_path, wider)(small(), batch(9))
+    deeper = write_teacher(tmp_path / "deep", encoder_layers=3)
+    with pytest.raises(UserError, match=r"layers_weight must be 0: the model has 2 layers of d=24, the teacher 3"):
+        criterion_of(tmp_path, deeper)(small(), batch(9))
+    assert "layer_1" not in criterion_of(tmp_path, deeper, layers_weight=0.0)(small(), batch(9))[2]
+
+
+def test_rows_that_are_no_texts_are_refused_before_the_training(tmp_path):
+    def begin(**task_options):
+        task = task_of(tmp_path)
+        task.to_train = SimpleNamespace()
+        vars(task.cfg).update(task_options)
+        return EncoderDistillation(EncoderDistillationConfig(teacher=str(tmp_path / "t")), task)
+
+    write_teacher(tmp_path / "t")
+    with pytest.raises(UserError, match=r"task\.shortest_text=None is not allowed: it must be a number"):
+        begin(shortest_text=None, skip_masking=True)
+    with pytest.raises(UserError, match=r"task\.skip_masking=False is not allowed: it must be true"):
+        begin(shortest_text=8, skip_masking=False)
+    assert begin(shortest_text=8, skip_masking=True).pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shortest_text": 31}, "shortest_text=31 is not allowed: it must be from 3 to tokens_per_sample=30"),
+        ({"shortest_text": 2}, "shortest_text=2 is not allowed: it must be from 3"),
+        ({"shortest_text": 8, "lengths": "15:0.5,30:0.5"}, "lengths=15:0.5,30:0.5 is not allowed: .* left out with"),
+        (
+            {"skip_masking": True, "mask_prob_end": 0.1},
+            "mask_prob_end=0.1 is not allowed: .* left out with skip",
+        ),
+    ],
+)
+def test_options_of_the_task_that_cannot_be_together(tmp_path, options, said):
+    (tmp_path / "dict.txt").write_text("a 1\n")
+    with pytest.raises(UserError, match=said):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path), tokens_per_sample=30, **options))
+
+
+def same_weights(one, other):
+    one, other = (read_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (one, other))
+    return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_documentation(corpus, tmp_path):
+    """A converted encoder learns from its source, resumes to the last bit, and knows its best checkpoint."""
+    write_pretrained(tmp_path / "source", corpus, attention="softmax")
+    longer = ["model.attention=linformer", "model.projection=mean-pool", "model.projected_length=5"]
+    source = tmp_path / "source"
+    run("linformer", "convert", source, "--out", "start", *longer, "model.max_positions=30", cwd=tmp_path)
+    words = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "continue"]
+    words += ["recipe=encoder", f"task.data={corpus}", "task.shortest_text=5", f"criterion.teacher={source}"]
+    words += ["checkpoint.finetune_from_model=start/checkpoint.pt", "common.cpu=true", "dataset.num_workers=0"]
+    words += ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=12"]
+    words += ["dataset.max_tokens=300", "checkpoint.save_interval_updates=6", "common.log_interval=1"]
+    printed = run(*words, "optimization.max_update=12", "checkpoint.save_dir=whole", cwd=tmp_path)
+    assert "best checkpoint: whole/checkpoint_best.pt, cosine 0." in printed
+    assert last_line(printed) == "next: linformer export whole --out exported"
+    for updates in (5, 12):
+        run(*words, f"optimization.max_update={updates}", "checkpoint.save_dir=parts", cwd=tmp_path)
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
