@@ -148,6 +148,8 @@ def run_part(name: str, part: Part, results: Results, words: list[str], seconds:
                     own["rows"] |= said.pop("rows", {})
                     own |= said
                     results.write()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)  # to end by itself
         finally:
             timer.cancel()
             end(process)
@@ -164,16 +166,16 @@ def stop(own: dict[str, Any], why: str, process: "subprocess.Popen[str]") -> Non
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """Ends a process and those that it started; a training has ten seconds to save."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for _ in range(100):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+    """Ends a process and those that it started; where it is still at work they have ten seconds to save."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            for _ in range(100):
                 process.poll()
+                os.killpg(process.pid, 0)
                 time.sleep(0.1)
-                continue
-            process.wait()
-            return
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def measure(name: str, part: Part) -> None:
