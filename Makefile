@@ -7,6 +7,8 @@
 # make test-exhaustive  what takes minutes and seldom tells more: compiled code, ONNX of every mechanism, exports in each
 #                  TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
 # make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
+# make gpu         what the package is worth on this machine's GPUs, in 25 minutes (docs/benchmark.md); GPU= passes options:
+#                  GPU="--limit 540", GPU="--dry-run --out trial" on the CPU, GPU=--tables
 # make docs        the documentation as a site in site/; a link that leads nowhere is an error
 # make check       ruff, mypy, the site, then the tests, as in CI
 
@@ -14,12 +16,13 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 EXTRAS ?= dev
 CORPUS ?=
+GPU ?=
 TRANSFORMERS ?= 4.57.6 5.0.0 5.23.0
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED = $(PYTHON) $(TORCH) $(EXTRAS)
 
-.PHONY: install quickstart test test-fast test-exhaustive soak docs check clean
+.PHONY: install quickstart test test-fast test-exhaustive soak gpu docs check clean
 
 install: $(VENV)/.installed
 ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin EXTRAS)))
@@ -48,6 +51,10 @@ test-exhaustive: install
 
 soak: install
 	PYTHONPATH=scripts $(BIN)/python -m tests.soak
+
+# Without `install`: a machine with GPUs may have no network, and PyTorch and packages of its own.
+gpu:
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) scripts/gpu.py $(GPU)
 
 docs: install
 	mkdir -p .pages && ln -sfn $(addprefix ../,README.md CHANGELOG.md LICENSE docs configs) .pages/

@@ -57,6 +57,7 @@ def test_no_step_asks_for_values(on_meta, options, length, padded):
     take_steps(model.to("meta"), batch, padded)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @ROWS
 @EACH

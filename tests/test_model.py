@@ -69,6 +69,7 @@ def test_tokens_may_be_short_integers():
     assert torch.equal(model(batch.int())[0], model(batch)[0])
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_half_precision_on_rows_that_are_nearly_all_padding(options, dtype):
@@ -82,6 +83,7 @@ def test_half_precision_on_rows_that_are_nearly_all_padding(options, dtype):
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_autocast_on_rows_that_are_nearly_all_padding(options):
     model = small(**{**options, "dropout": 0.0, "attention_dropout": 0.0}).to(DEVICE)
@@ -94,6 +96,7 @@ def test_autocast_on_rows_that_are_nearly_all_padding(options):
     torch.testing.assert_close(logits[1].float(), model(batch)[0][1], atol=0.05, rtol=0.05)
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("options", [*({"sharing": one} for one in SHARINGS), {"attention": "nystrom"}], ids=str)
 @pytest.mark.parametrize("length", [5, 64], ids=["embedding first", "projection first"])
 def test_autocast_with_attention_dropout(options, length):
@@ -294,6 +297,7 @@ def test_softmax_twin_equals_fairseqs_roberta():
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2}
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("options", [{}, {"attention": "reformer"}, {"encoder_layerdrop": 0.5}], ids=str)
 def test_activation_checkpointing_and_offload_give_the_same_gradients(options, autocast):

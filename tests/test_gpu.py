@@ -1,0 +1,180 @@
+"""scripts/gpu.py: every part in tiny sizes; what fails, ends late or is there already; its tables."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import gpu
+import gpu_report
+import gpu_speed
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.helpers import ROOT
+
+MADE_WITH = {"card": "NVIDIA H100 80GB HBM3", "torch": "2.11.0", "code": "abc"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_dry_run_measures_every_part_once(tmp_path):
+    """And with fairseq out of sight the next call repeats the part that is missing, and no other."""
+    command = [sys.executable, ROOT / "scripts/gpu.py", "--dry-run", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=1400)
+    file = tmp_path / "results.json"
+    parts = json.loads(file.read_text())
+    assert {name: part.get("reason") for name, part in parts.items() if not part["done"]} == {}
+    cases = parts["models, n=64"]["rows"]
+    assert "seconds" in cases["fairseq-example, inference"]
+    assert "No viable backend" in cases["softmax-cudnn, training step"]["reason"]  # an error costs a case alone
+    assert parts["python, fetch"]["rows"]["fetch"]["perplexity"] > 1
+    assert "| 64 |" in (tmp_path / "results.md").read_text()
+    del parts["attention, n=64"]
+    file.write_text(json.dumps(parts))
+    hidden = "import runpy, sys; sys.modules.update(fairseq=None, omegaconf=None, hydra=None); "
+    hidden += f"sys.argv[:] = {[str(word) for word in command[1:]]}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", hidden], check=True, capture_output=True, text=True, timeout=600)
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["attention, n=64"]
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Those of a folder, and a function that runs a program in place of a part's."""
+    found = gpu.Results(tmp_path, dry=True)
+
+    def run(program, seconds=60.0):
+        (tmp_path / "part.py").write_text(program)
+        monkeypatch.setattr(gpu, "__file__", str(tmp_path / "part.py"))
+        gpu.run_part("part", gpu.Part(iter, 0, 0), found, ["--dry-run"], seconds)
+        return json.loads(found.file.read_text())["part"]
+
+    return found, run
+
+
+ROW = 'print(\'{"rows": {"a": {"seconds": 1}}}\', flush=True); '
+
+
+class AfterTheFirstRow(threading.Thread):
+    """In place of a timer, as a loaded machine takes any time to start a program."""
+
+    def __init__(self, seconds, function, arguments):
+        super().__init__(target=lambda: self.wait(arguments[0]) and function(*arguments), daemon=True)
+
+    def wait(self, part):
+        while not part["rows"]:
+            time.sleep(0.05)
+        return True
+
+    def cancel(self):
+        pass
+
+
+def test_what_a_part_measured_before_its_limit_is_kept_and_what_it_started_is_ended(results, monkeypatch):
+    monkeypatch.setattr(gpu.threading, "Timer", AfterTheFirstRow)
+    program = "import subprocess; child = subprocess.Popen(['sleep', '100'])\nprint('words')\nprint(3)\n"
+    program += 'print(\'{"rows": {"child": {"number": %d}}}\' % child.pid, flush=True); child.wait()'
+    part = results[1](program, seconds=3.0)
+    assert (part["done"], part["reason"]) == (False, "ended after its limit of 3 s")
+    state = Path(f"/proc/{part['rows']['child']['number']}/stat")
+    assert not state.is_file() or " Z " in state.read_text()
+
+
+def test_a_part_that_dies_or_fails_says_so(results):
+    assert results[1](ROW + "import os; os.abort()")["reason"] == "its process ended with status -6: log.txt"
+    failing = "import sys; sys.path[:0] = {}; import gpu; gpu.measure('part', gpu.Part(lambda: 1 / 0, 0, 0))"
+    assert results[1](failing.format([str(ROOT / "scripts")]))["reason"] == "ZeroDivisionError: division by zero"
+
+
+def test_what_is_done_is_not_repeated_unless_the_code_or_the_machine_is_another(results):
+    found, run = results
+    run(ROW + "print('{\"done\": true}')")
+    assert found.is_done("part")
+    assert not found.is_done("another")
+    found.made_with = {**found.made_with, "code": "other"}
+    assert run("")["rows"] == {}, "figures of two states of the code do not stand side by side"
+    assert not found.is_done("part")
+
+
+def test_without_a_gpu_one_line_says_what_can_be_done(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    with pytest.raises(SystemExit, match="--dry-run") as ended:
+        gpu.main()
+    assert "\n" not in str(ended.value)
+
+
+@pytest.mark.parametrize(("name", "off"), [("softmax-flash", 0.0), ("linformer", 0.0), ("near_and_far", 0.03)])
+@pytest.mark.parametrize("phase", ["inference", "training step"])
+def test_operations_are_those_of_the_products(name, off, phase, monkeypatch):
+    """A window's blocks see some keys that are hidden, and rows are sums, not products."""
+    monkeypatch.setattr(gpu_speed, "KERNELS", {"softmax-flash": SDPBackend.MATH})  # whose products are counted
+    sizes, n = gpu_speed.Sizes("cpu", 2, 64, 2, 100), 1024
+    built = gpu_speed.build(name, sizes, n)
+    tokens = torch.randint(4, 100, (1, n), generator=torch.Generator().manual_seed(1))
+    places = torch.arange(n)[: round(0.15 * n)]
+    training = phase == "training step"
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        _ = built.loss(tokens, places, places) if training else built.features(tokens)
+    expected = counter.get_total_flops() * (3 if training else 1)
+    assert gpu_speed.flops(sizes, n, 1, name, phase) == pytest.approx(expected, rel=off + 0.002)
+
+
+def speeds(phase):
+    for n in (512, 2048, 8192):
+        for number, model in enumerate((*gpu_speed.OURS, *gpu_speed.OTHERS), 1):
+            row = {"model": model, "phase": phase, "n": n, "compiled": False, "rows": 65536 // n}
+            figures = {
+                "seconds": 0.1 * number,
+                "MiB": 2048.0 * number,
+                "share": 0.41,
+                "peak": "989 TFLOP/s, data sheet",
+            }
+            failed = {"reason": "OutOfMemoryError: CUDA out of memory"}
+            yield f"{model}, {phase}, {n}", row | (failed if (model, n) == ("hf-modernbert", 8192) else figures)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A file of results, and a page to fill."""
+    classes = [{"name": name, "perplexity": 12.3} for name in ("nowhere", "1 to 64", "65 to 192", "193 to 2048")]
+    row = {"variant": "fetch", "corpus": "python", "updates": 1600, "minutes": 3.2, "perplexity": 8.5}
+    rows = {**dict(speeds("training step")), **dict(speeds("inference")), "fetch": {**row, "classes": classes}}
+    file, page = tmp_path / "results.json", tmp_path / "page.md"
+    file.write_text(json.dumps({"models": {"made_with": MADE_WITH, "done": True, "rows": rows}}))
+    page.write_text("before\n<!-- make gpu -->\nold\n<!-- end -->\nafter\n")
+    (tmp_path / "benchmark").mkdir()
+    return file, page
+
+
+def test_the_page_is_filled_from_the_results_again_and_again(measured):
+    file, page = measured
+    for _ in range(2):
+        gpu_report.fill_page(file, page)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- make gpu -->\n")
+    assert text.endswith("<!-- end -->\nafter\n")
+    assert "old" not in text
+    assert "| 2,048 | 100 ms, 41 % (2) | 2.00 (4) | 4.00 (8) | 5.00 (10) | 7.00 (14) | 8.00 (16) |" in text
+    assert "| 8,192 | 100 ms, 41 % (2) | 2.00 (4) | 4.00 (8) | 5.00 (10) | not measured | 8.00 (16) |" in text
+    assert "| `fetch` | 1,600 | 3.2 | 8.50 | 12.3 | 12.3 | 12.3 | 12.3 |" in text
+    assert (page.parent / gpu_report.PICTURE).is_file()
+    gpu_report.write_report(file, ["models", "scaling"])
+    report = file.with_name("results.md").read_text()
+    assert (
+        "- scaling: not begun\n- hf-modernbert, training step, n=8192: OutOfMemoryError: CUDA out of memory" in report
+    )
+
+
+def test_a_dry_run_and_no_run_fill_no_tables(measured):
+    file, page = measured
+    file.write_text(file.read_text().replace(MADE_WITH["card"], "dry run"))
+    with pytest.raises(SystemExit, match="dry run"):
+        gpu_report.fill_page(file, page)
+    file.unlink()
+    gpu_report.fill_page(file, page)
+    assert "<!-- make gpu -->\n\nNot measured yet.\n\n<!-- end -->" in page.read_text()
