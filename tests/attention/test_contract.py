@@ -343,6 +343,25 @@ def test_pooling_attends_to_a_text_of_at_most_k_tokens_exactly():
             torch.testing.assert_close(pooled(x), softmax(x))
 
 
+ALL_NEAR = {"linformer_window": 2 * N, "linformer_sinks": 0}  # as sinks they would have no position
+
+
+@pytest.mark.parametrize("options", [{}, {"linformer_fetch": 2}, {"positions": "rotary", **ALL_NEAR}])
+def test_near_keys_beside_rows_of_one_token_count_once(options):
+    """A text of at most k tokens is seen as by softmax attention, beside a longer one, too; rotary, if all is near."""
+    near = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, **options}
+    softmax = build("softmax", positions=near.get("positions", "learned"))[0].double()
+    own = {"projection": "mean-pool", "sharing": "key-value", "adaptive": True, "k": 5}
+    pooled = build("linformer", **own, **near)[0].double()
+    pooled.load_state_dict(softmax.state_dict(), strict=False)
+    x, mask = torch.randn(3, N, D, dtype=torch.float64), torch.zeros(3, N, dtype=torch.bool)
+    for row, length in enumerate((5, 3)):
+        mask[row, length:] = True
+        expected = softmax(x[row : row + 1, :length])[0]
+        for given in (pooled(x[row : row + 1, :length])[0], pooled(x, mask)[row, :length]):
+            torch.testing.assert_close(given, expected)
+
+
 def test_heads_together_see_every_position():
     """Of split pooling: with windows of as many positions as there are heads, each head has one of them."""
     projection = build("linformer", projection="split-pool", sharing="key-value", k=5)[0].key_projection  # w = h = 3
