@@ -99,6 +99,11 @@ def _places(real: Tensor) -> Tensor:
     return torch.arange(1, real.size(1) + 1, device=real.device) * real
 
 
+def _is_alone(numbers: Tensor) -> Tensor:
+    """Whether a segment is one position, so that its row is that position itself: (B, m, w) to (B, m)."""
+    return (numbers > 0).sum(-1) == 1
+
+
 class Near(NamedTuple):
     """The positions that each block of queries sees as they are, under one softmax with the rows.
 
@@ -135,28 +140,41 @@ class Near(NamedTuple):
         return torch.cat([*parts, *(own.transpose(2, 3) for own in blocks)], dim=3).flatten(0, 1)
 
     def attn_mask(self, rows: Tensor, real: Tensor) -> Tensor:
-        """Which keys a block sees. What comes twice is seen once: as a sink, or else near, or else fetched.
+        """Which keys a block sees. What comes twice is seen once: as a sink, or else near, else a row, else fetched.
 
         Args:
-            rows: (B, m), True for the rows that are seen.
+            rows: (B, m), True for the rows that are seen; (B, N, m) where blocks see others.
             real: (B, n), True where a position is no padding.
 
         Returns:
             (B, N, h, 1, s), with 1 for h where nothing is fetched.
         """
-        places = _places(real)
-        near = with_margins(places, self.size, self.beside) > self.sinks  # (B, N, b + 2 e)
-        everywhere = torch.cat([rows, self._first(real)], dim=1) if self.sinks else rows
-        parts = [everywhere.unsqueeze(1).expand(-1, near.size(1), -1).unsqueeze(2), near.unsqueeze(2)]
+        near = with_margins(_places(real), self.size, self.beside) > self.sinks  # (B, N, b + 2 e)
+        parts = [rows if rows.dim() == 3 else rows.unsqueeze(1).expand(-1, near.size(1), -1), near]
+        if self.sinks:
+            parts.insert(1, self._first(real).unsqueeze(1).expand(-1, near.size(1), -1))
+        parts = [part.unsqueeze(2) for part in parts]
         if self.fetched is not None:
             heads = self.fetched.size(1)
-            segments = self._segments(places[..., None, None].expand(-1, -1, heads, 1).float())
+            numbers = self._numbers(real)
+            numbers = numbers.masked_fill(_is_alone(numbers).unsqueeze(-1), 0)  # its row is seen
+            segments = numbers[..., None, None].expand(-1, -1, -1, heads, 1).float()
             own = self._fetch(segments, self.fetched).squeeze(-1).transpose(1, 2)  # (B, N, h, c w)
             start = self._starts(near.size(1), real.device)[:, None, None]
             away = (own <= start - self.beside) | (own > start + self.size + self.beside)
             parts = [part.expand(-1, -1, heads, -1) for part in parts]
-            parts.insert(1, away & (own > self.sinks))
+            parts.insert(len(parts) - 1, away & (own > self.sinks))
         return torch.cat(parts, dim=3).unsqueeze(3)
+
+    def without_repeated(self, rows: Tensor, real: Tensor) -> Tensor:
+        """The rows (B, m) that each block sees, (B, N, m): not those of one position that is near, or a sink.
+
+        A text of at most m tokens, each of them a row, is seen as by full attention.
+        """
+        numbers = self._numbers(real)
+        blocks = (real.size(1) + self.size - 1) // self.size
+        seen = self._is_near(blocks, real) | (numbers.amax(-1) <= self.sinks).unsqueeze(1)
+        return rows.unsqueeze(1) & ~(seen & _is_alone(numbers).unsqueeze(1))
 
     @torch.no_grad()
     def choose_segments(
@@ -219,10 +237,14 @@ class Near(NamedTuple):
 
     def _is_near(self, blocks: int, real: Tensor) -> Tensor:
         """Whether a block sees all of a segment without fetching it: (B, n) to (B, N, m)."""
-        numbers = self.segments(_places(real).unsqueeze(-1).float()).squeeze(-1)  # (B, m, w)
+        numbers = self._numbers(real)
         first, last = numbers[..., 0].unsqueeze(1), numbers.amax(-1).unsqueeze(1)  # (B, 1, m)
         start = self._starts(blocks, real.device).unsqueeze(-1)
         return (first > start - self.beside) & (last <= start + self.size + self.beside)
+
+    def _numbers(self, real: Tensor) -> Tensor:
+        """The places of the positions of each segment, 0 where it has fewer: (B, n) to (B, m, w)."""
+        return self.segments(_places(real).unsqueeze(-1).float()).squeeze(-1)
 
     def _first(self, positions: Tensor) -> Tensor:
         return leading(positions, torch.sym_min(self.sinks, positions.size(1)), dim=1)
@@ -283,6 +305,8 @@ def see_near(
         near = near._replace(fetched=chosen)
     if rows is None:
         rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
+    if attention.key_projection.AVERAGES:
+        rows = near.without_repeated(rows, real)
     seen = near.join(keys, contents, turned), near.join(values, own_values, own_values)
     attn_mask = near.attn_mask(rows, real)
     if attention.alibi:

@@ -15,26 +15,38 @@ _NAMES = re.compile(rf"{MODULES_FILE}|{LENGTH_FILE}|{SETTINGS_FILE}|\w+/config\.
 _KINDS = ("Transformer", "Pooling", "Normalize")  # the last two have no weights
 
 
+def encoder_folder(source: Path) -> Path:
+    """Where the encoder lies: in sentence-transformers' older layout in a folder of its own, 0_Transformer."""
+    inner = next(iter(sorted(source.glob("0_*/config.json"))), None)
+    return source if inner is None or (source / "config.json").is_file() else inner.parent
+
+
 def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
     """The files of the modules in a folder, text by name, and what is left out, in words.
 
-    No files where the folder is not of sentence-transformers, or has modules of other kinds.
+    Of the older layout they are those of the newer one. No files where the folder is not of sentence-transformers, or
+    has modules of other kinds.
 
     Raises:
         UserError: they cannot be read.
     """
-    file = source / MODULES_FILE
+    file, encoder = source / MODULES_FILE, encoder_folder(source)
     if not file.is_file():
         return {}, []
     try:
-        modules = {str(module["path"]): module["type"].rpartition(".")[2] for module in json.loads(file.read_bytes())}
+        listed = [{**module, "path": str(module["path"])} for module in json.loads(file.read_bytes())]
+        modules = {module["path"]: module["type"].rpartition(".")[2] for module in listed}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{file}: not a list of modules of sentence-transformers") from error
-    if not {*modules.values()} <= {*_KINDS} or modules.get("") != "Transformer":
+    of_encoder = "" if encoder == source else encoder.name
+    if not {*modules.values()} <= {*_KINDS} or modules.get(of_encoder) != "Transformer":
         return {}, [f"left out: its modules for sentence-transformers, {', '.join(modules.values())}"]
-    names = [MODULES_FILE, LENGTH_FILE, SETTINGS_FILE, *(f"{path}/config.json" for path in modules if path)]
-    own = [name for name in names if not leaves_folder(name) and (source / name).is_file()]
-    return {name: (source / name).read_text(encoding="utf-8") for name in own}, []
+    places = {LENGTH_FILE: encoder, SETTINGS_FILE: source}
+    places |= {f"{path}/config.json": source for path in modules if path != of_encoder}
+    own = [name for name, place in places.items() if not leaves_folder(name) and (place / name).is_file()]
+    flat = [{**module, "path": module["path"] if module["path"] != of_encoder else ""} for module in listed]
+    files = {MODULES_FILE: json.dumps(flat, indent=2) + "\n" if of_encoder else file.read_text(encoding="utf-8")}
+    return files | {name: (places[name] / name).read_text(encoding="utf-8") for name in own}, []
 
 
 def pooling_of(files: Mapping[str, str]) -> str:

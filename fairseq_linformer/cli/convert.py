@@ -5,17 +5,18 @@ from pathlib import Path
 
 from ..checkpoints.reading import UNTRAINED
 from ..conversion.convert import convert, is_of_transformers
+from ..model.config import ResolvedConfig
 from .hub import here
 from .program import quieten_transformers
 
 
-def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Path | None) -> None:
+def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Path | None, long: int | None) -> None:
     """Writes the new checkpoint, and says what it took over."""
     source = here(model)
     if is_of_transformers(source):
         quieten_transformers()
     on_the_hub = model.as_posix() if source != model else None
-    made, started, errors = convert(source, out, overrides, positions, fit_on, on_the_hub)
+    made, started, errors = convert(source, out, overrides, positions, fit_on, on_the_hub, long)
     if errors is not None:
         print("error of each layer's attention, before and after fitting:")
         for layer, (before, after) in enumerate(zip(*errors, strict=True)):
@@ -25,3 +26,16 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
             print(f"{said}: {name.removeprefix('encoder.').removeprefix('sentence_encoder.')}")
     options = made.args
     print(f"{out / UNTRAINED}: written: attention={options.attention}, {options.max_positions:,} positions")
+    if long is not None and options.attention == "linformer":
+        print(_what_it_sees(options))
+
+
+def _what_it_sees(options: ResolvedConfig) -> str:
+    """What --long chose, and what to expect of it."""
+    k, beside, sinks = options.projected_length[0], options.linformer_window[0] // 2, options.linformer_sinks
+    kept = f"texts of at most {k} tokens are seen as by full attention; " * (options.positions == "learned")
+    return (
+        f"at linear cost each token sees the first {sinks}, {beside} or more neighbours on either side, {k} means of\n"
+        f"the text, and of the segments that these stand for {options.linformer_fetch[0]} that it chooses; {kept}"
+        "longer ones need some training, with the source as the teacher"
+    )

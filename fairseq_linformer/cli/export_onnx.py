@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from .. import hf  # registers our classes, so that no remote code is needed
+from ..checkpoints.sentence_modules import MODULES_FILE
 from ..conversion.convert import is_of_transformers
 from ..errors import check, naming
 from ..hf.exporting import export
@@ -55,7 +56,7 @@ def _in_transformers(model: Path, data: Path | None) -> Iterator[Path]:
 
 
 def load(folder: Path) -> transformers.PreTrainedModel:
-    """The model of a folder, of the class that its configuration names.
+    """The model of a folder, of the class that its configuration names; of sentence-transformers its encoder.
 
     Raises:
         UserError: the folder has no such model.
@@ -68,6 +69,8 @@ def load(folder: Path) -> transformers.PreTrainedModel:
     family = "Roberta" if kind == "roberta" else "LinformerRoberta"
     names = [family + task for task in tasks]
     check(f"{folder}: architectures", name, name in names, f"one of {', '.join(names)}")
+    if (folder / MODULES_FILE).is_file():
+        name = names[0]  # sentence-transformers pools what it gives
     return getattr(kinds[kind], str(name)).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 

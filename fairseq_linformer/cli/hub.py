@@ -7,13 +7,9 @@ from ..checkpoints.sentence_modules import LENGTH_FILE, MODULES_FILE, SETTINGS_F
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError
 
-# What an import reads: no code, and no weights but those that hold plain tensors.
-FILES = (
+_OF_ENCODER = (
     "config.json",
-    MODULES_FILE,
     LENGTH_FILE,
-    SETTINGS_FILE,
-    "*/config.json",
     "model.safetensors",
     "model-*.safetensors",
     "model.safetensors.index.json",
@@ -23,6 +19,14 @@ FILES = (
     "vocab.json",
     "vocab.txt",
     "merges.txt",
+)
+# What an import reads: no code, and no weights but those that hold plain tensors.
+FILES = (
+    *_OF_ENCODER,
+    *(f"0_*/{name}" for name in _OF_ENCODER),  # sentence-transformers' older layout
+    MODULES_FILE,
+    SETTINGS_FILE,
+    "*/config.json",
     *(f"fairseq/{name}" for name in (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE)),
 )
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from fairseq.data import Dictionary
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..attention import get_attention
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
-from ..checkpoints.sentence_modules import lengthened
+from ..checkpoints.sentence_modules import encoder_folder, lengthened
 from ..checkpoints.task_state import Origin, read_task_state
 from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
@@ -27,6 +27,7 @@ from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
 from ..system.files import staged_folder
+from ..training.configuration import CONFIGS
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from .fitting import Errors, fit_projections, sample_batches
 from .start import Started, start_from
@@ -35,6 +36,7 @@ from .start import Started, start_from
 CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv", "max_positions", "rotary_base")
 OF_KIND = ("projection_init", "projection_multiplier", "sharing", "freeze_projection")  # of one kind of projection
 CONVERSION_FILE = "conversion.json"  # beside the checkpoint
+LONG = CONFIGS / "pretrain" / "preset" / "long.yaml"  # what --long stands for, but for n and k
 SEED = 1  # of what starts at random: the same command gives the same weights
 OF_EVERY_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj", "value_mix")  # that has them
 
@@ -60,6 +62,7 @@ def convert(
     positions: str = "tile",
     fit_on: Path | None = None,
     name: str | None = None,
+    long: int | None = None,
 ) -> Converted:
     """Writes the checkpoint of a model that starts from another one, into a new folder.
 
@@ -73,6 +76,7 @@ def convert(
         fit_on: a prepared corpus, to fit E and F to the source's attention. Without it they start as
             ``projection_init`` says.
         name: what the source is called where the model goes (its card); without it the last part of its path.
+        long: tokens that the new model is to read, at linear cost (``long_options``); `overrides` win over it.
 
     Raises:
         FileNotFoundError: the source, its dictionary or the corpus is not there.
@@ -87,25 +91,57 @@ def convert(
         _copy_vocabulary(data_folder(checkpoint, state["cfg"]), folder)
         dictionary = masked_lm_dictionary(folder)
         old = LinformerRobertaModel.of_checkpoint(state, dictionary)
+        if long is not None:
+            changes = long_options(old.args, long, changes)
         options = converted_options(old.args, changes)
         new, started = _started(old, options, dictionary, positions)
         errors = None
         if fit_on is not None:
             _check_corpus(fit_on, digest_vocabulary(dictionary, folder), new.args)
             errors = _fit(old, new, positions, fit_on)
-        converted = Converted(new, started, errors)
-        origin = _origin(source, checkpoint, name)
+        converted, origin = Converted(new, started, errors), _origin(source, checkpoint, name)
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
         given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
         _write_conversion(folder / CONVERSION_FILE, given, converted)
-        carried = read_task_state(state.get("task_state"))
-        modules = carried["sentence_modules"]
-        if new.args.max_positions > old.args.max_positions:
-            modules = lengthened(modules, new.args.max_positions)
-        inherited = {"converted_from": [*carried["converted_from"], origin], "sentence_modules": modules}
-        save_untrained(folder, out.absolute(), dictionary, options, new.state_dict(), inherited)
+        save_untrained(
+            folder, out.absolute(), dictionary, options, new.state_dict(), _inherited(state, origin, new, old)
+        )
         Path(mark.name).unlink()
     return converted
+
+
+def long_options(source: ResolvedConfig, longest: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with which a model reads longer texts, at a cost that is linear in their length.
+
+    They are those of ``configs/pretrain/preset/long.yaml``, with as many rows as the source reads tokens: texts that it
+    could read are seen as by full attention. With another attention among the `changes` only the length is chosen.
+
+    Args:
+        source: the options of the model with full attention.
+        longest: tokens to read.
+        changes: what the user wants otherwise.
+
+    Raises:
+        UserError: `longest` is no multiple of what the source reads, or no longer.
+    """
+    reads = source.max_positions
+    allowed = f"a multiple of {reads}, the tokens that the source reads, from {2 * reads} on"
+    check("--long", longest, longest > reads and longest % reads == 0, allowed)
+    if changes.get("attention", "linformer") != "linformer":
+        return {"max_positions": longest, **changes}
+    preset = OmegaConf.to_container(OmegaConf.load(LONG).model)
+    return {**cast(dict[str, Any], preset), "projected_length": reads, "max_positions": longest, **changes}
+
+
+def _inherited(
+    state: Mapping[str, Any], origin: Origin, new: LinformerRobertaModel, old: LinformerRobertaModel
+) -> dict[str, Any]:
+    """The parts of ``TaskState`` that come from the source."""
+    carried = read_task_state(state.get("task_state"))
+    modules = carried["sentence_modules"]
+    if new.args.max_positions > old.args.max_positions:
+        modules = lengthened(modules, new.args.max_positions)
+    return {"converted_from": [*carried["converted_from"], origin], "sentence_modules": modules}
 
 
 def _origin(source: Path, checkpoint: Path, name: str | None) -> Origin:
@@ -225,8 +261,8 @@ def _copy_vocabulary(data: Path, folder: Path) -> None:
 
 
 def is_of_transformers(source: Path) -> bool:
-    """Whether it is a folder of transformers."""
-    return (source / "config.json").is_file()
+    """Whether it is a folder of transformers, or of sentence-transformers."""
+    return (encoder_folder(source) / "config.json").is_file()
 
 
 @contextmanager

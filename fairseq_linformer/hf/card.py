@@ -32,6 +32,7 @@ def model_card(
     *,
     parameters: int,
     kind: str | None,
+    sentences: bool,
     remote_code: bool,
     remarks: Sequence[str],
 ) -> str:
@@ -43,14 +44,14 @@ def model_card(
         options: of the model.
         parameters: how many it has.
         kind: of label; None for a masked language model.
+        sentences: whether sentence-transformers reads the folder.
         remote_code: whether the folder holds code of its own.
         remarks: what its user should know.
     """
     pipeline = PIPELINES.get(kind, "text-classification")
-    header = ModelCardData(library_name="transformers", pipeline_tag=pipeline, tags=["fairseq", options.attention])
+    library, tag = ("sentence-transformers", "sentence-similarity") if sentences else ("transformers", pipeline)
+    header = ModelCardData(library_name=library, pipeline_tag=tag, tags=["fairseq", options.attention])
     trust = ", trust_remote_code=True" if remote_code else ""
-    trust += ', aggregation_strategy="simple"' if kind == "token-label" else ""
-    example = EXAMPLES.get(kind, "A text.")
     lines = [
         f"---\n{header.to_yaml()}\n---",
         "# Model card",
@@ -58,8 +59,7 @@ def model_card(
         f"{options.max_positions:,} tokens. Trained with fairseq and fairseq_linformer. No licence was chosen: add "
         "`license:` above before you publish it.",
         "## Use",
-        f'```python\nfrom transformers import pipeline\n\nmodel = pipeline("{pipeline}", "FOLDER"{trust})\n'
-        f'model("{example}")\n```',
+        fenced(_of_sentences(trust) if sentences else _of_pipeline(pipeline, kind, trust), "python"),
         *remarks,
         "## Model",
         _table(architecture_options(options)),
@@ -69,6 +69,17 @@ def model_card(
         *_results(run),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _of_sentences(trust: str) -> str:
+    load = f'model = SentenceTransformer("FOLDER"{trust})'
+    return f'from sentence_transformers import SentenceTransformer\n\n{load}\nmodel.encode(["A text."])'
+
+
+def _of_pipeline(pipeline: str, kind: str | None, trust: str) -> str:
+    words = ', aggregation_strategy="simple"' if kind == "token-label" else ""
+    load = f'model = pipeline("{pipeline}", "FOLDER"{trust}{words})'
+    return f'from transformers import pipeline\n\n{load}\nmodel("{EXAMPLES.get(kind, "A text.")}")'
 
 
 def _table(rows: Mapping[str, Any]) -> str:

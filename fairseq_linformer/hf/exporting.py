@@ -110,6 +110,11 @@ class Exported:
         return self.record.kind if self.record else None
 
     @property
+    def sentence_modules(self) -> dict[str, str]:
+        """The files of sentence-transformers that come along; none with a classifier."""
+        return {} if self.record else read_task_state(self.state.get("task_state"))["sentence_modules"]
+
+    @property
     def is_stock(self) -> bool:
         """Whether RoBERTa of transformers is this very model."""
         options, record = self.options, self.record
@@ -165,8 +170,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
         config.save_pretrained(folder)
         if not exported.is_stock:
             write_code(folder)
-        if exported.record is None:
-            write_sentence_modules(read_task_state(exported.state.get("task_state"))["sentence_modules"], folder)
+        write_sentence_modules(exported.sentence_modules, folder)
         _check(exported, model_class, folder)
         card.write(
             model_card(
@@ -175,6 +179,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
                 exported.options,
                 parameters=sum(parameter.numel() for parameter in exported.hub.model.parameters()),
                 kind=exported.kind,
+                sentences=bool(exported.sentence_modules),
                 remote_code=not exported.is_stock,
                 remarks=remarks,
             )

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ..checkpoints.reading import UNTRAINED
-from ..checkpoints.sentence_modules import read_sentence_modules
+from ..checkpoints.sentence_modules import encoder_folder, read_sentence_modules
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
 from ..errors import UserError, check
 from ..model.architecture import PER_LAYER
@@ -45,13 +45,14 @@ def import_folder(source: Path, out: Path) -> list[str]:
         FileNotFoundError: a file of the source is missing.
         UserError: it is of another model, or `out` is in the way.
     """
-    if not (source / "config.json").is_file():
+    encoder = encoder_folder(source)
+    if not (encoder / "config.json").is_file():
         raise FileNotFoundError(f"{source} is no folder of a model of transformers: it holds no config.json")
-    config = _read_config(source)
-    weights = _read_weights(source)
+    config = _read_config(encoder)
+    weights = _read_weights(encoder)
     with staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark):
         options = _options(config)
-        dictionary, order = _write_tokenizer(source, folder, config)
+        dictionary, order = _write_tokenizer(encoder, folder, config)
         given, remarks = _given(weights, config, order)
         state, drawn = _state(given, untrained_model(options, dictionary))
         modules, left_out = read_sentence_modules(source)

@@ -102,6 +102,7 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
 class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
     """Token ids to features: (B, n) to (B, n, d)."""
 
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports of encoders keep it, for the way back)
     post_init: Any  # of transformers, as is the next
     _gradient_checkpointing_func: Any
 

@@ -7,6 +7,7 @@ only the first comes along, in the embeddings of positions, to which it is added
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PretrainedConfig
@@ -14,6 +15,10 @@ from transformers import PretrainedConfig
 from ..errors import UserError, check, did_you_mean
 from .names import BERT, DISTILBERT, ENCODER, FIRST_POSITION, HEAD, STOCK, STOCK_OPTIONS, fairseq_names
 
+OF_PAIRS = (
+    "its classifier knows a second text by token type 1, which does not come along: as a cross-encoder, of pairs, it "
+    "gives other scores until it is fine-tuned; of single texts the same"
+)
 HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
 
 # Their activations by the names of ours. All three of the tanh kind are one formula.
@@ -146,12 +151,15 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
         names = {theirs: ours for theirs, ours in names.items() if not ours.startswith(HEAD)}
     state = {ours: weights[theirs].float() for theirs, ours in names.items()}
     positions, first = f"{ENCODER}embed_positions.weight", _first_position(config)
+    types = weights.get(f"{kind.prefix}embeddings.token_type_embeddings.weight")
     if positions in state:
-        types = weights.get(f"{kind.prefix}embeddings.token_type_embeddings.weight")
         if types is not None and bool(types[0].any()):  # zeros in what came from fairseq
             state[positions] = state[positions] + types[0].float()
         if first != FIRST_POSITION:
             state[positions] = F.pad(state[positions][first:], (0, 0, FIRST_POSITION, 0))
     others = (name for name in weights if name not in names and ".embeddings." not in name)
     left_out = sorted({name.rpartition(".")[0] for name in others})
-    return state, [f"left out: {', '.join(left_out)}"] if left_out else []
+    remarks = [f"left out: {', '.join(left_out)}"] if left_out else []
+    if head <= state.keys() and types is not None and len(types) > 1 and not torch.equal(types[0], types[1]):
+        remarks.append(OF_PAIRS)
+    return state, remarks

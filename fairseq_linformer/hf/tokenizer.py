@@ -35,6 +35,12 @@ from .sentencepiece_proto import ModelType, PieceType, SentencePieceModel, read_
 CONFIG_FILE = "tokenizer_config.json"
 FAIRSEQ_FILES = "fairseq_files"  # in that file, which transformers saves with all its entries: names and base64
 
+_CONFIG: dict[str, Any] = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "padding_side": "right",
+    "model_input_names": ["input_ids", "attention_mask"],
+    "clean_up_tokenization_spaces": False,
+}
 _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
 SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # their numbers are their places
 
@@ -77,19 +83,9 @@ def write_tokenizer(
     dictionary that stand for no text, such as madeupword0000, keep their numbers. A space comes before their names, so
     that no text is taken for one.
 
-    The ids differ from those of training in these cases alone:
-
-    * A special symbol's name in the text, such as ``</s>``, is that symbol here, and text in training. Text around
-      ``<mask>`` is encoded piece by piece, as in ``fill_mask`` of fairseq's hub interface; only the space before
-      ``<mask>`` belongs to it, and text after it keeps its own. In a unigram model, the same goes for full-width forms
-      of these names and for names of bytes, such as ``<0x41>``, where ``<`` is no piece.
-    * In a unigram model, sentencepiece adds scores up in float32 over the whole text, tokenizers in float64. In long
-      texts that decides between ways to divide a word whose scores differ by less: 3 of 10,000 paragraphs of books with
-      4,000 pieces, none with 8,000.
-    * In a BPE of sentencepiece, runs of one character, where a piece can be made in several ways.
-    * The unassigned characters U+FFF0 and U+FFF1, where the model normalizes text, are left out.
-    * Of a pair that is too long, and whose texts get an odd number of tokens, the second keeps one token more, and the
-      first one less, where ``data.truncation`` has it the other way round and the second is at least as long.
+    docs/export.md, "The tokenizer", has the texts whose ids differ from those of training. Text around ``<mask>`` is
+    encoded piece by piece, as in ``fill_mask`` of fairseq's hub interface. In a unigram model, full-width forms of the
+    special symbols' names, and names of bytes, such as ``<0x41>``, where ``<`` is no piece, are symbols, too.
 
     Args:
         tokenizer: with its dictionary, which may lack <mask>.
@@ -111,21 +107,9 @@ def write_tokenizer(
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
     exported.post_processor = _frame(bos if init_token else "", eos, separator)
     exported.save(str(folder / TOKENIZER_FILE))
-    config: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_length,
-        "truncation_side": truncation_side,
-        "padding_side": "right",
-        "model_input_names": ["input_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-        "bos_token": bos,
-        "cls_token": bos,
-        "pad_token": pad,
-        "eos_token": eos,
-        "sep_token": eos,
-        "unk_token": unk,
-        "mask_token": mask,
-    }
+    named = {"bos": bos, "cls": bos, "pad": pad, "eos": eos, "sep": eos, "unk": unk, "mask": mask}
+    config = _CONFIG | {"model_max_length": max_length, "truncation_side": truncation_side}
+    config |= {f"{name}_token": symbol for name, symbol in named.items()}
     if files is not None:
         held = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted(files.iterdir())}
         config[FAIRSEQ_FILES] = held

@@ -354,6 +354,25 @@ def test_the_multiplier_that_is_left_open(projection, n, c):
     assert build("linformer", projection=projection, n=n, k=3, multiplier=None)[0].key_projection.multiplier == c
 
 
+ALL_NEAR = {"linformer_window": 2 * N, "linformer_sinks": 0}  # as sinks they would have no position
+
+
+@pytest.mark.parametrize("options", [{}, {"linformer_fetch": 2}, {"positions": "rotary", **ALL_NEAR}])
+def test_near_keys_beside_rows_of_one_token_count_once(options):
+    """A text of at most k tokens is seen as by softmax attention, beside a longer one, too; rotary, if all is near."""
+    near = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, **options}
+    softmax = build("softmax", positions=near.get("positions", "learned"))[0].double()
+    own = {"projection": "mean-pool", "sharing": "key-value", "adaptive": True, "k": 5}
+    pooled = build("linformer", **own, **near)[0].double()
+    pooled.load_state_dict(softmax.state_dict(), strict=False)
+    x, mask = torch.randn(3, N, D, dtype=torch.float64), torch.zeros(3, N, dtype=torch.bool)
+    for row, length in enumerate((5, 3)):
+        mask[row, length:] = True
+        expected = softmax(x[row : row + 1, :length])[0]
+        for given in (pooled(x[row : row + 1, :length])[0], pooled(x, mask)[row, :length]):
+            torch.testing.assert_close(given, expected)
+
+
 def test_the_random_projection_is_fixed_and_kept_in_checkpoints():
     layer = build("linformer", projection="random", sharing="layerwise", k=5)[0]
     assert not layer.key_projection.weight.requires_grad

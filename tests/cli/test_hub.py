@@ -48,7 +48,13 @@ def test_the_card_names_the_model_not_the_folder_that_it_was_fetched_to(asked, t
 
 
 def test_only_what_is_no_code_is_fetched():
-    for name in ("config.json", "model.safetensors", "model-00001-of-00002.safetensors", "vocab.json", "merges.txt"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "model-00001-of-00002.safetensors",
+        "vocab.json",
+        "0_T/model.safetensors",
+    ):
         assert any(fnmatch(name, pattern) for pattern in FILES), name
     for name in ("modeling.py", "pytorch_model.bin", "rust_model.ot", "x/model.safetensors", "onnx/model.onnx"):
         assert not any(fnmatch(name, pattern) for pattern in FILES), name

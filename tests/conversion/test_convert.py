@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED
-from fairseq_linformer.conversion.convert import convert, converted_options
+from fairseq_linformer.conversion.convert import convert, converted_options, long_options
 from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
 from tests.helpers import ROOT
@@ -115,6 +116,35 @@ def test_relative_positions_read_longer_texts_without_new_parameters(vocabulary,
     assert hub_of(tmp_path / "out" / UNTRAINED).model(torch.full((1, 2 * N), 5))[0].isfinite().all()
     with pytest.raises(UserError, match=f"positions={positions} .* must be learned with attention=performer"):
         convert(checkpoint, tmp_path / "other", ["model.attention=performer"])
+
+
+@torch.no_grad()
+def test_long_reads_what_the_source_reads_as_it_does(source, tmp_path, capsys):
+    """The numbers are those of the preset; short texts are full attention's, beside long ones, too."""
+    main(["convert", str(source), "--out", str(tmp_path / "out"), "--long", str(4 * N)])
+    said = capsys.readouterr().out
+    assert f"attention=linformer, {4 * N} positions" in said
+    assert f"texts of at most {N} tokens are seen as by full attention" in said
+    assert_same_logits(tmp_path / "out" / UNTRAINED, source)
+    model, old = (hub_of(path).model for path in (tmp_path / "out" / UNTRAINED, source))
+    preset = OmegaConf.load(ROOT / "configs/pretrain/preset/long.yaml").model
+    assert long_options(old.args, 2 * N, {}) == {**preset, "projected_length": N, "max_positions": 2 * N}
+    assert (model.args.linformer_fetch, model.args.projected_length) == ([preset.linformer_fetch] * 2, [N] * 2)
+    longer = torch.full((2, 4 * N), 5)
+    longer[1, 7:] = 1
+    torch.testing.assert_close(model(longer)[0][1, :7], model(longer[1:, :7])[0][0], rtol=1e-5, atol=1e-5)
+
+
+def test_options_win_over_long_and_its_number_is_checked(source, tmp_path):
+    own = ["model.linformer_fetch=0", "model.projected_length=10"]
+    args = convert(source, tmp_path / "out", own, long=2 * N).model.args
+    assert (args.linformer_fetch, args.projected_length, args.linformer_sinks) == ([0, 0], [10, 10], 1)
+    other = convert(source, tmp_path / "other", ["model.attention=longformer"], long=2 * N).model.args
+    assert (other.attention, other.max_positions, other.linformer_sinks) == ("longformer", 2 * N, None)
+    for length in (N, N + 1, N // 2):
+        with pytest.raises(UserError, match=f"--long={length} .* must be a multiple of {N}, .* from {2 * N} on"):
+            convert(source, tmp_path / "new", [], long=length)
+    assert not (tmp_path / "new").exists()
 
 
 def test_options_that_say_what_weights_mean_stay():

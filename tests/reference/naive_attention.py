@@ -142,9 +142,21 @@ def shown(module: LinformerAttention, position: int, queries: Tensor, keys: Tens
     """The positions that a position sees as they are, from the queries, keys (n, d_h) and rows (m, d_h) of a head."""
     if not module.window:
         return []
-    sinks = set(range(min(module.sinks, len(queries))))
     segments = fetched(module, position, queries, keys, rows) if module.fetch else set()
-    return sorted(sinks | near(module, position, len(queries)) | segments)
+    return sorted(plain(module, position, len(queries)) | segments - {*alone(module, len(queries)).values()})
+
+
+def plain(module: LinformerAttention, position: int, length: int) -> set[int]:
+    """The positions that a position sees without fetching them: sinks, and what is near."""
+    return set(range(min(module.sinks, length))) | near(module, position, length) if module.window else set()
+
+
+def alone(module: LinformerAttention, length: int) -> dict[int, int]:
+    """The rows that are one position, and which: they need not be seen again."""
+    if not module.key_projection.AVERAGES:
+        return {}
+    segments = windows(module.key_projection, torch.arange(length))
+    return {j: int(segment[0]) for j, segment in enumerate(segments) if len(segment) == 1}
 
 
 def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
@@ -164,9 +176,10 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
             seen = shown(module, p, queries, without_turned(module, own_keys), keys)
             beside = [q for q in seen if q in near(module, p, len(x)) and q >= module.sinks]
             others = [q for q in seen if q not in beside]
-            all_keys = [keys, without_turned(module, own_keys[others]), turned(module, own_keys[beside], beside)]
-            all_values = torch.cat([values, own_values[others], own_values[beside]])
-            added = torch.cat([torch.zeros(len(keys) + len(others), dtype=x.dtype), bias(module, i, p, beside)])
+            once = [j for j in range(len(keys)) if alone(module, len(x)).get(j) not in plain(module, p, len(x))]
+            all_keys = [keys[once], without_turned(module, own_keys[others]), turned(module, own_keys[beside], beside)]
+            all_values = torch.cat([values[once], own_values[others], own_values[beside]])
+            added = torch.cat([torch.zeros(len(once) + len(others), dtype=x.dtype), bias(module, i, p, beside)])
             rows.append(attend(turned(module, query, [p]), torch.cat(all_keys), all_values, [added]))
         heads.append(torch.cat(rows))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
