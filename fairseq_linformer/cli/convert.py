@@ -32,10 +32,10 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
 
 def _what_it_sees(options: ResolvedConfig) -> str:
     """What --long chose, and what to expect of it."""
-    k, beside, sinks = options.projected_length[0], options.linformer_window[0] // 2, options.linformer_sinks
-    kept = f"texts of at most {k} tokens are seen as by full attention; " * (options.positions == "learned")
+    k, beside, fetched = options.projected_length[0], options.linformer_window[0] // 2, options.linformer_fetch[0]
+    kept = f"texts of at most {k} tokens are read as before; " * (options.positions == "learned")
     return (
-        f"at linear cost each token sees the first {sinks}, {beside} or more neighbours on either side, {k} means of\n"
-        f"the text, and of the segments that these stand for {options.linformer_fetch[0]} that it chooses; {kept}"
-        "longer ones need some training, with the source as the teacher"
+        f"each token sees the first {options.linformer_sinks}, {beside} or more neighbours on either side, {k} means "
+        f"of the text, and {fetched} of their segments\n{kept}longer ones need some training, with the source as "
+        "the teacher: recipe=encoder, or criterion=masked_lm_distillation"
     )

@@ -124,7 +124,7 @@ def test_long_reads_what_the_source_reads_as_it_does(source, tmp_path, capsys):
     main(["convert", str(source), "--out", str(tmp_path / "out"), "--long", str(4 * N)])
     said = capsys.readouterr().out
     assert f"attention=linformer, {4 * N} positions" in said
-    assert f"texts of at most {N} tokens are seen as by full attention" in said
+    assert f"texts of at most {N} tokens are read as before" in said
     assert_same_logits(tmp_path / "out" / UNTRAINED, source)
     model, old = (hub_of(path).model for path in (tmp_path / "out" / UNTRAINED, source))
     preset = OmegaConf.load(ROOT / "configs/pretrain/preset/long.yaml").model
