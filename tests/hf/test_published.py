@@ -22,6 +22,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
 from fairseq_linformer.hf.tokenizer import SAMPLE
+from linformer_cli.command import main
 from tests.helpers.commands import run
 from tests.helpers.exports import HEAD, hub_of
 
@@ -268,6 +269,65 @@ def test_modules_that_cannot_come_along_and_files_of_other_names(tmp_path):
         with pytest.raises(UserError, match="is no file of sentence-transformers"):
             export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
     assert not (tmp_path / "modules.json").exists() and not (tmp_path / "out").exists()
+
+
+def test_the_older_layout_of_sentence_transformers(tmp_path):
+    """Its encoder lies in a folder of its own; what comes out has the newer layout."""
+    source, inner = tmp_path / "source", tmp_path / "source" / "0_Transformer"
+    write_encoder(inner)
+    write_modules(source)
+    (source / "sentence_bert_config.json").rename(inner / "sentence_bert_config.json")
+    listed = (source / "modules.json").read_text()
+    (source / "modules.json").write_text(listed.replace('"path": ""', '"path": "0_Transformer"'))
+    convert(source, tmp_path / "in", ["model.attention=linformer", "model.projection=mean-pool"], long=2 * N)
+    export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "modules.json").read_text()) == json.loads(listed)
+    settings = json.loads((tmp_path / "out" / "sentence_bert_config.json").read_text())
+    assert settings == {"max_seq_length": 2 * N, "do_lower_case": False}
+    assert (tmp_path / "out" / "1_Pooling" / "config.json").is_file()
+
+
+def test_a_classifier_of_pairs_says_that_types_stay_behind(tmp_path):
+    for name, types in (("pairs", 2), ("texts", 1)):
+        write_encoder(tmp_path / name, "BertForSequenceClassification", {**BERT, "type_vocab_size": types})
+        said = import_folder(tmp_path / name, tmp_path / f"{name}-in")
+        assert any("token type 1" in remark for remark in said) == (types == 2)
+
+
+@pytest.fixture
+def long_encoder(tmp_path):
+    """A sentence encoder made long, exported into `out`: texts, and our features of each."""
+    write_encoder(tmp_path / "source")
+    write_modules(tmp_path / "source")
+    convert(tmp_path / "source", tmp_path / "in", [], long=2 * N)
+    export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
+    assert "SentenceTransformer(" in (tmp_path / "out" / "README.md").read_text()
+    hub, texts = hub_of(tmp_path / "in" / UNTRAINED), [*SENTENCES, "the dog sees houses " * 6]
+    with torch.no_grad():
+        return texts, [hub.extract_features(hub.encode(text))[0] for text in texts]
+
+
+@pytest.mark.exhaustive
+def test_onnx_of_a_sentence_encoder_gives_its_features(tmp_path, long_encoder):
+    """Not logits of the head that it never had."""
+    onnx = pytest.importorskip("fairseq_linformer.hf.onnx", reason="onnx is not installed")
+    texts, ours = long_encoder
+    main(["export", str(tmp_path / "out"), "--format", "onnx", "--out", str(tmp_path / "out/onnx/model.onnx")])
+    session = onnx.open_session(tmp_path / "out/onnx/model.onnx")
+    assert [output.name for output in session.get_outputs()] == ["last_hidden_state"]
+    rows = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, padding=True, return_tensors="pt")
+    features = onnx.run_session(session, (rows["input_ids"], rows["attention_mask"]))
+    for found, expected in zip(features, ours, strict=True):
+        torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_sentence_transformers_gives_our_embeddings(tmp_path, long_encoder):
+    """Where it is installed."""
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    texts, ours = long_encoder
+    model = library.SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    expected = torch.nn.functional.normalize(torch.stack([state.mean(0) for state in ours]), dim=1)
+    torch.testing.assert_close(model.encode(texts, convert_to_tensor=True), expected, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
