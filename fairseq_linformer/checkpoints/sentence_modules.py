@@ -63,7 +63,11 @@ def pooling_of(files: Mapping[str, str]) -> str:
         return "mean"
     settings = json.loads(files.get(f"{paths[0]}/config.json", "{}"))
     modes = [name.removeprefix("pooling_mode_") for name, on in settings.items() if on is True and "_mode_" in name]
+    if "pooling_mode" in settings:  # sentence-transformers 6 has one name, or a list of them
+        modes = settings["pooling_mode"]
+        modes = [modes] if isinstance(modes, str) else modes
     named = {"cls_token": "cls", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean", "max_tokens": "max"}
+    named |= {"cls": "cls", "mean": "mean", "max": "max"}
     check("pooling", ", ".join(modes), len(modes) == 1 and modes[0] in named, f"one of {', '.join(named)}")
     return named[modes[0]]  # a mean of another length has the same direction
 

@@ -34,8 +34,9 @@ def _what_it_sees(options: ResolvedConfig) -> str:
     """What --long chose, and what to expect of it."""
     k, beside, fetched = options.projected_length[0], options.linformer_window[0] // 2, options.linformer_fetch[0]
     kept = f"texts of at most {k} tokens are read as before; " * (options.positions == "learned")
+    segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (
-        f"each token sees the first {options.linformer_sinks}, {beside} or more neighbours on either side, {k} means "
-        f"of the text, and {fetched} of their segments\n{kept}longer ones need some training, with the source as "
-        "the teacher: recipe=encoder, or criterion=masked_lm_distillation"
+        f"each token sees the first {options.linformer_sinks}, {beside} or more neighbours on either side, and {k} means "
+        f"of the text{segments}\n{kept}longer ones need some training, with the source as the teacher: recipe=encoder, or "
+        "criterion=masked_lm_distillation"
     )

@@ -113,15 +113,16 @@ def test_the_language_model_head_has_no_gradient(tmp_path):
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("cls_token", [3.0, 4.0]),
-        ("mean_tokens", [2.0, 2.0]),
-        ("mean_sqrt_len_tokens", [2.0, 2.0]),
-        ("max_tokens", [3, 4]),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, [3.0, 4.0]),
+        ({"pooling_mode_mean_tokens": True}, [2.0, 2.0]),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, [2.0, 2.0]),
+        ({"pooling_mode_max_tokens": True}, [3.0, 4.0]),
+        ({"pooling_mode": "cls"}, [3.0, 4.0]),
     ],
 )
 def test_texts_are_pooled_as_the_modules_say(mode, expected):
     files = {"modules.json": json.dumps([{"path": "1", "type": "sentence_transformers.models.Pooling"}])}
-    files["1/config.json"] = json.dumps({"word_embedding_dimension": 2, f"pooling_mode_{mode}": True})
+    files["1/config.json"] = json.dumps({"word_embedding_dimension": 2, **mode})
     features = torch.tensor([[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]]])
     vector = pooled(features, torch.tensor([[True, True, False]]), pooling_of(files))
     torch.testing.assert_close(vector, torch.nn.functional.normalize(torch.tensor([expected]).float()))
