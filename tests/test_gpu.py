@@ -21,11 +21,11 @@ MADE_WITH = {"card": "NVIDIA H100 80GB HBM3", "torch": "2.11.0", "code": "abc"}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3600)
 def test_a_dry_run_measures_every_part_once(tmp_path):
     """And with fairseq out of sight the next call repeats the part that is missing, and no other."""
-    command = [sys.executable, ROOT / "scripts/gpu.py", "--dry-run", "--out", tmp_path]
-    subprocess.run(command, check=True, timeout=1400)
+    command = [sys.executable, ROOT / "scripts/gpu.py", "--dry-run", "--limit", "3000", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=3300)
     file = tmp_path / "results.json"
     parts = json.loads(file.read_text())
     assert {name: part.get("reason") for name, part in parts.items() if not part["done"]} == {}
