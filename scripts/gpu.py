@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,8 @@ def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
     for n in later:
         found |= models(n)
     found |= {} if dry else quality("books")
-    return {**found, "scaling": Part(trainings.scaling, 60, 300)}
+    found["scaling"] = Part(trainings.scaling, 60, 300)
+    return {name: replace(part, least=0, most=600) for name, part in found.items()} if dry else found  # on busy cores
 
 
 class Results:
@@ -181,6 +182,7 @@ def end(process: "subprocess.Popen[str]") -> None:
 def measure(name: str, part: Part) -> None:
     """A part's rows as lines of JSON on standard output; why it failed, if so."""
     stdout, sys.stdout = sys.stdout, sys.stderr  # what libraries print belongs into the log
+    threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
     try:
         for case, row in part.run():
             print(json.dumps({"rows": {case: row}}), file=stdout, flush=True)
@@ -188,6 +190,13 @@ def measure(name: str, part: Part) -> None:
     except Exception as error:
         print(f"{name}: {traceback.format_exc()}", file=sys.stderr)
         print(json.dumps({"reason": reason(error)}), file=stdout, flush=True)
+
+
+def end_with(parent: int) -> None:
+    """Ends this process and those that it started when its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def run_all(parts: dict[str, Part], results: Results, words: list[str], limit: float) -> None:
