@@ -36,7 +36,7 @@ def _what_it_sees(options: ResolvedConfig) -> str:
     kept = f"texts of at most {k} tokens are read as before; " * (options.positions == "learned")
     segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (
-        f"each token sees the first {options.linformer_sinks}, {beside} or more neighbours on either side, and {k} means "
-        f"of the text{segments}\n{kept}longer ones need some training, with the source as the teacher: recipe=encoder, or "
-        "criterion=masked_lm_distillation"
+        f"each token sees the first {options.linformer_sinks}, {beside} or more neighbours on either side, and {k} "
+        f"means of the text{segments}\n{kept}longer ones need some training, with the source as the teacher: "
+        "recipe=encoder, or criterion=masked_lm_distillation"
     )
