@@ -69,17 +69,17 @@ done
 # What is far, in rows of 2,048: rows are short first, in one run
 WINDOW="model.linformer_window=128 model.linformer_block=32 model.linformer_sinks=1 $V"
 ROWS="$SPLIT model.projected_length=128 model.adaptive_length=true $WINDOW"
-$PERPLEXITY --out runs/far --updates 4500 --seeds 1 --learning-rates 0.005 \
-    --all model.max_positions=2048 task.tokens_per_sample=2048 dataset.batch_size=1 \
-        'task.lengths=[512:0.6666667,2048:0.3333333]' \
+FAR="$PERPLEXITY --updates 4500 --all model.max_positions=2048 task.tokens_per_sample=2048 dataset.batch_size=1
+    task.lengths=[512:0.6666667,2048:0.3333333]"
+$FAR --out runs/far --seeds 1 2 3 --learning-rates 0.0025 0.005 \
     --variant softmax model.attention=softmax $V \
     --variant fetch $ROWS model.linformer_fetch=8 \
-    --variant longformer model.attention=longformer model.longformer_window=256 $V \
-    --variant window-and-mean $ONE $WINDOW \
     --variant alternating model.attention=alternating model.alternating_every=2 model.alternating_first=1 \
         model.alternating_window=256 $V \
-    --variant softmax-rotary model.attention=softmax model.positions=rotary $V \
-    --variant rows $ROWS
+    --variant longformer model.attention=longformer model.longformer_window=256 $V \
+    --variant window-and-mean $ONE $WINDOW
+$FAR --out runs/far1 --seeds 1 --learning-rates 0.005 \
+    --variant rows $ROWS --variant softmax-rotary model.attention=softmax model.positions=rotary $V
 
 # Novels (data-bin/books: docs/commands/results.sh)
 NOVELS="fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=data-bin/books
