@@ -37,7 +37,8 @@ def test_a_dry_run_measures_every_part_once(tmp_path):
     del parts["attention, n=64"]
     file.write_text(json.dumps(parts))
     hidden = "import runpy, sys; sys.modules.update(fairseq=None, omegaconf=None, hydra=None); "
-    hidden += f"sys.argv[:] = {[str(word) for word in command[1:]]}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    hidden += f"sys.path[:0] = [{str(ROOT / 'scripts')!r}]; sys.argv[:] = {[str(word) for word in command[1:]]}; "
+    hidden += "runpy.run_path(sys.argv[0], run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", hidden], check=True, capture_output=True, text=True, timeout=600)
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["attention, n=64"]
 

@@ -172,7 +172,7 @@ class Near(NamedTuple):
         A text of at most m tokens, each of them a row, is seen as by full attention.
         """
         numbers = self._numbers(real)
-        blocks = (real.size(1) + self.size - 1) // self.size
+        blocks = margins(real, self.size, self.beside)[0].size(1)  # counted as what is near, for exports of any length
         seen = self._is_near(blocks, real) | (numbers.amax(-1) <= self.sinks).unsqueeze(1)
         return rows.unsqueeze(1) & ~(seen & _is_alone(numbers).unsqueeze(1))
 

@@ -32,7 +32,8 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
 
 def _what_it_sees(options: ResolvedConfig) -> str:
     """What --long chose, and what to expect of it."""
-    k, beside, fetched = options.projected_length[0], options.linformer_window[0] // 2, options.linformer_fetch[0]
+    k, beside = options.projected_length[0], options.linformer_window[0] // 2
+    fetched = (options.linformer_fetch or [0])[0]
     kept = f"texts of at most {k} tokens are read as before; " * (options.positions == "learned")
     segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (

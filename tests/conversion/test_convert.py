@@ -129,7 +129,7 @@ def test_long_reads_what_the_source_reads_as_it_does(source, tmp_path, capsys):
     model, old = (hub_of(path).model for path in (tmp_path / "out" / UNTRAINED, source))
     preset = OmegaConf.load(ROOT / "configs/pretrain/preset/long.yaml").model
     assert long_options(old.args, 2 * N, {}) == {**preset, "projected_length": N, "max_positions": 2 * N}
-    assert (model.args.linformer_fetch, model.args.projected_length) == ([preset.linformer_fetch] * 2, [N] * 2)
+    assert (model.args.linformer_window, model.args.projected_length) == ([preset.linformer_window] * 2, [N] * 2)
     longer = torch.full((2, 4 * N), 5)
     longer[1, 7:] = 1
     torch.testing.assert_close(model(longer)[0][1, :7], model(longer[1:, :7])[0][0], rtol=1e-5, atol=1e-5)
