@@ -61,7 +61,7 @@ SENTENCES = (
 OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "This is the first <mask>.")
 
 
-class Source(TypedDict):
+class TextSource(TypedDict):
     """What a folder of texts was made from: the digests of the user's files, and the size of the vocabulary."""
 
     corpus: dict[str, str]
@@ -110,13 +110,13 @@ def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
         UserError: an earlier run made it from others.
     """
     files = {str(file.absolute()): digest_file(file) for file in find_files(corpus)}
-    source: Source = {"corpus": files, "vocab_size": vocab_size}
+    source: TextSource = {"corpus": files, "vocab_size": vocab_size}
     if not text.is_dir():
         print("collecting text", flush=True)
         with staged_folder(text, "source.json") as (folder, mark):
             write_own_text(corpus, folder) if corpus else write_docstrings(folder)
             json.dump(source, mark)
-    elif read_state(text / "source.json", Source) != source:
+    elif read_state(text / "source.json", TextSource) != source:
         raise UserError(
             f"{text.parent} holds a run on another text or vocabulary: remove it, or name another folder with --out"
         )

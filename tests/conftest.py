@@ -35,6 +35,16 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture
+def figures(monkeypatch) -> list:
+    """The figures that are saved, in their order; no file is written."""
+    from matplotlib.figure import Figure  # here: most tests draw nothing
+
+    saved: list = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: saved.append(figure))
+    return saved
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
     """A small corpus, prepared by the command that users type."""
@@ -44,6 +54,14 @@ def corpus(tmp_path_factory) -> Path:
     files = ("--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1)
     run("linformer", "prepare", "corpus", *files, cwd=folder)
     return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory) -> Path:
+    """A folder of a small subword model and its dictionary, for checkpoints that no training wrote."""
+    from tests.helpers.exports import write_vocabulary  # here: most tests need no model
+
+    return write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ SHARINGS = {  # their flags, our word
     "headwise": ["--compressed", 4],
     "key-value": ["--compressed", 8, "--shared-kv-compressed", 1],
     "layerwise": ["--compressed", 4, "--shared-layer-kv-compressed", 1],
-    "layerwise, shared twice": ["--compressed", 4, "--shared-kv-compressed", 1, "--shared-layer-kv-compressed", 1],
     "frozen": ["--compressed", 4, "--freeze-compress", 1],
 }
 
@@ -110,6 +109,7 @@ def resolved(**options):
         ({"compressed": 8}, 64, "headwise", False),
         ({"shared_kv_compressed": 1}, 128, "key-value", False),
         ({"shared_layer_kv_compressed": 1}, 128, "layerwise", False),
+        ({"shared_kv_compressed": 1, "shared_layer_kv_compressed": 1}, 128, "layerwise", False),
         ({"shared_kv_compressed": 0, "shared_layer_kv_compressed": 0, "freeze_compress": 1}, 128, "headwise", True),
         ({"compressed": 4, "projected_length": 128, "sharing": "layerwise"}, 128, "layerwise", False),
     ],

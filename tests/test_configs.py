@@ -64,7 +64,7 @@ def test_the_folder_of_a_pretraining_tells_what_it_trains(words, added):
     assert cfg.checkpoint.save_dir == f"runs/tiny_512{added}"
 
 
-@pytest.mark.parametrize("name", PRETRAIN)
+@pytest.mark.parametrize("name", ["tiny_512", "large_4096"])
 def test_the_modern_preset_changes_the_recipe_of_each(name):
     paper, modern = (composed("pretrain", name, "task.data=DATA", *more) for more in ([], ["+preset=modern"]))
     OmegaConf.resolve(modern)
@@ -78,7 +78,7 @@ def test_the_modern_preset_changes_the_recipe_of_each(name):
     assert config.gated_ffn and config.dropout == config.attention_dropout == 0
 
 
-@pytest.mark.parametrize("name", PRETRAIN)
+@pytest.mark.parametrize("name", [name for name in PRETRAIN if name.startswith("base")])
 def test_the_low_rank_presets_are_models_of_each_length(name):
     """Alone and beside the modern one; k stays that of the recipe."""
     paper = composed("pretrain", name, "task.data=DATA")

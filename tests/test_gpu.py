@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.helpers import ROOT
+from tests.helpers.processes import wait_until
 
 MADE_WITH = {"card": "NVIDIA H100 80GB HBM3", "torch": "2.11.0", "code": "abc"}
 
@@ -82,14 +83,7 @@ def test_what_a_part_measured_before_its_limit_is_kept_and_what_it_started_is_en
     part = results[1](program, seconds=3.0)
     assert (part["done"], part["reason"]) == (False, "ended after its limit of 3 s")
     state = Path(f"/proc/{part['rows']['child']['number']}/stat")
-    wait_for(lambda: not state.is_file() or " Z " in state.read_text())
-
-
-def wait_for(holds):
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_until(lambda: not state.is_file() or " Z " in state.read_text())
 
 
 def test_a_part_ends_with_a_program_that_was_killed(tmp_path):
@@ -103,7 +97,7 @@ def test_a_part_ends_with_a_program_that_was_killed(tmp_path):
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         state = Path(f"/proc/{int(process.stdout.readline())}/stat")
         process.kill()
-    wait_for(lambda: not state.is_file() or " Z " in state.read_text())
+    wait_until(lambda: not state.is_file() or " Z " in state.read_text())
 
 
 def test_a_part_that_dies_or_fails_says_so(results):

@@ -1,6 +1,7 @@
 """The floors of the house: every import goes down, and no files import each other in a circle."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,6 +16,9 @@ FLOORS = (
     *("hf", "conversion", "analysis", "cli", "plugin"),
     *("fairseq_linformer", "linformer_cli", "hydra_plugins", "scripts"),  # the package's own __init__.py, and the rest
 )
+
+
+TESTS = ROOT / "tests"
 
 
 def read_modules(root: Path) -> dict[str, Path]:
@@ -75,6 +79,13 @@ def complaints(root: Path) -> list[str]:
 
 def test_every_import_goes_down_and_there_is_no_circle():
     assert not complaints(ROOT)
+    assert len(FLOORS) <= 18, "rooms: more than that nobody can hold in the head"
+
+
+def test_no_test_file_takes_anything_from_another():
+    """What several of them need is in tests/helpers, or a fixture of conftest.py."""
+    files = {path: re.findall(r"\btests(?:\.\w+)*\.test_\w+", path.read_text()) for path in TESTS.rglob("*.py")}
+    assert not {path.name: found for path, found in files.items() if found}
 
 
 @pytest.mark.parametrize(

@@ -389,13 +389,6 @@ def test_masked_positions_where_layerdrop_leaves_no_layer():
     assert model(tokens(), masked_tokens=masked)[0].shape == (int(masked.sum()), VOCABULARY)
 
 
-def test_hidden_states_have_fairseqs_layout():
-    model = small().eval()
-    features, extra = model(tokens(2, 10), features_only=True, return_all_hiddens=True)
-    assert features.shape == (2, 10, 24)
-    assert [state.shape for state in extra["inner_states"]] == [(10, 2, 24)] * 3
-
-
 def test_classification_heads_of_a_checkpoint_are_registered_on_demand():
     model = small()
     model.register_classification_head("topic", num_classes=5)

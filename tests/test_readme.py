@@ -17,7 +17,7 @@ from fairseq_linformer.model.config import LinformerRobertaConfig
 from fairseq_linformer.model.resolve import resolve_config
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, run
-from tests.helpers.inputs import sentences, write_official
+from tests.helpers.inputs import sentences, write_imdb, write_official
 
 README = (ROOT / "README.md").read_text()
 
@@ -71,13 +71,7 @@ def workplace(tmp_path_factory):
     shutil.make_archive(str(folder / "glue"), "zip", folder / "official")
     (folder / "reviews.txt").write_text("the old dog barks\nthe bird sings\n")
     (folder / "pairs.tsv").write_text("premise\tclaim\nthe dog runs\tthe cat runs\n")
-    for split in ("train", "test"):
-        for label in ("pos", "neg"):
-            reviews = folder / "imdb" / "aclImdb" / split / label
-            reviews.mkdir(parents=True)
-            for i in range(4):
-                (reviews / f"{i}_7.txt").write_text(f"the old dog barks<br />{label}")
-    shutil.make_archive(str(folder / "aclImdb_v1"), "gztar", folder / "imdb")
+    write_imdb(folder / "aclImdb_v1.tar.gz", folder / "imdb")
     return folder
 
 

@@ -62,7 +62,7 @@ class SentencePieceModel:
         return [piece for piece, _, kind in self.pieces if kind == PieceType.UNUSED]
 
 
-def read_model(file: bytes) -> SentencePieceModel:
+def read_sentencepiece(file: bytes) -> SentencePieceModel:
     """The model of a file that sentencepiece has read."""
     model = _fields(file)
     trainer, normalizer = (_fields(b"".join(model[number])) for number in (2, 3))

@@ -30,7 +30,7 @@ from ..data.tokenizer import (
 )
 from ..errors import UserError, check
 from .normalizer import SPACE, normalizer_of
-from .sentencepiece_proto import ModelType, PieceType, SentencePieceModel, read_model
+from .sentencepiece_proto import ModelType, PieceType, SentencePieceModel, read_sentencepiece
 
 CONFIG_FILE = "tokenizer_config.json"
 FAIRSEQ_FILES = "fairseq_files"  # in that file, which transformers saves with all its entries: names and base64
@@ -212,7 +212,7 @@ def _gpt2(folder: Path, dictionary: Dictionary) -> tuple[tokenizers.Tokenizer, l
 
 def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokenizer, list[str]]:
     """A sentencepiece model, and the text of its pieces."""
-    model, dictionary = read_model(path.read_bytes()), tokenizer.dictionary
+    model, dictionary = read_sentencepiece(path.read_bytes()), tokenizer.dictionary
     processor = SentencePieceProcessor(model_file=str(path))
     _check_expressible(model, tokenizer)
     make = {ModelType.UNIGRAM: _unigram, ModelType.BPE: _sentencepiece_bpe}[ModelType(model.model_type)]

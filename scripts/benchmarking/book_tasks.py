@@ -30,8 +30,8 @@ WORDS = ("river", "stone", "garden", "candle", "bridge", "window", "horse", "sil
 NEEDLE, DECOY = "The word to remember is {}.", "The word to forget is {}."
 SHORTEST = 16  # of a passage, in pieces
 
-Example = tuple[np.ndarray, int]  # pieces and label
-Make = Callable[[np.ndarray, int, np.random.Generator], Example]  # from a passage and the number of its book
+LabelledPassage = tuple[np.ndarray, int]  # pieces and label
+Make = Callable[[np.ndarray, int, np.random.Generator], LabelledPassage]  # from a passage and the number of its book
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Shelf:
         said = f"at most {most}: the shortest of the {len(self.books)} longest books has {shortest:,} pieces"
         check("lengths", length, length <= most, said)
 
-    def passages(self, part: str, count: int, size: int, chance: np.random.Generator) -> Iterator[Example]:
+    def passages(self, part: str, count: int, size: int, chance: np.random.Generator) -> Iterator[LabelledPassage]:
         """Passages of `size` pieces with the number of their book, as many of each book."""
         begin, end = PARTS[part]
         per_book = -(-count // len(self.books))
@@ -140,7 +140,7 @@ def task_data(name: str, shelf: Shelf, length: int, rows: int, tested: int) -> T
     return TaskData(**parts, dictionary=shelf.tokenizer.dictionary, classes=classes)
 
 
-def by_book(passage: np.ndarray, book: int, chance: np.random.Generator) -> Example:
+def by_book(passage: np.ndarray, book: int, chance: np.random.Generator) -> LabelledPassage:
     """The passage as it is."""
     return passage, book
 
@@ -159,7 +159,7 @@ def needles(tokenizer: Tokenizer, length: int) -> Make:
     least = most + SHORTEST + MARKS
     check("lengths", length, length >= least, f"at least {least}: the sentences have {most} pieces")
 
-    def with_needle(passage: np.ndarray, book: int, chance: np.random.Generator) -> Example:
+    def with_needle(passage: np.ndarray, book: int, chance: np.random.Generator) -> LabelledPassage:
         label, other = chance.permutation(len(WORDS))[:2]
         return hide(passage, [needle[label], decoy[other]], chance), int(label)
 

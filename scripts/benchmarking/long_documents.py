@@ -40,7 +40,7 @@ RATES = {"books": [0.001, 0.002, 0.004], "needles": [0.00075, 0.0015, 0.003]}
 BESIDE = {"baseline": "TF-IDF + linear SVM", "majority": "most frequent label"}
 
 
-class Trainer(SmallTrainer):
+class PassageTrainer(SmallTrainer):
     """A model with a classification head on ``<s>``, and the batches of one seed.
 
     Args:
@@ -90,7 +90,7 @@ class LongDocuments(InProcess):
     code = (PACKAGE, *(Path(file) for file in (__file__, small_model.__file__, book_tasks.__file__)))
 
     def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
-        return Trainer(self.data, self.config(variant), rate, seed, updates, self.tokens, self.device)
+        return PassageTrainer(self.data, self.config(variant), rate, seed, updates, self.tokens, self.device)
 
     def test(self, trainer: SmallTrainer) -> dict[str, float]:
         return {"valid": trainer.share(self.data.valid), "test": trainer.share(self.data.test)}

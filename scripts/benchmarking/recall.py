@@ -51,7 +51,7 @@ Sets = dict[str, Rows]  # "train", "valid", "test"
 
 
 @dataclass(frozen=True)
-class Task:
+class RecallTask:
     """What a model is trained and tested on.
 
     Args:
@@ -108,7 +108,7 @@ def _distinct(rows: int, number: int, symbols: range, generator: torch.Generator
     return found
 
 
-class Trainer(SmallTrainer):
+class RecallTrainer(SmallTrainer):
     """A model, its optimizer, and the batches of one seed.
 
     Args:
@@ -119,7 +119,7 @@ class Trainer(SmallTrainer):
     """
 
     def __init__(
-        self, task: Task, sets: Sets, config: ResolvedConfig, rate: float, seed: int, updates: int, device: str
+        self, task: RecallTask, sets: Sets, config: ResolvedConfig, rate: float, seed: int, updates: int, device: str
     ):
         dictionary = Dictionary()
         for symbol in range(EMPTY, MASK):
@@ -153,7 +153,7 @@ class Trainer(SmallTrainer):
 class Recall(InProcess):
     """Variants that are trained on one task."""
 
-    task: Task
+    task: RecallTask
     base = MODEL
     code = (PACKAGE, Path(__file__), Path(small_model.__file__))
 
@@ -163,10 +163,10 @@ class Recall(InProcess):
         return self.task.sets()
 
     def trainer(self, variant: str, rate: float, seed: int, updates: int) -> SmallTrainer:
-        return Trainer(self.task, self.sets, self.config(variant), rate, seed, updates, self.device)
+        return RecallTrainer(self.task, self.sets, self.config(variant), rate, seed, updates, self.device)
 
     def test(self, trainer: SmallTrainer) -> Figures:
-        own = cast(Trainer, trainer)
+        own = cast(RecallTrainer, trainer)
         *_, (updates, valid) = own.curve.items()
         return {"valid": valid, "test": own.share(self.sets["test"]), "updates": int(updates), "curve": own.curve}
 
@@ -187,7 +187,7 @@ def experiments(options: Namespace, store: Store) -> list[Recall]:
     found = []
     for n in sorted(options.lengths):
         batch = max(1, options.tokens // n)
-        task = Task(n, pairs_of(options, n), options.rows, batch, options.stop_at)
+        task = RecallTask(n, pairs_of(options, n), options.rows, batch, options.stop_at)
         named = chosen_variants(options, variants_of("recall", n))
         found.append(Recall(store, n, named, f"n{n}", options.updates, options.device, task))
     return found

@@ -2,19 +2,10 @@
 
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
 from fairseq_linformer.analysis import drawing
 from fairseq_linformer.analysis.measuring import measure
 from tests.helpers.models import small, tokens
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures in the order in which they are saved."""
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path: figures.append(figure))
-    return figures
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +17,14 @@ def measured():
 POINTS = [{"updates": n, "effective rank": [n, 5.0], "local": [0.99, 0.9901 + n / 1e6], "all": [3]} for n in (1, 2)]
 
 
-def test_no_colour_stands_twice_in_a_legend(measured, drawn):
+def test_no_colour_stands_twice_in_a_legend(measured, figures):
     drawing.draw_spectrum(measured.spectrum, "")
     drawing.draw_ranks(measured.spectrum, "")
     drawing.draw_low_rank(measured.low_rank, 64, "")
     drawing.draw_rows(measured.matrices["matrices"], "")
     drawing.draw_use(measured.matrices["layers"], "")
     drawing.draw_training(POINTS, "")
-    for figure in drawn:
+    for figure in figures:
         colours = {}
         for panel in figure.axes:
             for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -42,20 +33,20 @@ def test_no_colour_stands_twice_in_a_legend(measured, drawn):
         assert len({*colours.values()}) == len(colours) == len(figure.legends[0].get_texts()) > 1
 
 
-def test_the_use_of_rows_that_differ_little_can_be_read(drawn):
+def test_the_use_of_rows_that_differ_little_can_be_read(figures):
     drawing.draw_use([{"use": [1.06, 1.0, 0.94], "share": 1.0}], "")
-    axis = drawn[0].axes[0].yaxis
+    axis = figures[0].axes[0].yaxis
     low, high = axis.get_view_interval()
     assert sum(low <= tick <= high for tick in axis.get_major_locator()()) >= 3
 
 
-def test_the_spectrum_of_a_linformer_ends_at_k(measured, drawn):
+def test_the_spectrum_of_a_linformer_ends_at_k(measured, figures):
     drawing.draw_spectrum(measured.spectrum, "")
-    assert drawn[0].axes[0].get_xlim() == pytest.approx((1, 1.05 * 8))
+    assert figures[0].axes[0].get_xlim() == pytest.approx((1, 1.05 * 8))
 
 
-def test_what_hardly_changes_with_updates_has_no_panel(drawn):
+def test_what_hardly_changes_with_updates_has_no_panel(figures):
     drawing.draw_training(POINTS, "")
-    assert [panel.get_title() for panel in drawn[0].axes] == ["effective rank"]
+    assert [panel.get_title() for panel in figures[0].axes] == ["effective rank"]
     drawing.draw_training([POINTS[0], {**POINTS[0], "updates": 2}], "")
-    assert len(drawn) == 1
+    assert len(figures) == 1

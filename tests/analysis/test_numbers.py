@@ -221,9 +221,3 @@ def test_the_cumulative_values_are_those_of_the_naive_map():
     found = measure(encoder, row, None)
     assert found.spectrum["cumulative"][1][2] == pytest.approx((values.cumsum(0) / values.sum()).tolist(), abs=1e-5)
     assert found.matrices is None and found.spectrum["projected_length"] is None
-
-
-def test_revisited_linformer_is_no_approximation_of_softmax():
-    encoder = small(attention="revisited-linformer", max_positions=64).eval().encoder.sentence_encoder
-    measured = measure(encoder, tokens(1), [8, 8])
-    assert measured.low_rank is None and len(measured.matrices["layers"]) == 2

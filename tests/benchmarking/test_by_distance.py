@@ -10,7 +10,6 @@ from benchmarking.engine import Tuned
 from benchmarking.perplexity import PERPLEXITY
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
-from matplotlib.figure import Figure
 
 from fairseq_linformer.analysis.distance import NOWHERE, LossesByDistance
 from fairseq_linformer.training.launch import Training
@@ -74,9 +73,7 @@ def test_a_text_that_is_too_short_has_a_line_and_a_picture(monkeypatch, tmp_path
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_picture_has_a_curve_and_a_level_for_each_variant(measured, monkeypatch, tmp_path):
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: figures.append(figure))
+def test_the_picture_has_a_curve_and_a_level_for_each_variant(measured, figures, tmp_path):
     draw_distances(None, measured, tmp_path / "a.png")
     short, long = figures[0].axes
     assert long.get_title() == "rows of 512; levels: nowhere else in the row"

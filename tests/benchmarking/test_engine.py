@@ -70,6 +70,7 @@ def test_a_result_is_computed_once_for_all_that_it_was_made_of(tmp_path):
         file.write_text(content)
         with pytest.raises(ValueError, match=rf"{file.name}.*{said}.*: remove it, or name another --out"):
             [*store.all("a")]
+        assert file.read_text() == content
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         Store(tmp_path / "file", {}).once("a/run", {}, lambda: pytest.fail("it was computed"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarking.engine import Trial, Tuned
-from benchmarking.lengths import LENGTHS, AtLength, experiments
+from benchmarking.lengths import LENGTHS, experiments
 from benchmarking.masked_text import MaskedText, read_split
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.launch import Training
-from tests.helpers.benchmarks import options, write_shards
+from tests.helpers.benchmarks import options
 from tests.helpers.commands import run
 
 PICTURES = ("lengths.png", "distance.png")
@@ -77,30 +77,6 @@ def test_what_stands_beside_a_window_can_be_built_at_any_length(n):
         words = [word.removeprefix("model.") for word in variants_of("lengths", n)[name]]
         config = resolve_config(OmegaConf.from_dotlist(["_name=linformer_roberta_tiny", *words]), n)
         assert config.value_residual and config.longformer_global_tokens in (1, None)
-
-
-def test_a_corpus_in_shards_is_measured_on_the_first(monkeypatch, tmp_path):
-    first = write_shards(tmp_path / "data")
-    given = []
-
-    class Asked(Exception):
-        pass
-
-    def from_pretrained(run, checkpoint, data):
-        given.append(data)
-        raise Asked
-
-    monkeypatch.setattr(LinformerRobertaModel, "from_pretrained", from_pretrained)
-    monkeypatch.setattr(AtLength, "text", MaskedText.of_stream(torch.arange(100).numpy()))
-    trial = Trial("a", 0.1, 1)
-    arguments = options("lengths", "--data", tmp_path / "data")
-    own = AtLength.of(arguments, Store(tmp_path, {}), 32, {"a": []}, longest=32)
-    own.run_folder(trial).mkdir(parents=True)
-    (own.run_folder(trial) / "checkpoint_last.pt").touch()
-    for measure in (lambda: own.perplexity(trial), lambda: own.step(Tuned("a", 32, {}, 0.1, {}))):
-        with pytest.raises(Asked):
-            measure()
-    assert given == [str(first)] * 2
 
 
 def test_the_table_compares_with_the_first_variant_at_the_same_n_seed_by_seed():

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from benchmarking import engine, long_documents, small_model
+from benchmarking import long_documents
 from benchmarking.book_tasks import TaskData
 from benchmarking.engine import Tuned
-from benchmarking.long_documents import LONG_DOCUMENTS, MODEL, LongDocuments, Trainer, experiments
+from benchmarking.long_documents import LONG_DOCUMENTS, MODEL, LongDocuments, PassageTrainer, experiments
 from benchmarking.small_model import Rows, configure_model
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
@@ -42,33 +42,18 @@ DATA = TaskData(make_part(64, 1), make_part(8, 2), make_part(40, 3), DICTIONARY,
 
 
 def trained(overrides, seed=1, updates=3, rate=0.001):
-    trainer = Trainer(
+    trainer = PassageTrainer(
         DATA, configure_model(MODEL, [*overrides, *TINY], LENGTH), rate, seed, updates, tokens=96, device=DEVICE
     )
     trainer.train()
     return trainer
 
 
-def test_weights_and_order_belong_to_the_seed_and_every_row_is_trained_on_once_before_one_is_again():
-    def weights(trainer):
-        return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
-
-    one, again, other = (weights(trained(["model.attention=softmax"], seed)) for seed in (1, 1, 2))
-    assert one.equal(again) and not one.equal(other)
+def test_every_row_is_trained_on_once_before_one_is_again():
     trainer = trained(["model.attention=none"], updates=0)
     drawn = torch.cat([trainer.numbers() for _ in range(32)])
     assert len(drawn) == 4 * 32, "96 tokens are four rows"
     assert sorted(drawn[:64].tolist()) == sorted(drawn[64:].tolist()) == list(range(64))
-
-
-def test_accuracy_is_the_share_of_labels_that_are_found_whatever_the_batch(monkeypatch):
-    trainer = trained(["model.attention=softmax"])
-    trainer.model.eval()
-    with torch.no_grad():
-        right = trainer.logits(DATA.test.tokens.to(DEVICE)).argmax(-1).cpu() == DATA.test.answers
-    for evaluated in (LENGTH, 5 * LENGTH, 10**6):
-        monkeypatch.setattr(small_model, "EVALUATED", evaluated)
-        assert trainer.share(DATA.test) == right.double().mean()
 
 
 def test_full_attention_finds_the_symbol_that_says_the_label():
@@ -85,32 +70,6 @@ def test_the_variants_fit_every_length(length):
     assert {config.attention for config in configs.values()} <= set(ATTENTIONS)
 
 
-@pytest.fixture
-def stub(monkeypatch):
-    """Stands for the trainings: which ones there were; the third of them is interrupted."""
-    asked = []
-
-    class Stub:
-        def __init__(self, data, config, rate, seed, updates, tokens, device):
-            self.run = (config.attention, rate, seed)
-
-        def train(self):
-            asked.append(self.run)
-            if len(asked) == 3:
-                raise KeyboardInterrupt
-
-        def step(self):
-            pass
-
-        def share(self, rows):
-            attention, rate, seed = self.run
-            best = rate == {"softmax": 0.1, "none": 0.2}[attention]
-            return (0.75 if best else 0.5) if rows is DATA.valid else (0.25 * seed if best else 1.0)
-
-    monkeypatch.setattr(long_documents, "Trainer", Stub)
-    return asked
-
-
 def comparison(folder, **changes):
     own = {name: variants_of("long-documents", LENGTH)[name] for name in ("softmax", "none")}
     data = changes.get("data", DATA)
@@ -118,33 +77,14 @@ def comparison(folder, **changes):
     return replace(made, **changes)
 
 
-def test_the_learning_rate_is_the_best_of_valid_not_of_test(stub, tmp_path):
-    stub += [None] * 3  # none is interrupted
-    softmax, none = comparison(tmp_path).tune([0.1, 0.2], [1, 2])
-    assert (softmax.learning_rate, none.learning_rate) == (0.1, 0.2)
-    assert none.tried == {0.1: 0.5, 0.2: 0.75} and none.each("test") == [0.25, 0.5]
-    del stub[3:]
-    assert comparison(tmp_path).tune([0.1, 0.2], [1, 2]) == [softmax, none] and len(stub) == 3, "not trained again"
+def test_the_learning_rate_is_the_best_of_valid_not_of_test(tmp_path):
+    assert comparison(tmp_path).score({"valid": 0.5, "test": 0.75}) == 0.5
 
 
-def test_a_run_belongs_to_all_that_made_it(stub, tmp_path, monkeypatch):
-    stub += [None] * 3
-    none = variants_of("long-documents", LENGTH)["none"]
-
-    def trained(rates=(0.1, 0.2), **changes):
-        del stub[3:]
-        comparison(tmp_path, **changes).tune(rates, [1, 2])
-        return len(stub) - 3
-
-    assert trained() == 6 and trained() == 0
-    assert trained(updates=6) == 6 and trained(tokens=48) == 6 and trained((0.1, 0.2, 0.3)) == 2
-    for changed in ("model.local_conv=5", "model.dropout=0.1"):
-        assert trained(variants={"softmax": ["model.attention=softmax", changed], "none": none}) == 3
+def test_a_run_belongs_to_its_rows_and_to_the_tokens_of_an_update(tmp_path):
     other = replace(DATA, test=make_part(40, 4))
-    assert other.digest() != DATA.digest()
-    assert trained(digest=other.digest()) == 6, "other rows"
-    monkeypatch.setattr(engine, "code_digest", lambda *code: "of other code")
-    assert trained() == 6, "other code"
+    made = [comparison(tmp_path, **own).origin(["none"]) for own in ({}, {"tokens": 48}, {"digest": other.digest()})]
+    assert all(made.count(own) == 1 for own in made)
 
 
 def test_the_baseline_belongs_to_the_words_that_it_reads(tmp_path):
@@ -199,7 +139,7 @@ def test_the_command_trains_times_and_draws_and_trains_nothing_again(command, tm
     assert all(0 <= own["cost"]["baseline"] <= 1 for own in found)
     assert (out / "results.md").read_text().strip() in printed
     assert (out / "lengths.png").stat().st_size > 10_000
-    monkeypatch.setattr(long_documents, "Trainer", None)
+    monkeypatch.setattr(long_documents, "PassageTrainer", None)
     monkeypatch.setattr(long_documents.baseline, "learn_and_predict", None)
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the command's, whose times belong to it

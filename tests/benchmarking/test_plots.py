@@ -3,7 +3,6 @@
 import pytest
 from benchmarking.plots import Panel, draw, styles
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 
 @pytest.mark.parametrize("count", [1, 16, 17, 30])
@@ -12,9 +11,7 @@ def test_no_two_curves_of_a_legend_share_a_colour(count):
     assert len({to_hex(look["color"]) for look in looks.values()}) == len(looks) == count
 
 
-def test_a_picture_has_the_mean_of_every_curve_and_one_legend(monkeypatch, tmp_path):
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: figures.append(figure))
+def test_a_picture_has_the_mean_of_every_curve_and_one_legend(figures, tmp_path):
     levels = {"level": 2.0, "a": 3.0}
     first = Panel({"a": {512: [1.0, 3.0], 1024: []}, "b": {512: [5.0]}}, "one", y="cost", beside=levels)
     second = Panel({"a": {0.1: [4.0], 0.9: [2.0]}}, "two", "x", "other", scale="logit", log=False, limits=(0, 5))

@@ -155,19 +155,3 @@ def test_the_command_measures_what_is_missing_and_refuses_other_settings(command
     for words, message in wrong.items():
         with pytest.raises((ValueError, OSError), match=re.escape(message)):
             command("--suites", "attention", *words)
-
-
-def test_damaged_results_are_named_and_left_as_they_are(monkeypatch, tmp_path):
-    case = Case("linformer", SIZES, "inference", 1)
-    monkeypatch.setitem(speed.SUITES, "models", lambda plan: [Group("one", (case,), memory=False)])
-    measured(tmp_path, "models")
-    (file,) = (tmp_path / "models").iterdir()
-    for content, said in (
-        ("{}", "its content has no made_of"),
-        ("[]", "its content is a list"),
-        (json.dumps({"made_of": {}, "result": [1], "digest": "0"}), "its result is not what was written"),
-    ):
-        file.write_text(content)
-        with pytest.raises(ValueError, match=rf"one-\w+\.json is damaged: {said}.*: remove it, or name another --out$"):
-            measured(tmp_path, "models")
-        assert file.read_text() == content

@@ -7,7 +7,6 @@ from benchmarking import suites
 from benchmarking.speed import Runner, measure_suites, settings_of
 from benchmarking.speed_report import efficiency_length, exponent, lengths_table, rows_table, write_report
 from benchmarking.store import Store
-from matplotlib.figure import Figure
 
 from tests.helpers.benchmarks import MACHINE, plan
 
@@ -87,14 +86,6 @@ def test_each_width_and_phase_is_compared_with_its_own_full_attention():
     several = [{**row, "rows": 4} for row in rows if row["model"] == "linformer"]
     assert lengths_table(several, "seconds").splitlines()[0] == "| d | phase | model |"
     assert exponent({1: 3.0, 2: 12.0, 4: 48.0}) == pytest.approx(2.0)
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are saved."""
-    saved = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: saved.append(figure))
-    return saved
 
 
 def curves(panel):

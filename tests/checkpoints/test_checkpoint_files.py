@@ -69,14 +69,6 @@ def test_a_vocabulary_that_is_none_is_refused(tmp_path, task_state):
         read_progress(tmp_path / "a.pt")
 
 
-def test_a_copy_is_whole(tmp_path):
-    best, last = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint_last.pt"
-    torch_persistent_save(state(2), str(best))
-    assert PathManager.copy(str(best), str(last), overwrite=True)
-    assert last.read_bytes() == best.read_bytes()
-    assert not list(tmp_path.glob("*.tmp"))
-
-
 def test_no_damage_is_read_as_other_weights(tmp_path):
     """torch does not compare the checksums that it writes: of 2,720 mutations it read 343 with other weights."""
     whole, damaged = tmp_path / "whole.pt", tmp_path / "damaged.pt"

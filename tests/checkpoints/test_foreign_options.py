@@ -17,7 +17,7 @@ from fairseq_linformer.training.distillation import MaskedLmDistillation, Masked
 from fairseq_linformer.training.task import adopt_model_options
 from linformer_cli.command import main
 from tests.helpers.commands import run, with_hydra
-from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
+from tests.helpers.exports import write_fine_tuned, write_pretrained
 
 SECRET = "not-to-be-seen-2f81c"
 REFERENCE = "${oc.env:LINFORMER_SECRET}"
@@ -27,11 +27,6 @@ REFUSED = r"=.*\$\{.*is not allowed: a file's option must be a value, not a refe
 @pytest.fixture(autouse=True)
 def secret(monkeypatch):
     monkeypatch.setenv("LINFORMER_SECRET", SECRET)
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> Path:
-    return write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 def attacked(checkpoint: Path, name: str = "model.activation_fn", value=REFERENCE) -> Path:
@@ -151,7 +146,7 @@ EVIL = "from pathlib import Path\nPath({mark!r}).touch()\nclass {name}: pass\n"
 def test_the_code_in_a_folder_of_transformers_is_never_run(stock, vocabulary, tmp_path, monkeypatch):
     """Not even where someone would answer yes: transformers asks on standard input."""
     pytest.importorskip("transformers", reason="transformers is not installed")
-    from tests.hf.test_importing import write_stock
+    from tests.helpers.stock import write_stock
 
     source, mark = tmp_path / "source", tmp_path / "was-run"
     if stock:

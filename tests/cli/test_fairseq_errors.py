@@ -216,10 +216,3 @@ def test_the_last_word_says_whether_a_run_is_to_see_gpus():
 @pytest.mark.exhaustive
 def test_hydras_own_help_stays(tmp_path):
     assert "Compose your configuration" in run(*HYDRA, "tiny_512", "--help", cwd=tmp_path)
-
-
-def test_validation_of_a_missing_checkpoint_is_one_line(corpus, tmp_path):
-    settings = ("--task", "masked_lm", "--criterion", "masked_lm", "--batch-size", 4, "--path", "gone.pt")
-    plugin = ("--user-dir", ROOT / "fairseq_linformer")
-    output = run("fairseq-validate", corpus, *plugin, *settings, cwd=tmp_path, status=1)
-    assert output.splitlines()[-1] == "error: Model file not found: gone.pt" and "Traceback" not in output

@@ -12,9 +12,11 @@ from fairseq_linformer.cli.hub import FILES
 from linformer_cli.command import main
 from tests.helpers import ROOT
 
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from tests.helpers.stock import write_stock
+
 huggingface_hub = pytest.importorskip("huggingface_hub")
-test_importing = pytest.importorskip("tests.hf.test_importing", reason="transformers is not installed")
-write_stock = test_importing.write_stock
 
 
 @pytest.fixture

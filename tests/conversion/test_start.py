@@ -5,7 +5,7 @@ import torch
 
 from fairseq_linformer.attention.adaptive import adaptive_pooling
 from fairseq_linformer.conversion.start import interpolated, start_from, stretched, tiled
-from tests.helpers.models import VOCABULARY, small, tokens
+from tests.helpers.models import small, tokens
 
 SOFTMAX = {"attention": "softmax"}
 
@@ -115,9 +115,3 @@ def test_longformers_global_maps_start_as_copies():
     assert new == left_out == []
     attention = model.encoder.sentence_encoder.layers[1].self_attn
     assert torch.equal(attention.k_proj_global.weight, attention.k_proj.weight)
-
-
-def test_the_vocabulary_is_not_touched():
-    model, _ = started(trained(**SOFTMAX), attention="linformer")
-    assert model.encoder.sentence_encoder.embed_tokens.weight.shape[0] == VOCABULARY
-    assert model.encoder.lm_head.weight is model.encoder.sentence_encoder.embed_tokens.weight

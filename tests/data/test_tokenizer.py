@@ -12,13 +12,8 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, load_tokenizer
-from tests.helpers.inputs import gpt2_files
+from tests.helpers.inputs import TEXT, gpt2_files
 
-RANDOM = np.random.default_rng(0)
-WORDS = [
-    "".join(RANDOM.choice(["ba", "the", "lim", "Or", "et", "ú", "mu", "is"], size=size)) for size in [2, 3, 4] * 99
-]
-TEXT = [" ".join(RANDOM.choice(WORDS, size=9)) + ", twice." for _ in range(400)]
 # What breaks tokenizers: unknown signs alone, in runs and beside words; white space that sentencepiece keeps (U+0085,
 # U+0000) or not; text that looks like special symbols; nothing.
 AWKWARD = [

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,11 @@ from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import Tokenizer
+
+_RANDOM = np.random.default_rng(0)
+_SYLLABLES = ["ba", "the", "lim", "Or", "et", "ú", "mu", "is"]
+WORDS = ["".join(_RANDOM.choice(_SYLLABLES, size=size)) for size in [2, 3, 4] * 99]
+TEXT = [" ".join(_RANDOM.choice(WORDS, size=9)) + ", twice." for _ in range(400)]  # to train subword models on
 
 
 def sentences(number: int, seed: int) -> str:
@@ -36,6 +42,15 @@ def write_sst_2(source: Path) -> None:
         table = [f"{i}\t{line}" for i, line in enumerate(rows)] if split == "test" else labelled
         header = "index\tsentence" if split == "test" else "sentence\tlabel"
         (folder / f"{split}.tsv").write_text("\n".join([header, *table]) + "\n")
+
+
+def write_imdb(archive: Path, folder: Path) -> None:
+    """The archive, NAME.tar.gz, of a few reviews, made in a folder."""
+    for place in ("train/neg", "train/pos", "test/neg", "test/pos"):
+        (folder / "aclImdb" / place).mkdir(parents=True)
+        for number, text in enumerate(sentences(60, seed=len(place)).split("\n\n")):
+            (folder / "aclImdb" / place / f"{number}_7.txt").write_text(f"{text}<br /><br />{place}")
+    shutil.make_archive(str(archive).removesuffix(".tar.gz"), "gztar", folder)
 
 
 def write_official(source: Path, task: str, rows: int = 3) -> None:

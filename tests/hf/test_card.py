@@ -15,7 +15,7 @@ from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.system.digests import digest_file, digest_folder
 from tests.helpers import ROOT
 from tests.helpers.commands import run
-from tests.helpers.exports import write_pretrained, write_vocabulary
+from tests.helpers.exports import write_pretrained
 from tests.helpers.inputs import write_sst_2
 
 
@@ -70,9 +70,8 @@ def test_what_a_model_was_converted_from_is_known_after_any_training(trained):
         assert card["converted by linformer convert from"] == f"roberta/checkpoint_best.pt (SHA-256 {digest})"
 
 
-def test_a_model_that_was_converted_twice_names_both(tmp_path):
-    (tmp_path / "vocabulary").mkdir()
-    checkpoint = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path / "vocabulary"), attention="softmax")
+def test_a_model_that_was_converted_twice_names_both(tmp_path, vocabulary):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="softmax")
     export(checkpoint, tmp_path / "hf")
     convert(tmp_path / "hf", tmp_path / "once", ["model.attention=linformer"])
     convert(tmp_path / "once", tmp_path / "twice", ["model.max_positions=30"])
@@ -104,11 +103,10 @@ def without_code(card: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory) -> str:
+def hostile(vocabulary, tmp_path_factory) -> str:
     """The card of a run whose files hold what breaks Markdown and YAML, wherever text of others can stand."""
     folder = tmp_path_factory.mktemp("hostile")
-    (folder / "vocabulary").mkdir()
-    checkpoint = write_pretrained(folder / "run", write_vocabulary(folder / "vocabulary"))
+    checkpoint = write_pretrained(folder / "run", vocabulary)
     state = torch.load(checkpoint, weights_only=True)
     state["cfg"]["task"]["data"] = f"/x/{HOSTILE}"
     state["cfg"]["optimization"] |= {"lr": [HOSTILE], "update_freq": [HOSTILE]}
@@ -123,7 +121,7 @@ def hostile(tmp_path_factory) -> str:
     (folder / "run" / "hydra/.hydra/hydra.yaml").write_text(yaml.safe_dump({"hydra": hydra}))
     scores = {"made_by": {}, "predictions": {}, "scores": {HOSTILE: {HOSTILE: 3.0}}}
     (folder / "run" / "scores.json").write_text(json.dumps(scores))
-    export(checkpoint, folder / "out", folder / "vocabulary")
+    export(checkpoint, folder / "out", vocabulary)
     return (folder / "out" / "README.md").read_text(encoding="utf-8")
 
 
@@ -147,9 +145,8 @@ def test_tables_keep_their_columns_and_text_stays_text(hostile):
     assert "a\\|b" in hostile
 
 
-def test_a_table_of_results_brings_no_html(tmp_path):
-    (tmp_path / "vocabulary").mkdir()
-    checkpoint = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path / "vocabulary"))
+def test_a_table_of_results_brings_no_html(tmp_path, vocabulary):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary)
     table = "| task | metric |\n|---|---|\n| RTE | accuracy |\n"
     (tmp_path / "run" / "results.md").write_text(table)
     export(checkpoint, tmp_path / "ours")

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from fairseq_linformer.hf import exporting
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
 from tests.helpers import ROOT
+from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.exports import (
     HEAD,
     LABELS,
@@ -30,17 +30,11 @@ from tests.helpers.exports import (
     write_fine_tuned,
     write_pretrained,
     write_reference,
-    write_vocabulary,
 )
 
 
 def title(options):
     return "-".join(f"{name}={value}" for name, value in options.items() if name != "projected_length") or "linformer"
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> Path:
-    return write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 @torch.no_grad()
@@ -65,13 +59,12 @@ def test_logits_are_fairseqs_and_weights_come_back_bit_for_bit(options, vocabula
     is_stock = options.get("attention") == "softmax" and not options.keys() & beside
     model, said = exporting._KINDS[None][is_stock].from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(said.values())
+    assert bool(list((tmp_path / "out").glob("*.py"))) != is_stock, "which needs no code of ours"
     assert_same_logits(model.eval(), hub)
     model.save_pretrained(tmp_path / "again")  # as transformers stores it
     (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
     import_folder(tmp_path / "again", tmp_path / "back")
-    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
     assert_same_logits(model, hub_of(tmp_path / "back" / UNTRAINED))
 
 
@@ -97,9 +90,7 @@ def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, attention, vo
     real = model.words.begins[rows()] & rows().ne(1) if kind == "token-label" else slice(None)
     torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
     assert import_folder(tmp_path / "out", tmp_path / "back") == []
-    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
 
 
 def test_a_head_alone_brings_a_new_lm_head_back(vocabulary, tmp_path):
@@ -109,17 +100,9 @@ def test_a_head_alone_brings_a_new_lm_head_back(vocabulary, tmp_path):
     AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
     (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
     assert import_folder(tmp_path / "again", tmp_path / "back") == ["it has no LM head: a new one was drawn"]
+    assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, but="lm_head.d")
     before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before if "lm_head.d" not in name)
     assert not torch.equal(before["encoder.lm_head.dense.weight"], after["encoder.lm_head.dense.weight"])
-
-
-def test_full_attention_is_stock_roberta_without_code_of_ours(vocabulary, tmp_path):
-    export(write_pretrained(tmp_path / "run", vocabulary, attention="softmax"), tmp_path / "out")
-    assert not list((tmp_path / "out").glob("*.py"))
-    _, said = RobertaForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(said.values())
 
 
 def test_what_transformers_cannot_do_is_refused_or_said(vocabulary, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
-from tests.helpers.exports import write_pretrained, write_vocabulary
+from tests.helpers.exports import write_pretrained
 
 transformers = pytest.importorskip("transformers")
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -212,9 +212,9 @@ def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_command_takes_a_checkpoint_as_well(tmp_path):
+def test_the_command_takes_a_checkpoint_as_well(tmp_path, vocabulary):
     """By way of a folder of transformers, of which nothing stays."""
-    checkpoint, path = write_pretrained(tmp_path / "run", write_vocabulary(tmp_path)), tmp_path / "model.onnx"
+    checkpoint, path = write_pretrained(tmp_path / "run", vocabulary), tmp_path / "model.onnx"
     before = set(tmp_path.rglob("*"))
     for model in (checkpoint, checkpoint.parent):
         main(["export", str(model), "--format", "onnx", "--out", str(path)])

@@ -16,7 +16,7 @@ from huggingface_hub.errors import HTTPError
 from fairseq_linformer.hf import pushing
 from linformer_cli.command import main
 from tests.helpers import ROOT
-from tests.helpers.exports import write_pretrained, write_vocabulary
+from tests.helpers.exports import write_pretrained
 
 FILES = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 FILES |= {"configuration_linformer_roberta.py", "modeling_linformer_roberta.py", "fairseq/dict.txt"}
@@ -44,10 +44,9 @@ class pushing_address(str):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def made(vocabulary, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    (folder / "vocabulary").mkdir()
-    write_pretrained(folder / "run", write_vocabulary(folder / "vocabulary"))
+    write_pretrained(folder / "run", vocabulary)
     return folder
 
 

@@ -16,7 +16,7 @@ from fairseq_linformer.cli import export_onnx
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.hf.exporting import export
-from tests.helpers.exports import write_fine_tuned, write_vocabulary
+from tests.helpers.exports import write_fine_tuned
 
 TRUSTED = {"trust_remote_code": True}
 WORDS = ["the", "dog", "sees", "a", "house", "漢字", "cat.", "d'o", "\U0001f600", "birds", "old"]
@@ -24,11 +24,10 @@ TEXTS = [f"{one} {other}" for one in WORDS for other in WORDS]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported(vocabulary, tmp_path_factory):
     """The folder, and the labels of the texts' words as linformer predict gives them."""
     folder = tmp_path_factory.mktemp("exported")
-    (folder / "vocabulary").mkdir()
-    checkpoint = write_fine_tuned(folder / "run", write_vocabulary(folder / "vocabulary"), "token-label")
+    checkpoint = write_fine_tuned(folder / "run", vocabulary, "token-label")
     export(checkpoint, folder / "out")
     rows = [Example(tuple(text.split()), None) for text in TEXTS]
     labels = [prediction.label for prediction in Predictor(checkpoint).texts(rows)]

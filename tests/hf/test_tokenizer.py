@@ -4,7 +4,6 @@ import lzma
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -18,15 +17,9 @@ from fairseq_linformer.errors import UserError
 pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-from fairseq_linformer.hf.sentencepiece_proto import PieceType, read_model  # noqa: E402
+from fairseq_linformer.hf.sentencepiece_proto import PieceType, read_sentencepiece  # noqa: E402
 from fairseq_linformer.hf.tokenizer import build_tokenizer, word_starts, write_tokenizer  # noqa: E402
-from tests.helpers.inputs import gpt2_files  # noqa: E402
-
-RANDOM = np.random.default_rng(0)
-WORDS = [
-    "".join(RANDOM.choice(["ba", "the", "lim", "Or", "et", "ú", "mu", "is"], size=size)) for size in [2, 3, 4] * 99
-]
-TEXT = [" ".join(RANDOM.choice(WORDS, size=9)) + ", twice." for _ in range(400)]
+from tests.helpers.inputs import TEXT, gpt2_files  # noqa: E402
 
 
 def hostile(number: int) -> list[str]:
@@ -208,7 +201,7 @@ def test_what_cannot_be_expressed_is_refused(tmp_path: Path, tokenizer: Sentence
 def test_model_file_says_what_sentencepiece_reads(tmp_path: Path) -> None:
     tokenizer = trained(tmp_path, byte_fallback=True, vocab_size=330, add_dummy_prefix=False)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
-    model = read_model((tmp_path / "spm.model").read_bytes())
+    model = read_sentencepiece((tmp_path / "spm.model").read_bytes())
     assert [piece for piece, _, _ in model.pieces] == [processor.IdToPiece(number) for number in range(330)]
     assert [score for _, score, _ in model.pieces] == [processor.GetScore(number) for number in range(330)]
     assert [kind == PieceType.BYTE for _, _, kind in model.pieces] == [processor.IsByte(n) for n in range(330)]

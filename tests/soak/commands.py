@@ -13,7 +13,7 @@ import torch
 
 from fairseq_linformer.checkpoints.files import LAST
 from tests.helpers.commands import SIZES, with_flags, with_hydra
-from tests.helpers.inputs import sentences, write_official, write_sst_2
+from tests.helpers.inputs import sentences, write_imdb, write_official, write_sst_2
 
 from .kills import Command, Result, Undisturbed, run_undisturbed
 
@@ -31,13 +31,7 @@ def write_inputs(folder: Path) -> None:
     write_sst_2(folder / "glue")
     write_official(folder / "glue", "WNLI", rows=146)  # the task of which the leaderboard wants fewest rows
     shutil.make_archive(str(folder / "glue"), "zip", folder / "glue")
-    for split in ("train", "test"):
-        for label in ("neg", "pos"):
-            place = folder / "imdb" / "aclImdb" / split / label
-            place.mkdir(parents=True)
-            for number, line in enumerate(sentences(60, seed=len(split + label)).split("\n\n")):
-                (place / f"{number}_7.txt").write_text(f"{line}<br /><br />{label}")
-    shutil.make_archive(str(folder / "aclImdb"), "gztar", folder / "imdb")
+    write_imdb(folder / "aclImdb.tar.gz", folder / "imdb")
 
 
 def undisturbed_commands(folder: Path) -> Iterator[tuple[Command, Undisturbed]]:

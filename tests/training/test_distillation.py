@@ -1,7 +1,6 @@
 """The criterion ``masked_lm_distillation`` beside sums over tokens one by one, and what it refuses."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +9,8 @@ from fairseq.logging import metrics
 
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
-from fairseq_linformer.training.untrained import save_untrained, untrained_model
-from tests.helpers.models import SIZES, Task, small, tokens
+from tests.helpers.models import small, tokens
+from tests.helpers.teachers import task_of, write_teacher
 
 PAD = 1
 
@@ -24,28 +23,6 @@ def sample():
     for place in ((0, 1), (0, 7), (1, 8)):
         targets[place], given[place] = given[place], 4
     return {"net_input": {"src_tokens": given}, "target": targets, "ntokens": 21, "nsentences": 2}
-
-
-def task_of(folder, length=64):
-    cfg = SimpleNamespace(data=str(folder), tokens_per_sample=length)
-    words = Task().source_dictionary
-    return SimpleNamespace(cfg=cfg, source_dictionary=words, target_dictionary=words, to_train=None, vocabulary={})
-
-
-def write_teacher(folder, **options):
-    """A checkpoint whose parameters are larger than at a start."""
-    options = {**SIZES, "attention": "softmax", "max_positions": 64, **options}
-    dictionary = Task().source_dictionary
-    folder.mkdir()
-    with (folder / "dict.txt").open("w") as stream:
-        dictionary.save(stream)
-    torch.manual_seed(0)
-    model = untrained_model(options, dictionary)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    save_untrained(folder, folder, dictionary, options, model.state_dict())
-    return folder / "checkpoint.pt"
 
 
 def criterion_of(tmp_path, teacher, length=64, **options):
@@ -88,26 +65,6 @@ def test_it_is_the_sum_over_tokens_and_layers(tmp_path, weights):
     assert values["divergence"] == pytest.approx(divergence / 3 / math.log(2), abs=1e-3)
     if layers:
         assert values["layer_error"] == pytest.approx(error, abs=1e-3)
-
-
-def test_padding_has_no_part(tmp_path):
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"))
-    model = small(dropout=0.0, attention_dropout=0.0, projection="mean-pool")
-    batch, shorter = sample(), sample()
-    shorter["net_input"]["src_tokens"][0] = shorter["net_input"]["src_tokens"][1]
-    shorter["target"][0] = shorter["target"][1]
-    cut = {"net_input": {"src_tokens": shorter["net_input"]["src_tokens"][:, :9]}, "target": shorter["target"][:, :9]}
-    batch = {**batch, **{name: shorter[name] for name in ("net_input", "target")}}
-    found = [criterion(model.train(), {**batch, **given})[0].item() for given in ({}, cut)]
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
-
-
-def test_a_model_has_nothing_to_learn_from_itself(tmp_path):
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"))
-    copy = small(attention="softmax", dropout=0.0, attention_dropout=0.0)
-    copy.load_state_dict(criterion.teacher.state_dict())
-    _, _, log = criterion(copy.train(), sample())
-    assert log["divergence"].item() == pytest.approx(0, abs=1e-5) and log["layer_error"].item() == 0
 
 
 def test_a_student_comes_nearer_and_the_teacher_stays(tmp_path):

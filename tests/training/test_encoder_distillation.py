@@ -8,16 +8,17 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_linformer.checkpoints.reading import read_checkpoint
+from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.checkpoints.sentence_modules import pooling_of
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.encoder_distillation import EncoderDistillation, EncoderDistillationConfig, pooled
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 from tests.helpers import ROOT
+from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import last_line, run
 from tests.helpers.exports import write_pretrained
 from tests.helpers.models import small, tokens
-from tests.training.test_distillation import task_of, write_teacher
+from tests.helpers.teachers import task_of, write_teacher
 
 PAD = 1
 STILL = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -94,14 +95,6 @@ def test_it_is_the_sum_over_texts_layers_and_tokens(tmp_path, longest, lengths):
     assert criterion(model, given)[2].keys() == log.keys()  # in validation too
 
 
-def test_a_model_has_nothing_to_learn_from_itself(tmp_path):
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"))
-    copy = small(attention="softmax", **STILL).train()
-    copy.load_state_dict(criterion.teacher.state_dict())
-    loss, size, log = criterion(copy, batch(40, 7, 33))
-    assert loss.item() / size == pytest.approx(0, abs=1e-5) and log["cosine"].item() == pytest.approx(3)
-
-
 def test_the_language_model_head_has_no_gradient(tmp_path):
     criterion, model = criterion_of(tmp_path, write_teacher(tmp_path / "t", max_positions=16)), small().train()
     criterion(model, batch(40, 7))[0].backward()
@@ -175,11 +168,6 @@ def test_options_of_the_task_that_cannot_be_together(tmp_path, options, said):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path), tokens_per_sample=30, **options))
 
 
-def same_weights(one, other):
-    one, other = (read_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (one, other))
-    return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
-
-
 @pytest.mark.slow
 def test_the_commands_of_the_documentation(corpus, tmp_path):
     """A converted encoder learns from its source, resumes to the last bit, and knows its best checkpoint."""
@@ -197,4 +185,4 @@ def test_the_commands_of_the_documentation(corpus, tmp_path):
     assert last_line(printed) == "next: linformer export whole --out exported"
     for updates in (5, 12):
         run(*words, f"optimization.max_update={updates}", "checkpoint.save_dir=parts", cwd=tmp_path)
-    assert same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert_same_weights(tmp_path / "whole" / LAST, tmp_path / "parts" / LAST)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from fairseq_linformer.training.configuration import CONFIGS, compose_configurat
 from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import LOG_FILE, RUN_FILE, train
 from tests.helpers import ROOT
-from tests.helpers.processes import running_in_group
+from tests.helpers.processes import running_in_group, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -245,14 +244,15 @@ def test_a_failed_call_does_not_stop_the_others():
     assert (first, str(second), third) == (1, "no space", 3)
 
 
+def has_logged(folder):
+    return (folder / LOG_FILE).is_file() and '"loss"' in (folder / LOG_FILE).read_text()
+
+
 def test_an_interruption_ends_what_runs_side_by_side(calls, data, tmp_path):
     """Ctrl-C in one of them, and what another has started does not train on unseen."""
 
     def interrupt():
-        log = tmp_path / "run" / LOG_FILE
-        deadline = time.monotonic() + 60
-        while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: has_logged(tmp_path / "run"))
         raise KeyboardInterrupt
 
     def wait():
@@ -305,10 +305,7 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
     command = [PYTHON, "-c", textwrap.dedent(script), str(tmp_path / "bin" / "python"), str(tmp_path / "run"), data]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
-        log = tmp_path / "run" / LOG_FILE
-        deadline = time.monotonic() + 60
-        while not (log.is_file() and '"loss"' in log.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: has_logged(tmp_path / "run"))
         with pytest.raises(ValueError, match="another process is training there"):
             train("pretrain/tiny_512", [data, "common.wandb_project=wait"], tmp_path / "run", 2)
         process.send_signal(ended_by)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.checkpoints.reading import read_checkpoint
+from fairseq_linformer.checkpoints.files import LAST
 from tests.helpers import ROOT
+from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import as_flags, by_torchrun, run, with_flags, with_hydra
 from tests.helpers.processes import started, wait_until
 
@@ -38,21 +39,6 @@ def alone(corpus, tmp_path_factory):
     return folder / "run"
 
 
-def assert_same_weights(a, b):
-    a, b = (read_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (a, b))
-    assert a.keys() == b.keys()
-    assert [name for name in a if not a[name].equal(b[name])] == []
-
-
-def test_a_run_goes_on_with_another_number_of_ranks(corpus, alone, tmp_path):
-    """Two, one, two: to the last bit what one rank trains."""
-    for updates, ranks in ((2, 2), (3, 1), (UPDATES, 2)):
-        command = pretraining(corpus, "run", updates, *([] if ranks == RANKS else [TWICE]))
-        output = run(*(by_torchrun(ranks, command) if ranks == RANKS else command), cwd=tmp_path)
-        assert output.count(f"complete: {updates} updates") == 1
-    assert_same_weights(tmp_path / "run", alone)
-
-
 @pytest.fixture(scope="module")
 def growing(corpus, tmp_path_factory):
     """One rank whose rows grow after four of nine updates, while its masks become fewer; three make an epoch."""
@@ -63,7 +49,7 @@ def growing(corpus, tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize(("done", "ranks"), [(2, 1), (2, 2), (4, 1), (5, 1)])
+@pytest.mark.parametrize(("done", "ranks"), [(2, 2), (4, 1), (5, 1)])
 def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
     """From before, where and after they do: to the last bit the same, also with another number of ranks."""
     (tmp_path / "run").mkdir()
@@ -71,8 +57,8 @@ def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
     shutil.copy(saved, tmp_path / "run/checkpoint_last.pt")
     command = pretraining(corpus, "run", 9, *GROWING, *([] if ranks == RANKS else [TWICE]))
     output = run(*(by_torchrun(ranks, command) if ranks == RANKS else command), cwd=tmp_path)
-    assert f"@ {done} updates" in output
-    assert_same_weights(tmp_path / "run", growing)
+    assert f"@ {done} updates" in output and output.count("complete: 9 updates") == 1
+    assert_same_weights(tmp_path / "run" / LAST, growing / LAST)
 
 
 def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone, tmp_path):
@@ -83,7 +69,7 @@ def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone,
     for folder, updates, ranks in (("straight", 6, 1), ("resumed", 3, 2), ("resumed", 6, 1)):
         words = [*command, f"checkpoint.save_dir={folder}", f"optimization.max_update={updates}"]
         run(*(by_torchrun(ranks, words) if ranks == RANKS else [*words, TWICE]), cwd=tmp_path)
-    assert_same_weights(tmp_path / "resumed", tmp_path / "straight")
+    assert_same_weights(tmp_path / "resumed" / LAST, tmp_path / "straight" / LAST)
 
 
 def pid_of(rank: int, launcher: int) -> int:
@@ -108,7 +94,7 @@ def test_each_rank_is_killed_in_turn(corpus, alone, tmp_path):
         assert process.wait(120) == 0, log.read_text()[-4000:]
     printed = log.read_text()
     assert len(re.findall(r"Loaded checkpoint run/checkpoint_last.pt \(epoch 1 @ \d+ updates\)", printed)) == 2
-    assert_same_weights(tmp_path / "run", alone)
+    assert_same_weights(tmp_path / "run" / LAST, alone / LAST)
 
 
 LATE_THREADS = """
@@ -177,4 +163,4 @@ def test_a_signal_to_one_rank_saves_and_stops_all(corpus, alone, tmp_path):
     assert f"Saved checkpoint run/checkpoint_1_{update}.pt" in printed[0]()
     output = run(*pretraining(corpus, "run", UPDATES, TWICE), cwd=tmp_path)
     assert f"Loaded checkpoint run/checkpoint_last.pt (epoch 1 @ {update} updates)" in output
-    assert_same_weights(tmp_path / "run", alone)
+    assert_same_weights(tmp_path / "run" / LAST, alone / LAST)

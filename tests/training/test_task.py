@@ -200,14 +200,6 @@ def test_no_row_is_left_out_for_its_length(texts):
     assert max(sizes) <= 128
 
 
-def test_scores(tmp_path):
-    folder = write(tmp_path / "out", pairs=True, scores=True)
-    task = task_of(folder, num_classes=1, regression_target=True, truncation="head-tail", truncate_to=LENGTH)
-    for batch in batches(task, "valid"):
-        assert batch["net_input"]["src_tokens"].shape[1] <= LENGTH
-        assert batch["target"].flatten().tolist() == [index % 2 for index in batch["id"].tolist()]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -278,17 +270,6 @@ def test_a_dictionary_of_other_labels_than_the_record_is_refused(texts, tmp_path
     (copy / "label/dict.txt").write_text("1 40\n0 40\n")
     with pytest.raises(UserError, match=r"out: task\.json has the classes 0, 1, but label/dict\.txt 1, 0"):
         task_of(copy)
-
-
-def test_several_classes_per_row(tmp_path):
-    labels = [("b", "a", "b"), (), ("c",), ("a", "b", "c"), ("b",)]
-    rows = [Example("1 2 3", label) for label in labels]
-    write_labelled(tmp_path / "out", own_task("own", "multi-label"), {"train": rows, "valid": rows}, Numbers())
-    task = task_of(tmp_path / "out", **NOT_GIVEN, truncate_to=4)
-    (found,) = batches(task, "valid")
-    assert found["target"].dtype == torch.float32
-    for index, target in zip(found["id"].tolist(), found["target"].tolist(), strict=True):
-        assert target == [float(name in labels[index]) for name in "abc"]
 
 
 def word_rows(number=40):

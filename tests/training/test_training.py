@@ -180,9 +180,6 @@ def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_pat
     output = run(*with_hydra(trained / "data", "never", 6, "model.sharing=all"), cwd=tmp_path, status=1)
     allowed = "[none, headwise, key-value, layerwise]"
     assert last_line(output) == f"error: model.sharing: Invalid value 'all', expected one of {allowed}"
-    output = run(*with_hydra(trained / "data", "never", 6, "model.projectedlength=3"), cwd=tmp_path, status=1)
-    unknown = "model.projectedlength: there is no such option; did you mean model.projected_length?"
-    assert last_line(output) == f"error: {unknown}"
     assert not list(tmp_path.rglob("*.pt"))
 
 
@@ -199,13 +196,10 @@ def test_a_run_is_not_complete_nor_continued_for_another_configuration(trained, 
     shutil.copytree(trained / "hydra", tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
     assert "attention: linformer" in before[tmp_path / "run/config.yaml"].decode()
-    for updates, words, said in (
-        (6, ["model.attention=softmax"], "model.attention was linformer, is softmax"),
-        (7, ["task.mask_prob=0.4"], "task.mask_prob was 0.15, is 0.4"),
-    ):
-        output = run(*with_hydra(trained / "data", "run", updates, *words), cwd=tmp_path, status=1)
-        assert last_line(output).startswith(f"error: run holds a run with other settings ({said}): name another")
-    output = run(*with_flags(trained / "data", "run", 6, "--mask-prob", 0.4), cwd=tmp_path, status=1)
+    output = run(*with_hydra(trained / "data", "run", 6, "model.attention=softmax"), cwd=tmp_path, status=1)
+    said = "model.attention was linformer, is softmax"
+    assert last_line(output).startswith(f"error: run holds a run with other settings ({said}): name another")
+    output = run(*with_flags(trained / "data", "run", 7, "--mask-prob", 0.4), cwd=tmp_path, status=1)
     assert "task.mask_prob was 0.15, is 0.4" in last_line(output)
     assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
 

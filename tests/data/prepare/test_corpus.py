@@ -33,15 +33,11 @@ from fairseq_linformer.training.perplexity import perplexity_of_frequencies
 from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
+from tests.helpers.inputs import WORDS
 from tests.helpers.processes import running_in_group, wait_until
 
 SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
 DATASET = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
-
-RANDOM = np.random.default_rng(0)
-WORDS = [
-    "".join(RANDOM.choice(["ba", "the", "lim", "Or", "et", "ú", "mu", "is"], size=size)) for size in [2, 3, 4] * 99
-]
 
 
 @functools.cache

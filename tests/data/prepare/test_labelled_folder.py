@@ -13,7 +13,7 @@ from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.task_record import own_task
-from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
+from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.system.files import A_NAME
 
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
@@ -147,13 +147,6 @@ def test_batches_leave_no_seam(tmp_path, tokenizer, monkeypatch):
             write_labelled(tmp_path / "bad", CLASSES, {"train": [*rows, Example(text, "label 0")]}, tokenizer)
 
 
-def test_the_folder_alone_encodes_another_text(tmp_path, tokenizer):
-    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
-    found = load_tokenizer(tmp_path / "out")
-    assert found.encode(["a good film"])[0].tolist() == tokenizer.encode(["a good film"])[0].tolist()
-    assert Dictionary.load(str(tmp_path / "out/input0/dict.txt")).symbols == tokenizer.dictionary.symbols
-
-
 class Recorder(Tokenizer):
     """Keeps the lines that it is given: sentencepiece would hide white space, byte-level BPE would not."""
 
@@ -239,14 +232,13 @@ NO_NAMES = ("../x", "/tmp/x", "a/b", "", ".", "..", "x" * 201, "a\nb", "\x1b[2J"
         ("task", {"scale": 0}, "/task/scale is 0, it must be above 0"),
         *(
             (group, change, f"the name .* must be {A_NAME}")
-            for name in NO_NAMES
             for group, change in (
-                ("task", {"name": name}),
-                ("task", {"metrics": [name]}),
-                ("task", {"headline": [name]}),
-                ("task", {"dev_sets": {name: ""}}),
-                ("task", {"test_sets": {name: ""}}),
-                ("splits", {name: {"examples": 1, "tokens": 1, "long": 0, "unknown": 0}}),
+                *(("task", {"name": name}) for name in NO_NAMES),
+                ("task", {"metrics": ["../x"]}),
+                ("task", {"headline": ["../x"]}),
+                ("task", {"dev_sets": {"../x": ""}}),
+                ("task", {"test_sets": {"../x": ""}}),
+                ("splits", {"../x": {"examples": 1, "tokens": 1, "long": 0, "unknown": 0}}),
             )
         ),
     ],
