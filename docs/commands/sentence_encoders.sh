@@ -1,20 +1,31 @@
-# What measures docs/sentence-encoders.md, from the root of a clone with .venv activated. all-MiniLM-L6-v2 is its
+# What measured docs/sentence-encoders.md, from the root of a clone with .venv activated. all-MiniLM-L6-v2 is its
 # folder, data has books and glue, and aclImdb_v1.tar.gz is the official archive.
 set -euo pipefail
 
 linformer import all-MiniLM-L6-v2 --out start/original
+linformer convert start/original --out start/long --long 4096
+linformer convert start/original --out start/control --long 4096 model.projected_length=1
 linformer convert start/original --out start/full model.max_positions=4096
-near() {
-    linformer convert start/original --out start/$1 model.attention=linformer model.max_positions=4096 \
-        model.adaptive_length=true model.linformer_window=128 model.linformer_block=32 model.linformer_sinks=1 ${@:2}
-}
-near control model.projection=mean-pool model.projected_length=1
-near rows model.projection=split-pool model.projected_length=128
-near fetch model.projection=split-pool model.projected_length=128 model.linformer_fetch=8
 
-MODELS="--model original=start/original control=start/control rows=start/rows fetch=start/fetch"
+# To train on: 60 novels, and the half of Python's library that no reported query is from
+PYTHONPATH=scripts python - <<'PY'
+import lzma
+from python_sources import source_files
+novels = lzma.open("data/books/train.txt.xz", "rt").read().split("\n\n")[:60]
+files = source_files()
+modules = [file.read_text(errors="replace") for file in files[: len(files) // 2]]
+texts = [text.strip() for text in novels] + ["\n".join(line for line in text.split("\n") if line.strip()) for text in modules]
+with open("train.txt", "w") as out:
+    out.write("\n\n".join(texts) + "\n")
+PY
+xz --decompress --stdout data/books/valid.txt.xz > valid.txt
+linformer prepare corpus --train train.txt --valid valid.txt --tokenizer start/original --out data-bin/texts
+fairseq-hydra-train --config-dir configs/pretrain --config-name continue recipe=encoder task.data=data-bin/texts \
+    criterion.teacher=start/original checkpoint.finetune_from_model=start/long/checkpoint.pt checkpoint.save_dir=runs/trained
+
+MODELS="--model original=start/original control=start/control long=start/long trained=runs/trained"
 study() { linformer study sentences --out runs/sentences/$1 $MODELS ${@:2}; }
 study short --glue data/glue --imdb aclImdb_v1.tar.gz
-MODELS="$MODELS full=start/full"
 study passages --books data/books/valid.txt.xz data/books/test.txt.xz --python
+MODELS="--model original=start/original full=start/full long=start/long"
 study cost --cost 1 2 --transformers all-MiniLM-L6-v2
