@@ -118,6 +118,7 @@ def test_no_integer_of_a_mechanism_is_without_bound(mechanism):
     ("attention", "option", "most"),
     [
         ("bigbird", "bigbird_random_blocks", 1000),
+        ("lion", "lion_chunk", 4096),
         ("nystrom", "nystrom_conv_width", 10_001),
         ("long-short", "long_short_rank", 65536),
         ("nystrom", "nystrom_iterations", 100),
@@ -138,6 +139,8 @@ REFUSED = {
     "alternating_window=3": "even and at least 2",
     "bigbird_block=0": "at least 1",
     "bigbird_random_blocks=-1": "at least 0",
+    "lion_chunk=0": "at least 1",
+    "lion_decay=exponential": "one of none, learned, selective",
     "long_short_conv_width=4": r"0 \(none\) or an odd width",
     "long_short_rank=0": "at least 1",
     "long_short_window=0": "at least 1",

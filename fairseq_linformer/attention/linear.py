@@ -44,15 +44,21 @@ class KernelAttention(Attention):
         wide = torch.promote_types(x.dtype, torch.float32)
         queries, keys, values = (self.split_heads(part).to(wide) for part in self.project(x, first_values))
         with torch.autocast(x.device.type, enabled=False):
-            heads = self._attend(self.query_features(queries), self.key_features(keys, padding), values, padding)
+            features = self.query_features(queries), self.key_features(keys, padding)
+            heads = self.attend_by_features(x, *features, values, padding)
         return self.join_heads(heads.to(x.dtype))
 
     def bounded(self, denominators: Tensor) -> Tensor:
         """The denominators, none of them too near zero to divide by."""
         return denominators.clamp_min(self.smallest_denominator)
 
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-        """Features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h)."""
+    def attend_by_features(
+        self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """Features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h).
+
+        `x` (B, n, d) is the layer's input, for weights that also depend on something else.
+        """
         if padding is not None:
             keys = keys.masked_fill(padding, 0.0)
         totals = keys.sum(dim=2).unsqueeze(3)  # (B, h, n, m) -> (B, h, m, 1)
