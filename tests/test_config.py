@@ -140,6 +140,7 @@ REFUSED = {
     "alternating_window=3": "even and at least 2",
     "bigbird_block=0": "at least 1",
     "bigbird_random_blocks=-1": "at least 0",
+    "linear_feature_map=relu": "one of elu, hedgehog",
     "lion_chunk=0": "at least 1",
     "lion_decay=exponential": "one of none, learned, selective",
     "long_short_conv_width=4": r"0 \(none\) or an odd width",
