@@ -31,5 +31,5 @@ def add_arguments(parser: Parser) -> None:
     longer = "how positions beyond the source's longest start: as copies of the others, or all between them"
     parser.add_argument("--positions", choices=EXTENSIONS, default="tile", help=longer)
     parser.add_argument(
-        "--fit-on", metavar="DIR", type=Path, help="prepared corpus to fit E and F on (projection=linear)"
+        "--fit-on", metavar="DIR", type=Path, help="prepared corpus to fit E and F, or Hedgehog's feature map, on"
     )

@@ -1,23 +1,36 @@
 """Linear transformer (Katharopoulos et al. 2020, arXiv 2006.16236, eq. 4 to 7), and what kernel attentions share.
 
-    head_i = phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j),    here with phi(x) = elu(x) + 1
+    head_i = phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j)
 
-Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m features (here m = d_h).
+with ``linear_feature_map``:
+
+    elu       phi(x) = elu(x) + 1
+    hedgehog  phi(x) = [exp(W x), exp(-W x)], a W for the queries and one for the keys of each head (Zhang et al. 2024,
+              arXiv 2402.04347)
+
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m features: d_h, with hedgehog 2 d_h.
 Cost per layer: O(B h n m d_h) time beside the linear maps, O(B h n m) memory: each sum over j is taken once for all i.
 
 It is attention whose weights phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j) are never formed, so there is nothing to
-apply attention dropout to. ``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k), and
-``RandomKernelAttention`` in common.
+apply attention dropout to. Hedgehog's W begins as the identity. In a model that is trained from its start it only
+stands for another q_proj or k_proj; it is meant for conversions, which fit it to a teacher's attention with all else as
+it was (``conversion/fitting.py``).
+
+``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k), and ``RandomKernelAttention`` in
+common.
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..errors import check
 from .base import Attention
-from .options import AttentionConfig, Options
+from .options import AttentionConfig, Options, option
 from .registry import register_attention
 
 
@@ -30,6 +43,10 @@ class KernelAttention(Attention):
 
     HAS_WEIGHTS = False
     smallest_denominator: float = 1e-6
+
+    def features(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """phi of queries and of keys, for both of which a common factor per feature may be chosen."""
+        return self.query_features(queries), self.key_features(keys, padding)
 
     @abstractmethod
     def query_features(self, queries: Tensor) -> Tensor:
@@ -44,15 +61,20 @@ class KernelAttention(Attention):
         wide = torch.promote_types(x.dtype, torch.float32)
         queries, keys, values = (self.split_heads(part).to(wide) for part in self.project(x, first_values))
         with torch.autocast(x.device.type, enabled=False):
-            heads = self._attend(self.query_features(queries), self.key_features(keys, padding), values, padding)
+            heads = self.attend_by_features(x, *self.features(queries, keys, padding), values, padding)
         return self.join_heads(heads.to(x.dtype))
 
     def bounded(self, denominators: Tensor) -> Tensor:
         """The denominators, none of them too near zero to divide by."""
         return denominators.clamp_min(self.smallest_denominator)
 
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-        """Features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h)."""
+    def attend_by_features(
+        self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
+    ) -> Tensor:
+        """Features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h).
+
+        `x` (B, n, d) is the layer's input, for weights that also depend on something else.
+        """
         if padding is not None:
             keys = keys.masked_fill(padding, 0.0)
         totals = keys.sum(dim=2).unsqueeze(3)  # (B, h, n, m) -> (B, h, m, 1)
@@ -98,9 +120,57 @@ class RandomKernelAttention(KernelAttention):
             self.redraw(num_updates // self.redraw_interval)
 
 
-@register_attention("linear")
+FEATURE_MAPS = ("elu", "hedgehog")
+
+
+@dataclass
+class LinearOptions(Options):
+    """Options of ``linear``."""
+
+    linear_feature_map: str = option("elu", f"phi: {' or '.join(FEATURE_MAPS)}, which is learned")
+
+    SMALL: ClassVar = ({}, {"linear_feature_map": "hedgehog"})
+
+    def validate(self, config: AttentionConfig) -> None:
+        given = self.linear_feature_map
+        check("linear_feature_map", given, given in FEATURE_MAPS, f"one of {', '.join(FEATURE_MAPS)}")
+
+
+class HedgehogMap(nn.Module):
+    """Hedgehog's phi of the queries and of the keys of a layer; ``weight``, W, is (2, h, d_h, d_h)."""
+
+    def __init__(self, heads: int, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(size).repeat(2, heads, 1, 1))
+
+    def forward(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(B, h, n, d_h) each, and padding (B, 1, n, 1), to (B, h, n, 2 d_h) each.
+
+        Every feature is divided by its largest of all keys, and multiplied by it for the queries; then those of a query
+        by their largest. Weights stay as they are, nothing overflows, and no query's denominator is below 1.
+        """
+        pairs = zip((queries, keys), self.weight.to(keys.dtype).transpose(2, 3), strict=True)
+        query_logits, key_logits = (torch.cat([y, -y], dim=3) for y in (x @ w for x, w in pairs))
+        if padding is not None:
+            key_logits = key_logits.masked_fill(padding, torch.finfo(key_logits.dtype).min)
+        largest = key_logits.detach().amax(dim=2, keepdim=True)  # (B, h, 1, 2 d_h)
+        query_logits = query_logits + largest
+        return (query_logits - query_logits.detach().amax(dim=3, keepdim=True)).exp(), (key_logits - largest).exp()
+
+
+@register_attention("linear", LinearOptions)
 class LinearAttention(KernelAttention):
-    """phi(x) = elu(x) + 1, positive and one feature for each of the d_h dimensions."""
+    """phi(x) = elu(x) + 1, positive and one feature for each of the d_h dimensions, or a learned phi."""
+
+    def __init__(self, config: AttentionConfig, options: LinearOptions, layer: int):
+        super().__init__(config, options, layer)
+        learned = options.linear_feature_map == "hedgehog"
+        self.feature_map = HedgehogMap(self.num_heads, self.head_dim) if learned else None
+
+    def features(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.feature_map is not None:
+            return self.feature_map(queries, keys, padding)
+        return super().features(queries, keys, padding)
 
     def query_features(self, queries: Tensor) -> Tensor:
         return F.elu(queries) + 1

@@ -29,7 +29,7 @@ from ..system.digests import digest_file, digest_folder
 from ..system.files import staged_folder
 from ..training.configuration import CONFIGS
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
-from .fitting import Errors, fit_projections, sample_batches
+from .fitting import Errors, fit_attention, fitted_matrices, sample_batches
 from .start import Started, start_from
 
 # What may be another than in the source. All other options say what its weights mean.
@@ -47,7 +47,7 @@ class Converted(NamedTuple):
     Attributes:
         model: the new one.
         started: what it did not simply take over.
-        errors: of its attention, where E and F were fitted.
+        errors: of its attention, where it was fitted.
     """
 
     model: LinformerRobertaModel
@@ -73,8 +73,8 @@ def convert(
         overrides: what the new model has other than the source, ``model.NAME=VALUE``. Where the attention is another,
             the source's options of attention are left out; where the projection is, some of those of E and F.
         positions: how positions beyond the source's longest start, a key of ``EXTENSIONS``.
-        fit_on: a prepared corpus, to fit E and F to the source's attention. Without it they start as
-            ``projection_init`` says.
+        fit_on: a prepared corpus, to fit E and F, or Hedgehog's feature map, to the source's attention. Without it
+            they start as ``projection_init`` says, and as the identity.
         name: what the source is called where the model goes (its card); without it the last part of its path.
         long: tokens that the new model is to read, at linear cost (``long_options``); `overrides` win over it.
 
@@ -97,7 +97,7 @@ def convert(
         new, started = _started(old, options, dictionary, positions)
         errors = None
         if fit_on is not None:
-            _check_corpus(fit_on, digest_vocabulary(dictionary, folder), new.args)
+            _check_corpus(fit_on, digest_vocabulary(dictionary, folder), new)
             errors = _fit(old, new, positions, fit_on)
         converted, origin = Converted(new, started, errors), _origin(source, checkpoint, name)
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
@@ -231,21 +231,26 @@ def _parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -> dict[
 
 
 def _fit(old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str, corpus: Path) -> Errors:
-    """Fits E and F to the attention of the old model, extended to the new one's length."""
+    """Fits what there is to fit to the attention of the old model, extended to the new one's length."""
     longest, dictionary = new.args.max_positions, old.encoder.dictionary
     batches = sample_batches(corpus, dictionary, longest)
     same = {**architecture_options(old.args), "max_positions": longest}
     teacher, _ = _started(old, same, dictionary, positions)
     teacher.eval()
     new.eval()
-    return fit_projections(teacher.encoder.sentence_encoder, new.encoder.sentence_encoder, batches)
+    return fit_attention(teacher.encoder.sentence_encoder, new.encoder.sentence_encoder, batches)
 
 
-def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], config: ResolvedConfig) -> None:
-    """Refuses to fit what has no E and F to fit, and a corpus of another vocabulary than the one with these digests."""
-    fits = get_attention(config.attention).USES_PROJECTION and config.projection == "linear"
-    what = f"projection={config.projection}" if get_attention(config.attention).USES_PROJECTION else config.attention
-    check("--fit-on", corpus, fits, f"left out with {what}, which learns no E and F")
+def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], new: LinformerRobertaModel) -> None:
+    """Refuses a model without anything to fit, and a corpus of another vocabulary than the one with these digests."""
+    projects = get_attention(new.args.attention).USES_PROJECTION
+    what = f"projection={new.args.projection}" if projects else f"attention={new.args.attention}"
+    check(
+        "--fit-on",
+        corpus,
+        bool(fitted_matrices(new)),
+        f"left out with {what}, which has no E and F and no learned feature map",
+    )
     if not (corpus / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(f"{corpus} is no prepared corpus: it holds no {DICTIONARY_FILE}")
     there = digest_vocabulary(load_dictionary(corpus / DICTIONARY_FILE), corpus)

@@ -1,4 +1,4 @@
-"""What linear attention, and the sums that Performer and RFA share with it, promise; test_contract.py has the rest."""
+"""What linear attention, and what Performer, RFA and LION share with it, promise; test_contract.py has the rest."""
 
 import pytest
 import torch
@@ -14,6 +14,8 @@ def built(name, **options):
 
 KERNELS = [
     pytest.param(lambda: built("linear"), id="linear"),
+    pytest.param(lambda: built("linear", linear_feature_map="hedgehog"), id="hedgehog"),
+    pytest.param(lambda: built("lion"), id="lion"),
     pytest.param(lambda: built("performer", performer_features=32, performer_redraw_interval=0), id="performer"),
     pytest.param(lambda: built("rfa", rfa_features=256, rfa_redraw_interval=0), id="rfa"),
 ]
@@ -55,6 +57,19 @@ def test_redraws_do_not_depend_on_what_happened_between(name, buffer, interval):
         attention.set_num_updates(2 * interval)
         assert torch.equal(getattr(attention, buffer), getattr(straight, buffer))
     assert torch.equal(torch.get_rng_state(), state) and not torch.equal(straight.get_buffer(buffer), drawn)
+
+
+def test_hedgehogs_large_logits_leave_finite_output_and_gradients():
+    """exp(300) is beyond single precision, and the largest feature of a query may be none of the largest keys'."""
+    attention = built("linear", linear_feature_map="hedgehog")
+    with torch.no_grad():
+        attention.feature_map.weight.mul_(300.0)
+    x = torch.randn(2, 5, 12, requires_grad=True)
+    out = attention(x, torch.tensor([[False] * 5, [False, *[True] * 4]]))
+    out.sum().backward()
+    assert x.grad.isfinite().all()
+    exact = attention.double()(x.double())
+    torch.testing.assert_close(out[0].double(), exact[0], atol=1e-3, rtol=0)
 
 
 def test_keys_that_all_features_ignore_leave_finite_output_and_gradients():

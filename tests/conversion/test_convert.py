@@ -153,8 +153,17 @@ def test_the_options_of_the_attention_go_with_it():
     assert "projected_length" not in other and "linformer_window" not in other and other["attention_dropout"] == 0
 
 
-def test_fitting_brings_every_layer_nearer_and_changes_e_and_f_alone(of_corpus, corpus, tmp_path):
-    overrides = ["model.attention=linformer", "model.projected_length=4"]
+@pytest.mark.parametrize(
+    ("overrides", "fitted_alone"),
+    [
+        (["model.attention=linformer", "model.projected_length=4"], "_projection.weight"),
+        (["model.attention=linear", "model.linear_feature_map=hedgehog"], ".feature_map.weight"),
+    ],
+)
+def test_fitting_brings_every_layer_nearer_and_changes_e_and_f_alone(
+    of_corpus, corpus, tmp_path, overrides, fitted_alone
+):
+    """Or Hedgehog's feature map."""
     plain = convert(of_corpus, tmp_path / "plain", overrides)
     fitted = convert(of_corpus, tmp_path / "fitted", overrides, fit_on=corpus)
     assert plain.errors is None and fitted.errors is not None
@@ -165,7 +174,7 @@ def test_fitting_brings_every_layer_nearer_and_changes_e_and_f_alone(of_corpus, 
         torch.load(tmp_path / name / UNTRAINED, weights_only=True)["model"] for name in ("plain", "fitted")
     )
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {name for name in before if name.endswith("_projection.weight")} != set()
+    assert changed == {name for name in before if name.endswith(fitted_alone)} != set()
 
 
 def test_matrices_that_are_not_to_be_trained_can_be_fitted(of_corpus, corpus, tmp_path):
@@ -210,12 +219,18 @@ def test_a_record_of_what_made_it(source, tmp_path):
 
 
 def test_a_corpus_that_does_not_fit_is_refused(of_corpus, corpus, tmp_path):
-    with pytest.raises(UserError, match="left out with projection=mean-pool, which learns no E and F"):
-        convert(of_corpus, tmp_path / "out", [*LINFORMER, "model.projected_length=5"], fit_on=corpus)
+    random = ["model.attention=linformer", "model.projected_length=5", "model.projection=random"]
+    for kind, nothing in (
+        ("projection=mean-pool", [*LINFORMER, "model.projected_length=5"]),
+        ("projection=random", random),
+        ("attention=linear", ["model.attention=linear"]),
+    ):
+        with pytest.raises(UserError, match=f"left out with {kind}, which has no E and F and no learned feature map"):
+            convert(of_corpus, tmp_path / "out", nothing, fit_on=corpus)
     linear = ["model.attention=linformer", "model.projected_length=5"]
     with pytest.raises(FileNotFoundError, match=r"is no prepared corpus: it holds no dict\.txt"):
         convert(of_corpus, tmp_path / "out", linear, fit_on=tmp_path)
-    with pytest.raises(UserError, match="rows of 900 tokens are too few to fit E and F on: 201 are needed"):
+    with pytest.raises(UserError, match="rows of 900 tokens are too few to fit on: 201 are needed"):
         convert(of_corpus, tmp_path / "out", [*linear, "model.max_positions=900"], fit_on=corpus)
     other = tmp_path / "other"
     shutil.copytree(corpus, other)
