@@ -9,8 +9,10 @@ CPU="--device cpu --threads 1 --out runs/long"
 STUDY="linformer study long-documents"
 
 $STUDY --task books $BOOKS --lengths 512 2048 --learning-rates 0.0005 0.001 0.002 0.004 $ALL $CPU
+$STUDY --task books $BOOKS --lengths 2048 --learning-rates 0.0005 0.001 0.002 0.004 --only fetch-class-token $CPU
 $STUDY --task needles $BOOKS --lengths 512 $FIVE $CPU
 $STUDY --task needles $BOOKS --lengths 1024 --updates 4000 $FIVE $CPU
+$STUDY --task needles $BOOKS --lengths 1024 --updates 4000 --learning-rates 0.00075 --only fetch-class-token $CPU
 
 # Pretraining on longer blocks (data-bin/python: docs/commands/quality.sh)
 V=model.value_residual=true
