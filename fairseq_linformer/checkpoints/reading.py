@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from .files import BEST, RUNS_CODE, check_whole
+from .sentence_modules import encoder_folder, holds_encoder
 
 UNTRAINED = "checkpoint.pt"  # in the folder of an imported or converted model
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
@@ -91,11 +92,25 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The checkpoint that a user means: the file itself, or that of a folder, the best one of a run."""
+    """The checkpoint that a user means: the file itself, or that of a folder, the best one of a run.
+
+    Raises:
+        UserError: it is a folder of transformers.
+    """
     if not path.is_dir():
         return path
-    untrained = path / UNTRAINED
-    return untrained if untrained.is_file() and not (path / BEST).is_file() else path / BEST
+    untrained, best = path / UNTRAINED, path / BEST
+    file = untrained if untrained.is_file() and not best.is_file() else best
+    if not file.is_file() and holds_encoder(encoder_folder(path)):
+        raise UserError(f"{path} is a folder of transformers: linformer import makes one with a checkpoint of it")
+    return file
+
+
+def no_such_checkpoint(option: str, named: Path) -> FileNotFoundError:
+    """What to raise where an option names no file; of a folder it says which file may be meant."""
+    file = checkpoint_file(named)
+    meant = f"; {file} is one" if file.is_file() else ""
+    return FileNotFoundError(f"checkpoint.{option}={named}: there is no such checkpoint{meant}")
 
 
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
@@ -129,7 +144,7 @@ def find_tokenizer(path: Path) -> Path:
 
     Raises:
         FileNotFoundError: as ``read_checkpoint`` and ``data_folder``.
-        UserError: as they do.
+        UserError: as they and ``checkpoint_file`` do.
     """
     checkpoint = path if path.suffix == ".pt" else _checkpoint_of_run(path) if path.is_dir() else None
     if checkpoint is None:

@@ -4,21 +4,33 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError, check
 from ..system.files import leaves_folder
+from ..system.state import read_state
 
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
 SETTINGS_FILE = "config_sentence_transformers.json"
 _NAMES = re.compile(rf"{MODULES_FILE}|{LENGTH_FILE}|{SETTINGS_FILE}|\w+/config\.json", re.ASCII)
 _KINDS = ("Transformer", "Pooling", "Normalize")  # the last two have no weights
+_OLD_KINDS = ("BERT", "RoBERTa", "DistilBERT", "CamemBERT", "XLMRoBERTa")  # deprecated names of the first
 
 
 def encoder_folder(source: Path) -> Path:
-    """Where the encoder lies: in sentence-transformers' older layout in a folder of its own, 0_Transformer."""
+    """Where the encoder lies: in sentence-transformers' older layout in a folder of its own, 0_Transformer.
+
+    The config.json beside that folder names the version of sentence-transformers alone.
+    """
     inner = next(iter(sorted(source.glob("0_*/config.json"))), None)
-    return source if inner is None or (source / "config.json").is_file() else inner.parent
+    return source if inner is None or holds_encoder(source) else inner.parent
+
+
+def holds_encoder(folder: Path) -> bool:
+    """Whether a folder's config.json is that of a model of transformers."""
+    file = folder / "config.json"
+    return file.is_file() and '"model_type"' in file.read_text(encoding="utf-8", errors="replace")
 
 
 def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
@@ -39,14 +51,34 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{file}: not a list of modules of sentence-transformers") from error
     of_encoder = "" if encoder == source else encoder.name
-    if not {*modules.values()} <= {*_KINDS} or modules.get(of_encoder) != "Transformer":
-        return {}, [f"left out: its modules for sentence-transformers, {', '.join(modules.values())}"]
-    places = {LENGTH_FILE: encoder, SETTINGS_FILE: source}
-    places |= {f"{path}/config.json": source for path in modules if path != of_encoder}
-    own = [name for name, place in places.items() if not leaves_folder(name) and (place / name).is_file()]
-    flat = [{**module, "path": module["path"] if module["path"] != of_encoder else ""} for module in listed]
-    files = {MODULES_FILE: json.dumps(flat, indent=2) + "\n" if of_encoder else file.read_text(encoding="utf-8")}
-    return files | {name: (places[name] / name).read_text(encoding="utf-8") for name in own}, []
+    first, *others = modules.pop(of_encoder, ""), *modules.values()
+    if first not in (_KINDS[0], *_OLD_KINDS) or not {*others} <= {*_KINDS[1:]}:
+        return {}, [f"left out: its modules for sentence-transformers, {', '.join(filter(None, (first, *others)))}"]
+    files = {MODULES_FILE: file.read_text(encoding="utf-8")}
+    if of_encoder:
+        flat = {"path": "", "type": f"sentence_transformers.models.{_KINDS[0]}"}
+        listed = [module | (flat if module["path"] == of_encoder else {}) for module in listed]
+        files = {MODULES_FILE: json.dumps(listed, indent=2) + "\n"}
+    own = [name for name in (SETTINGS_FILE, *(f"{path}/config.json" for path in modules)) if not leaves_folder(name)]
+    files |= {name: (source / name).read_text(encoding="utf-8") for name in own if (source / name).is_file()}
+    return files | _length(encoder), []
+
+
+def _length(encoder: Path) -> dict[str, str]:
+    """The file that says how many tokens are read, by today's name: it was called after the encoder.
+
+    sentence-transformers 6 says it in the tokenizer's file instead, which exports write anew.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    file = next(iter(sorted(encoder.glob("sentence_*_config.json"))), encoder / LENGTH_FILE)
+    names = (file, encoder / "tokenizer_config.json", encoder / "config.json")
+    settings, tokenizer, config = (read_state(name, dict[str, Any]) if name.is_file() else {} for name in names)
+    cut, reads = tokenizer.get("model_max_length"), config.get("max_position_embeddings", config.get("max_positions"))
+    if "max_seq_length" not in settings and isinstance(cut, int) and isinstance(reads, int) and cut < reads:
+        return {LENGTH_FILE: json.dumps(settings | {"max_seq_length": cut}, indent=2) + "\n"}
+    return {LENGTH_FILE: file.read_text(encoding="utf-8")} if file.is_file() else {}
 
 
 def pooling_of(files: Mapping[str, str]) -> str:

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-from ..checkpoints.sentence_modules import LENGTH_FILE, MODULES_FILE, SETTINGS_FILE
+from ..checkpoints.sentence_modules import MODULES_FILE, SETTINGS_FILE
 from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError
 
 _OF_ENCODER = (
     "config.json",
-    LENGTH_FILE,
+    "sentence_*_config.json",
     "model.safetensors",
     "model-*.safetensors",
     "model.safetensors.index.json",

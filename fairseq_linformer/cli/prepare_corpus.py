@@ -6,7 +6,7 @@ from typing import Any
 from ..checkpoints.reading import find_tokenizer
 from ..data.prepare.corpus import prepare_corpus
 from ..data.prepare.sharded_corpus import prepare_shards
-from ..training.commands import command_line, override
+from ..training.commands import pretraining_command
 
 
 def run(
@@ -20,6 +20,7 @@ def run(
     **sizes: int | None,
 ) -> None:
     found = None if tokenizer is None else find_tokenizer(tokenizer)
+    following = pretraining_command(out, tokenizer)  # reads a checkpoint: what is wrong with it is said before any work
     given: dict[str, Any] = {"tokenizer": found, "cover_letters": cover_letters, **sizes}
     if shards is None:
         unknown = prepare_corpus(train, valid, out, **given)
@@ -27,7 +28,7 @@ def run(
         unknown = prepare_shards(train, valid, out, shards, shard, **given)
     for line in unknown.warning(_remedy(tokenizer, cover_letters)):
         print(line)
-    print("next:", command_line("pretrain/tiny_512", override("task.data", out)))
+    print("next:", following)
 
 
 def _remedy(tokenizer: Path | None, cover_letters: bool) -> str:

@@ -56,7 +56,7 @@ def model_card(
         f"---\n{header.to_yaml()}\n---",
         "# Model card",
         f"An encoder with attention={options.attention}, {parameters / 1e6:.1f} M parameters, for texts of up to "
-        f"{options.max_positions:,} tokens. Trained with fairseq and fairseq_linformer. No licence was chosen: add "
+        f"{options.max_positions:,} tokens. Made with fairseq and fairseq_linformer. No licence was chosen: add "
         "`license:` above before you publish it.",
         "## Use",
         fenced(_of_sentences(trust) if sentences else _of_pipeline(pipeline, kind, trust), "python"),
@@ -87,19 +87,24 @@ def _table(rows: Mapping[str, Any]) -> str:
 
 
 def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    cfg, extra = state["cfg"], state.get("extra_state") or {}
-    data = Path(str(cfg.task.data).split(":")[0])
-    yield "task", cfg.task._name
-    yield "data", data.name
-    if (data / SUMMARY).is_file():
-        yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
+    cfg, extra, updates = state["cfg"], state.get("extra_state") or {}, updates_of_training(state)
     if origins := read_task_state(state.get("task_state"))["converted_from"]:
         named = ", then ".join(f"{one['source']} (SHA-256 {one['sha256']})" for one in origins)
         yield "converted by linformer convert from", named
-    yield "updates", f"{updates_of_training(state):,}"
+    yield "updates", f"{updates:,}"
+    if updates == 0:
+        return  # imported or converted: settings of a training would be those of none
+    data = Path(str(cfg.task.data).split(":")[0])
+    yield "task", cfg.task._name
+    yield "criterion", cfg.criterion._name
+    yield "data", data.name
+    if (data / SUMMARY).is_file():
+        yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
     for name in ("lr", "update_freq"):
         yield name, ", ".join(map(str, cfg.optimization[name]))
-    yield "batch size", f"{cfg.dataset.batch_size} rows per device and step"
+    most = {"rows": cfg.dataset.batch_size, "tokens": cfg.dataset.get("max_tokens")}
+    sizes = " and ".join(f"{size} {what}" for what, size in most.items() if size is not None)
+    yield "batch size", f"at most {sizes} per device and step"
     yield "seed", cfg.common.seed
     best, metric = extra.get("best"), cfg.checkpoint.best_checkpoint_metric
     if best is not None:

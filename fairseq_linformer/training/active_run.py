@@ -22,6 +22,7 @@ from fairseq.logging import metrics, progress_bar
 from omegaconf import DictConfig
 
 from ..checkpoints.files import BEST, LAST
+from ..checkpoints.reading import no_such_checkpoint
 from ..checkpoints.resuming import Progress, mend_last_checkpoint, read_progress
 from ..checkpoints.task_state import INHERITED
 from ..checkpoints.vocabulary import check_same_vocabulary
@@ -55,7 +56,7 @@ def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
     if named is None:
         return None
     if not named.is_file():
-        raise FileNotFoundError(f"checkpoint.{name}={named}: there is no such checkpoint")
+        raise no_such_checkpoint(name, named)
     return named
 
 

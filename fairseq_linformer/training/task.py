@@ -21,7 +21,7 @@ from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
 from ..checkpoints.files import LAST
-from ..checkpoints.reading import read_checkpoint
+from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
 from ..checkpoints.task_state import TaskState, read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.epochs import ElasticBatchIterator
@@ -199,7 +199,7 @@ def adopt_model_options(cfg: DictConfig) -> None:
     # An interrupted run has them in its own checkpoint, too. That may be damaged, and is replaced only later.
     source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
     if source is None:
-        raise FileNotFoundError(f"checkpoint.finetune_from_model={named}: there is no such checkpoint")
+        raise no_such_checkpoint("finetune_from_model", Path(named))
     adopt(cfg.model, architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"])))
 
 

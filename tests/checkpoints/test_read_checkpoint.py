@@ -12,8 +12,15 @@ from fairseq.models.roberta import RobertaModel
 from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoints.reading import data_folder, find_tokenizer, read_checkpoint
+from fairseq_linformer.checkpoints.reading import (
+    checkpoint_file,
+    data_folder,
+    find_tokenizer,
+    no_such_checkpoint,
+    read_checkpoint,
+)
 from fairseq_linformer.data.tokenizer import load_dictionary, load_tokenizer
+from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run
 from tests.helpers.commands import as_flags, run
 from tests.helpers.models import SIZES, Task, small, tokens
@@ -272,6 +279,26 @@ def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokeniz
         assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, place
     with pytest.raises(FileNotFoundError, match=r"none is neither a prepared folder nor that of a run: it lacks dict"):
         load_tokenizer(find_tokenizer(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("inner", ["", "0_Transformer"])
+def test_a_folder_of_transformers_where_a_checkpoint_is_meant(tmp_path, inner):
+    """Also sentence-transformers' older layout, whose config.json beside the encoder is of no model."""
+    (tmp_path / "config.json").write_text('{"__version__": "1.2.1"}')
+    (tmp_path / inner).mkdir(exist_ok=True)
+    (tmp_path / inner / "config.json").write_text('{"model_type": "bert"}')
+    for find in (checkpoint_file, find_tokenizer):
+        with pytest.raises(UserError, match=rf"^{tmp_path} is a folder of transformers: linformer import makes"):
+            find(tmp_path)
+    (tmp_path / "checkpoint_best.pt").touch()
+    assert checkpoint_file(tmp_path) == tmp_path / "checkpoint_best.pt"
+
+
+def test_where_an_option_names_a_folder_the_checkpoint_in_it_is_said(tmp_path):
+    said = f"checkpoint.restore_file={tmp_path}: there is no such checkpoint"
+    assert str(no_such_checkpoint("restore_file", tmp_path)) == said
+    (tmp_path / "checkpoint.pt").touch()
+    assert str(no_such_checkpoint("restore_file", tmp_path)) == f"{said}; {tmp_path}/checkpoint.pt is one"
 
 
 def test_a_checkpoint_from_elsewhere_names_both_places_where_a_dictionary_may_be(checkpoint, tmp_path, monkeypatch):

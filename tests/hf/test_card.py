@@ -60,6 +60,8 @@ def test_updates_are_those_of_the_training_however_often_it_was_resumed(trained)
     a sum of them counts a resumed run twice, and a classifier's pretraining as its own.
     """
     assert [card["updates"] for card in trained[0]] == ["3", "1", "4"]
+    assert [card["criterion"] for card in trained[0]] == ["masked_lm", *2 * ["text_prediction"]]
+    assert trained[0][0]["batch size"].startswith("at most ")
 
 
 @pytest.mark.slow
@@ -78,7 +80,9 @@ def test_a_model_that_was_converted_twice_names_both(tmp_path, vocabulary):
     export(tmp_path / "twice", tmp_path / "out")
     first, second = digest_folder(tmp_path / "hf"), digest_file(tmp_path / "once" / UNTRAINED)
     expected = f"hf (SHA-256 {first}), then once/checkpoint.pt (SHA-256 {second})"
-    assert rows_of((tmp_path / "out/README.md").read_text())["converted by linformer convert from"] == expected
+    rows = rows_of((tmp_path / "out/README.md").read_text())
+    assert rows["converted by linformer convert from"] == expected
+    assert rows["updates"] == "0" and "lr" not in rows, "settings of a training that there was not"
     export(checkpoint, tmp_path / "other")
     assert "converted" not in (tmp_path / "other/README.md").read_text()
 

@@ -22,9 +22,10 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
 from fairseq_linformer.hf.tokenizer import SAMPLE
+from fairseq_linformer.training.commands import pretraining_command
 from linformer_cli.command import main
 from tests.helpers.checkpoints import assert_same_weights
-from tests.helpers.commands import run
+from tests.helpers.commands import last_line, run
 from tests.helpers.exports import HEAD, hub_of
 
 MINILM = Path("~/.cache/linformer/all-MiniLM-L6-v2").expanduser()
@@ -272,20 +273,46 @@ def test_modules_that_cannot_come_along_and_files_of_other_names(tmp_path):
     assert not (tmp_path / "modules.json").exists() and not (tmp_path / "out").exists()
 
 
-def test_the_older_layout_of_sentence_transformers(tmp_path):
-    """Its encoder lies in a folder of its own; what comes out has the newer layout."""
-    source, inner = tmp_path / "source", tmp_path / "source" / "0_Transformer"
+@pytest.mark.parametrize(
+    ("kind", "length_file", "normalized"),
+    [("Transformer", "sentence_bert_config.json", True), ("RoBERTa", "sentence_roberta_config.json", False)],
+)
+def test_the_older_layout_of_sentence_transformers(tmp_path, kind, length_file, normalized):
+    """As its version 1.2 writes it: the encoder in a folder of its own, and a config.json that is of no model.
+
+    What comes out has the newer layout.
+    """
+    source, inner = tmp_path / "source", tmp_path / "source" / f"0_{kind}"
     write_encoder(inner)
     write_modules(source)
-    (source / "sentence_bert_config.json").rename(inner / "sentence_bert_config.json")
-    listed = (source / "modules.json").read_text()
-    (source / "modules.json").write_text(listed.replace('"path": ""', '"path": "0_Transformer"'))
-    convert(source, tmp_path / "in", ["model.attention=linformer", "model.projection=mean-pool"], long=2 * N)
-    export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "modules.json").read_text()) == json.loads(listed)
-    settings = json.loads((tmp_path / "out" / "sentence_bert_config.json").read_text())
-    assert settings == {"max_seq_length": 2 * N, "do_lower_case": False}
-    assert (tmp_path / "out" / "1_Pooling" / "config.json").is_file()
+    (source / "sentence_bert_config.json").rename(inner / length_file)
+    (source / "config.json").write_text('{"__version__": "1.2.1"}')
+    newer = json.loads((source / "modules.json").read_text())[: 3 if normalized else 2]
+    older = [{"path": inner.name, "type": f"sentence_transformers.models.{kind}"}, *newer[1:]]
+    (source / "modules.json").write_text(json.dumps(older))
+    settings = {"max_seq_length": 16, "do_lower_case": False}
+    for length in (None, 2 * N):
+        made, out = tmp_path / f"in-{length}", tmp_path / f"out-{length}"
+        convert(source, made, ["model.attention=linformer", "model.projection=mean-pool"], long=length)
+        export(made / UNTRAINED, out)
+        assert json.loads((out / "modules.json").read_text()) == newer
+        read = settings | ({"max_seq_length": length} if length else {})
+        assert json.loads((out / "sentence_bert_config.json").read_text()) == read
+        assert (out / "1_Pooling" / "config.json").is_file()
+
+
+def test_the_length_that_the_tokenizers_file_says(tmp_path):
+    """As sentence-transformers 6 writes it; an export's tokenizer reads all that the encoder does."""
+    write_encoder(tmp_path / "source")
+    write_modules(tmp_path / "source")
+    (tmp_path / "source" / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}')
+    file = tmp_path / "source" / "tokenizer_config.json"
+    for cut, read in ((int(1e30), {}), (7, {"max_seq_length": 7})):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": cut}))
+        import_folder(tmp_path / "source", tmp_path / f"in-{cut}")
+        export(tmp_path / f"in-{cut}" / UNTRAINED, tmp_path / f"out-{cut}")
+        settings = json.loads((tmp_path / f"out-{cut}" / "sentence_bert_config.json").read_text())
+        assert settings == {"transformer_task": "feature-extraction", **read}
 
 
 def test_a_classifier_of_pairs_says_that_types_stay_behind(tmp_path):
@@ -295,10 +322,32 @@ def test_a_classifier_of_pairs_says_that_types_stay_behind(tmp_path):
         assert any("token type 1" in remark for remark in said) == (types == 2)
 
 
+def test_what_to_type_after_preparing_text_for_an_encoder(tmp_path, monkeypatch):
+    """A sentence encoder learns from its original; others go on with masked tokens; a vocabulary makes a new model."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "sentences"):
+        write_encoder(tmp_path / name)
+    write_modules(tmp_path / "sentences")
+    for name in ("plain", "sentences"):
+        import_folder(tmp_path / name, tmp_path / f"{name}-in")
+    convert(Path("sentences-in"), Path("long"), [], long=2 * N)
+    words = "fairseq-hydra-train --config-dir configs/pretrain --config-name"
+    learning = f"{words} continue recipe=encoder task.data=data criterion.teacher="
+    original = f"{learning}sentences-in checkpoint.finetune_from_model=CONVERTED/checkpoint.pt"
+    for tokenizer, typed in (
+        ("plain-in", f"{words} continue task.data=data checkpoint.finetune_from_model=plain-in/checkpoint.pt"),
+        ("sentences-in", original),
+        ("sentences-in/checkpoint.pt", original),
+        ("long", f"{learning}ORIGINAL checkpoint.finetune_from_model=long/checkpoint.pt"),
+        ("sentences-in/dict.txt", f"{words} tiny_512 task.data=data"),
+    ):
+        assert pretraining_command(Path("data"), Path(tokenizer)) == typed
+
+
 @pytest.fixture
 def long_encoder(tmp_path):
-    """A sentence encoder made long, exported into `out`: texts, and our features of each."""
-    write_encoder(tmp_path / "source")
+    """A sentence encoder of one layer made long, exported into `out`: texts, and our features of each."""
+    write_encoder(tmp_path / "source", options={**BERT, "num_hidden_layers": 1})
     write_modules(tmp_path / "source")
     convert(tmp_path / "source", tmp_path / "in", [], long=2 * N)
     export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
@@ -309,8 +358,9 @@ def long_encoder(tmp_path):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(1800)  # mostly PyTorch's exporter, which takes its time on a busy machine
 def test_onnx_of_a_sentence_encoder_gives_its_features(tmp_path, long_encoder):
-    """Not logits of the head that it never had."""
+    """Not logits of the head that it never had; of any length and number of texts."""
     onnx = pytest.importorskip("fairseq_linformer.hf.onnx", reason="onnx is not installed")
     texts, ours = long_encoder
     main(["export", str(tmp_path / "out"), "--format", "onnx", "--out", str(tmp_path / "out/onnx/model.onnx")])
@@ -320,6 +370,11 @@ def test_onnx_of_a_sentence_encoder_gives_its_features(tmp_path, long_encoder):
     features = onnx.run_session(session, (rows["input_ids"], rows["attention_mask"]))
     for found, expected in zip(features, ours, strict=True):
         torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-5, atol=1e-5)
+    model = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    for count, length in ((7, 3), (5, N), (2, N + 1), (4, 2 * N - 3)):  # none that the export looks at
+        batch = onnx.random_batch(model.config, count, length, padded=True)
+        real, found, expected = batch[1].bool(), onnx.run_session(session, batch), onnx.run_model(model, batch)
+        torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
 
 
 def test_sentence_transformers_gives_our_embeddings(tmp_path, long_encoder):
@@ -387,7 +442,8 @@ def test_an_imported_encoder_is_fine_tuned_and_pretrained_by_the_commands(tmp_pa
     assert classify("the dog")[0]["label"] in ("good", "bad")
     (tmp_path / "train.txt").write_text("the dog sees unbelievable houses\n" * 30)
     files = ("--train", "train.txt", "--valid", "train.txt", "--out", "data", "--tokenizer", "in", "--workers", 2)
-    run("linformer", "prepare", "corpus", *files, cwd=tmp_path)
+    printed = run("linformer", "prepare", "corpus", *files, cwd=tmp_path)
+    assert "recipe=encoder task.data=data criterion.teacher=in " in last_line(printed)
     words = ["--config-dir", Path(__file__).parents[2] / "configs/pretrain", "--config-name", "continue", "recipe=tiny"]
     words += ["task.data=data", "checkpoint.finetune_from_model=in/checkpoint.pt", "checkpoint.save_dir=on"]
     words += ["common.cpu=true", "optimization.max_update=2", "task.mask_whole_words=true", "dataset.num_workers=0"]
