@@ -102,7 +102,7 @@ def checkpoint_file(path: Path) -> Path:
     untrained, best = path / UNTRAINED, path / BEST
     file = untrained if untrained.is_file() and not best.is_file() else best
     if not file.is_file() and holds_encoder(encoder_folder(path)):
-        raise UserError(f"{path} is a folder of transformers: linformer import makes one with a checkpoint of it")
+        raise UserError(f"{path} is a folder of transformers: make a checkpoint of it with linformer import")
     return file
 
 

@@ -288,7 +288,7 @@ def test_a_folder_of_transformers_where_a_checkpoint_is_meant(tmp_path, inner):
     (tmp_path / inner).mkdir(exist_ok=True)
     (tmp_path / inner / "config.json").write_text('{"model_type": "bert"}')
     for find in (checkpoint_file, find_tokenizer):
-        with pytest.raises(UserError, match=rf"^{tmp_path} is a folder of transformers: linformer import makes"):
+        with pytest.raises(UserError, match=rf"^{tmp_path} is a folder of transformers: make a checkpoint of it"):
             find(tmp_path)
     (tmp_path / "checkpoint_best.pt").touch()
     assert checkpoint_file(tmp_path) == tmp_path / "checkpoint_best.pt"
