@@ -110,11 +110,15 @@ def write_encoder(folder: Path, kind: str = "BertModel", options=BERT, tokenizer
 def write_modules(folder: Path, *others: str) -> None:
     """What sentence-transformers writes beside an encoder."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize", **{name: name for name in others}}
-    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (path, kind) in enumerate(kinds.items())
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    pooling = {"word_embedding_dimension": BERT["hidden_size"], "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
 def rows_of(folder: Path, texts: list[str]) -> torch.Tensor:
@@ -288,7 +292,7 @@ def test_the_older_layout_of_sentence_transformers(tmp_path, kind, length_file, 
     (source / "sentence_bert_config.json").rename(inner / length_file)
     (source / "config.json").write_text('{"__version__": "1.2.1"}')
     newer = json.loads((source / "modules.json").read_text())[: 3 if normalized else 2]
-    older = [{"path": inner.name, "type": f"sentence_transformers.models.{kind}"}, *newer[1:]]
+    older = [{**newer[0], "path": inner.name, "type": f"sentence_transformers.models.{kind}"}, *newer[1:]]
     (source / "modules.json").write_text(json.dumps(older))
     settings = {"max_seq_length": 16, "do_lower_case": False}
     for length in (None, 2 * N):
