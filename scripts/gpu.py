@@ -82,8 +82,7 @@ def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
     for n in lengths:
         found |= models(n)
     for n in lengths[:2]:
-        names = ("near_and_far",) if dry else ("near_and_far", "fetch", "softmax-flash")
-        compiled = partial(measure_models, sizes, n, names, compiled=True)
+        compiled = partial(measure_models, sizes, n, ("near_and_far", "fetch", "softmax-flash"), compiled=True)
         found[f"compiled, n={n}"] = Part(compiled, 60, 180)
     for n in lengths:
         found[f"attention, n={n}"] = Part(partial(measure_attention, sizes, n), 20, 60)

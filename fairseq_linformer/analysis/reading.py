@@ -12,7 +12,8 @@ from torch import Tensor
 from ..attention import get_attention
 from ..checkpoints.reading import data_folder, read_checkpoint
 from ..checkpoints.resuming import updates_of_training
-from ..conversion.convert import as_checkpoint, is_of_transformers
+from ..checkpoints.sentence_modules import is_of_transformers
+from ..conversion.convert import as_checkpoint
 from ..data.prepare.encoding import encode_items
 from ..data.prepare.examples import Example
 from ..data.prepare.text_files import find_files, read_chunks

@@ -112,6 +112,7 @@ class Near(NamedTuple):
         beside: e.
         sinks: g: every block sees the first g positions (Xiao et al. 2023, arXiv 2309.17453).
         segments: (B, n, d) to (B, m, w, d), the positions that each row averages, zeros where there are fewer.
+        averages: whether rows are such averages; without it there are no segments.
         fetched: (B, h, N, c), the segments that each head of a block fetches (``choose_segments``); None for none.
     """
 
@@ -119,6 +120,7 @@ class Near(NamedTuple):
     beside: int
     sinks: int
     segments: Callable[[Tensor], Tensor]
+    averages: bool
     fetched: Tensor | None = None
 
     def join(self, rows: Tensor, positions: Tensor, near: Tensor) -> Tensor:
@@ -142,22 +144,30 @@ class Near(NamedTuple):
     def attn_mask(self, rows: Tensor, real: Tensor) -> Tensor:
         """Which keys a block sees. What comes twice is seen once: as a sink, or else near, else a row, else fetched.
 
+        A row of one position is that position. So a text of at most m tokens, each of them a row, is seen as by full
+        attention.
+
         Args:
-            rows: (B, m), True for the rows that are seen; (B, N, m) where blocks see others.
+            rows: (B, m), True for the rows that are seen.
             real: (B, n), True where a position is no padding.
 
         Returns:
             (B, N, h, 1, s), with 1 for h where nothing is fetched.
         """
         near = with_margins(_places(real), self.size, self.beside) > self.sinks  # (B, N, b + 2 e)
-        parts = [rows if rows.dim() == 3 else rows.unsqueeze(1).expand(-1, near.size(1), -1), near]
+        rows = rows.unsqueeze(1).expand(-1, near.size(1), -1)
+        if self.averages:
+            numbers = self._numbers(real)
+            alone = _is_alone(numbers)
+            seen = self._is_near(near.size(1), numbers) | (numbers.amax(-1) <= self.sinks).unsqueeze(1)
+            rows = rows & ~(seen & alone.unsqueeze(1))
+        parts = [rows, near]
         if self.sinks:
             parts.insert(1, self._first(real).unsqueeze(1).expand(-1, near.size(1), -1))
         parts = [part.unsqueeze(2) for part in parts]
-        if self.fetched is not None:
+        if self.fetched is not None:  # by averages alone
             heads = self.fetched.size(1)
-            numbers = self._numbers(real)
-            numbers = numbers.masked_fill(_is_alone(numbers).unsqueeze(-1), 0)  # its row is seen
+            numbers = numbers.masked_fill(alone.unsqueeze(-1), 0)  # its row is seen
             segments = numbers[..., None, None].expand(-1, -1, -1, heads, 1).float()
             own = self._fetch(segments, self.fetched).squeeze(-1).transpose(1, 2)  # (B, N, h, c w)
             start = self._starts(near.size(1), real.device)[:, None, None]
@@ -165,16 +175,6 @@ class Near(NamedTuple):
             parts = [part.expand(-1, -1, heads, -1) for part in parts]
             parts.insert(len(parts) - 1, away & (own > self.sinks))
         return torch.cat(parts, dim=3).unsqueeze(3)
-
-    def without_repeated(self, rows: Tensor, real: Tensor) -> Tensor:
-        """The rows (B, m) that each block sees, (B, N, m): not those of one position that is near, or a sink.
-
-        A text of at most m tokens, each of them a row, is seen as by full attention.
-        """
-        numbers = self._numbers(real)
-        blocks = margins(real, self.size, self.beside)[0].size(1)  # counted as what is near, for exports of any length
-        seen = self._is_near(blocks, real) | (numbers.amax(-1) <= self.sinks).unsqueeze(1)
-        return rows.unsqueeze(1) & ~(seen & _is_alone(numbers).unsqueeze(1))
 
     @torch.no_grad()
     def choose_segments(
@@ -202,7 +202,7 @@ class Near(NamedTuple):
         # The weights of a query of zeros are equal: where there is none, nothing is preferred.
         blocks = into_blocks(queries * real[..., None, None], self.size).permute(0, 3, 1, 2, 4)  # (B, h, N, b, d_h)
         blocks = (blocks * queries.size(-1) ** -0.5).contiguous()
-        away = ~self._is_near(blocks.size(2), real)
+        away = ~self._is_near(blocks.size(2), self._numbers(real))
         if seen is not None:
             away = away & seen.unsqueeze(1)
         away = away.unsqueeze(1).expand(-1, blocks.size(1), -1, -1)  # (B, h, N, m)
@@ -235,11 +235,10 @@ class Near(NamedTuple):
         segments, text = self._segments(positions), self.segments(real.unsqueeze(-1).to(positions.dtype)) > 0
         return torch.where(text[..., None], segments, segments[:, :, :1])
 
-    def _is_near(self, blocks: int, real: Tensor) -> Tensor:
-        """Whether a block sees all of a segment without fetching it: (B, n) to (B, N, m)."""
-        numbers = self._numbers(real)
+    def _is_near(self, blocks: int, numbers: Tensor) -> Tensor:
+        """Whether a block sees all of a segment without fetching it: ``_numbers`` (B, m, w) to (B, N, m)."""
         first, last = numbers[..., 0].unsqueeze(1), numbers.amax(-1).unsqueeze(1)  # (B, 1, m)
-        start = self._starts(blocks, real.device).unsqueeze(-1)
+        start = self._starts(blocks, numbers.device).unsqueeze(-1)
         return (first > start - self.beside) & (last <= start + self.size + self.beside)
 
     def _numbers(self, real: Tensor) -> Tensor:
@@ -305,8 +304,6 @@ def see_near(
         near = near._replace(fetched=chosen)
     if rows is None:
         rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
-    if attention.key_projection.AVERAGES:
-        rows = near.without_repeated(rows, real)
     seen = near.join(keys, contents, turned), near.join(values, own_values, own_values)
     attn_mask = near.attn_mask(rows, real)
     if attention.alibi:
@@ -333,8 +330,8 @@ def _near(attention: Windowed, length: int, padding_mask: Tensor | None) -> Near
     def segments(positions: Tensor) -> Tensor:
         return cast(WindowProjection, attention.key_projection).windows(positions, padding_mask)[0]
 
-    beside = block_size(half_window(attention.window), length)
-    return Near(block_size(attention.block, length), beside, attention.sinks, segments)
+    size, beside = block_size(attention.block, length), block_size(half_window(attention.window), length)
+    return Near(size, beside, attention.sinks, segments, attention.key_projection.AVERAGES)
 
 
 def weights_of_first(attention: Attention, x: Tensor, padding_mask: Tensor | None) -> Tensor:

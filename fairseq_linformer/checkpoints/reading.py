@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from .files import BEST, RUNS_CODE, check_whole
-from .sentence_modules import encoder_folder, holds_encoder
+from .sentence_modules import is_of_transformers
 
 UNTRAINED = "checkpoint.pt"  # in the folder of an imported or converted model
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
@@ -101,7 +101,7 @@ def checkpoint_file(path: Path) -> Path:
         return path
     untrained, best = path / UNTRAINED, path / BEST
     file = untrained if untrained.is_file() and not best.is_file() else best
-    if not file.is_file() and holds_encoder(encoder_folder(path)):
+    if not file.is_file() and is_of_transformers(path):
         raise UserError(f"{path} is a folder of transformers: make a checkpoint of it with linformer import")
     return file
 
@@ -134,6 +134,16 @@ def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
             f"not exist here: copy dict.txt and the subword model from there into {checkpoint.parent}"
         )
     return data
+
+
+def read_named_checkpoint(path: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint that a tokenizer's path means, if it means one, and its content.
+
+    Raises:
+        UserError: as ``checkpoint_file`` and ``read_checkpoint``.
+    """
+    file = checkpoint_file(path)
+    return (file, read_checkpoint(file)) if file.suffix == ".pt" and file.is_file() else None
 
 
 def find_tokenizer(path: Path) -> Path:

@@ -23,14 +23,15 @@ def encoder_folder(source: Path) -> Path:
 
     The config.json beside that folder names the version of sentence-transformers alone.
     """
-    inner = next(iter(sorted(source.glob("0_*/config.json"))), None)
-    return source if inner is None or holds_encoder(source) else inner.parent
+    inner, outer = next(iter(sorted(source.glob("0_*/config.json"))), None), source / "config.json"
+    if inner is None or (outer.is_file() and '"model_type"' in outer.read_text(encoding="utf-8", errors="replace")):
+        return source
+    return inner.parent
 
 
-def holds_encoder(folder: Path) -> bool:
-    """Whether a folder's config.json is that of a model of transformers."""
-    file = folder / "config.json"
-    return file.is_file() and '"model_type"' in file.read_text(encoding="utf-8", errors="replace")
+def is_of_transformers(source: Path) -> bool:
+    """Whether it is a folder of transformers, or of sentence-transformers."""
+    return (encoder_folder(source) / "config.json").is_file()
 
 
 def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:

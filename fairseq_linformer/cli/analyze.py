@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..analysis.analyze import analyze
-from ..conversion.convert import is_of_transformers
+from ..checkpoints.sentence_modules import is_of_transformers
 from .program import quieten_transformers
 
 

@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from ..attention.near import LinformerOptions
 from ..checkpoints.reading import UNTRAINED
-from ..conversion.convert import convert, is_of_transformers
+from ..checkpoints.sentence_modules import is_of_transformers
+from ..conversion.convert import convert
 from ..model.config import ResolvedConfig
 from .hub import here
 from .program import quieten_transformers
@@ -32,12 +34,12 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
 
 def _what_it_sees(options: ResolvedConfig) -> str:
     """What --long chose, and what to expect of it."""
-    k, beside = options.projected_length[0], options.linformer_window[0] // 2
-    fetched = (options.linformer_fetch or [0])[0]
+    own = LinformerOptions.read(options)
+    k, beside, fetched = options.projected_length[0], own.linformer_window[0] // 2, own.linformer_fetch[0]
     kept = f"texts of at most {k} tokens are read as before; " * (options.positions == "learned")
     segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (
-        f"each token sees the first {options.linformer_sinks}, {beside} or more neighbours on either side, and {k} "
+        f"each token sees the first {own.linformer_sinks}, {beside} or more neighbours on either side, and {k} "
         f"means of the text{segments}\n{kept}longer ones need some training, with the source as the teacher: "
         "recipe=encoder, or criterion=masked_lm_distillation"
     )

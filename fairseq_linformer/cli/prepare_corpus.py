@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.reading import find_tokenizer
+from ..checkpoints.reading import data_folder, find_tokenizer, read_named_checkpoint
 from ..data.prepare.corpus import prepare_corpus
 from ..data.prepare.sharded_corpus import prepare_shards
 from ..training.commands import pretraining_command
@@ -19,8 +19,7 @@ def run(
     shard: int | None,
     **sizes: int | None,
 ) -> None:
-    found = None if tokenizer is None else find_tokenizer(tokenizer)
-    following = pretraining_command(out, tokenizer)  # reads a checkpoint: what is wrong with it is said before any work
+    found, following = (None, pretraining_command(out)) if tokenizer is None else _of_tokenizer(tokenizer, out)
     given: dict[str, Any] = {"tokenizer": found, "cover_letters": cover_letters, **sizes}
     if shards is None:
         unknown = prepare_corpus(train, valid, out, **given)
@@ -29,6 +28,13 @@ def run(
     for line in unknown.warning(_remedy(tokenizer, cover_letters)):
         print(line)
     print("next:", following)
+
+
+def _of_tokenizer(tokenizer: Path, out: Path) -> tuple[Path, str]:
+    """What to encode with, and what to type next; a checkpoint is read once, and let go."""
+    named = read_named_checkpoint(tokenizer)
+    found = find_tokenizer(tokenizer) if named is None else data_folder(named[0], named[1]["cfg"])
+    return found, pretraining_command(out, named)
 
 
 def _remedy(tokenizer: Path | None, cover_letters: bool) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..attention import get_attention
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
-from ..checkpoints.sentence_modules import encoder_folder, lengthened
+from ..checkpoints.sentence_modules import is_of_transformers, lengthened
 from ..checkpoints.task_state import Origin, read_task_state
 from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
 from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
@@ -263,11 +263,6 @@ def _copy_vocabulary(data: Path, folder: Path) -> None:
     for name in (DICTIONARY_FILE, *(file for files in SUBWORD_MODELS.values() for file in files.values())):
         if (data / name).is_file():
             shutil.copyfile(data / name, folder / name)
-
-
-def is_of_transformers(source: Path) -> bool:
-    """Whether it is a folder of transformers, or of sentence-transformers."""
-    return (encoder_folder(source) / "config.json").is_file()
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from ..checkpoints.reading import UNTRAINED, checkpoint_file, read_checkpoint
+from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.task_state import read_task_state
 from ..system.files import check_path
 from .configuration import CONFIGS
@@ -46,24 +48,24 @@ def fine_tuning_command(task: str, data: Path) -> str:
     return command_line(FINE_TUNING, f"recipe={recipe_name(task)}", override("task.data", data), start)
 
 
-def pretraining_command(data: Path, tokenizer: Path | None = None) -> str:
+def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None = None) -> str:
     """What to type to train on a prepared corpus: a new model, or the one whose tokenizer the corpus was prepared with.
 
-    A sentence encoder learns from its original, once it was converted: the one of the two that `tokenizer` is not
+    A sentence encoder learns from its original, once it was converted: the one of the two that is not named
     stands as a word in capitals.
 
     Args:
         data: the corpus.
-        tokenizer: what it was prepared with; None for a new vocabulary.
+        named: the checkpoint whose tokenizer it was prepared with, and its content; None for a new model.
 
     Raises:
-        UserError: that is a checkpoint, or a folder of one, which cannot be read; or a name holds "${".
+        UserError: a name holds "${".
     """
     text = override("task.data", data)
-    checkpoint = None if tokenizer is None else checkpoint_file(tokenizer)
-    if checkpoint is None or checkpoint.suffix != ".pt" or not checkpoint.is_file():
+    if named is None:
         return command_line("pretrain/tiny_512", text)
-    carried = read_task_state(read_checkpoint(checkpoint).get("task_state"))
+    checkpoint, state = named
+    carried = read_task_state(state.get("task_state"))
     if not carried["sentence_modules"]:
         return command_line("pretrain/continue", text, override("checkpoint.finetune_from_model", checkpoint))
     original, converted = checkpoint.parent, Path("CONVERTED", UNTRAINED)

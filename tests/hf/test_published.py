@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from fairseq_linformer.checkpoints.reading import UNTRAINED
+from fairseq_linformer.checkpoints.reading import UNTRAINED, read_named_checkpoint
 from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.data.tokenizer import TOKENIZER_FILE, load_tokenizer
 from fairseq_linformer.errors import UserError
@@ -345,7 +345,7 @@ def test_what_to_type_after_preparing_text_for_an_encoder(tmp_path, monkeypatch)
         ("long", f"{learning}ORIGINAL checkpoint.finetune_from_model=long/checkpoint.pt"),
         ("sentences-in/dict.txt", f"{words} tiny_512 task.data=data"),
     ):
-        assert pretraining_command(Path("data"), Path(tokenizer)) == typed
+        assert pretraining_command(Path("data"), read_named_checkpoint(Path(tokenizer))) == typed
 
 
 @pytest.fixture
