@@ -1,4 +1,4 @@
-"""What fairseq gets from this package: importing this file registers the model, the tasks, the criteria, the optimizer
+"""What fairseq gets from this package: importing this file registers the model, the tasks, the criteria, the optimizers
 and the learning-rate schedule.
 """
 
@@ -15,6 +15,7 @@ from .training.distillation import MaskedLmDistillation
 from .training.encoder_distillation import EncoderDistillation
 from .training.fused_adam import FusedAdam
 from .training.masked_lm import DynamicMaskedLMTask
+from .training.muon import Muon
 from .training.text_prediction import TextPredictionTask
 from .training.trapezoidal import TrapezoidalSchedule
 
@@ -32,6 +33,7 @@ __all__ = [
     "FusedAdam",
     "LinformerRobertaModel",
     "MaskedLmDistillation",
+    "Muon",
     "TextPredictionCriterion",
     "TextPredictionTask",
     "TrapezoidalSchedule",

@@ -14,6 +14,7 @@ from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.distillation import MaskedLmDistillationConfig
 from fairseq_linformer.training.encoder_distillation import EncoderDistillationConfig
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
+from fairseq_linformer.training.muon import MuonConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from fairseq_linformer.training.trapezoidal import TrapezoidalConfig
 from tests.helpers import ROOT
@@ -163,6 +164,7 @@ def test_fine_tuning_of_every_model(model):
 
 SET = {
     "pretrain/optimizer/fused_adam": {"adam_betas": [0.9, 0.999]},  # YAML has no tuples
+    "pretrain/optimizer/muon": {"adam_betas": [0.9, 0.999]},
     "finetune/task/text_prediction": {"init_token": 0, "separator_token": 2, "max_positions": "${model.max_positions}"},
 }
 
@@ -173,6 +175,7 @@ SET = {
         ("model/options", LinformerRobertaConfig, "linformer_roberta"),
         ("pretrain/task/dynamic_masked_lm", DynamicMaskedLMConfig, "dynamic_masked_lm"),
         ("pretrain/optimizer/fused_adam", FairseqAdamConfig, "fused_adam"),
+        ("pretrain/optimizer/muon", MuonConfig, "muon"),
         ("pretrain/criterion/masked_lm_distillation", MaskedLmDistillationConfig, "masked_lm_distillation"),
         ("pretrain/criterion/encoder_distillation", EncoderDistillationConfig, "encoder_distillation"),
         ("pretrain/lr_scheduler/trapezoidal", TrapezoidalConfig, "trapezoidal"),

@@ -19,6 +19,8 @@ from .encoder import SentenceEncoder
 from .hub import FromCheckpoints
 from .resolve import resolve_config
 
+IN_LAYERS = "in layers"  # the param_group, fairseq's mark for optimizers, of the linear maps' matrices
+
 
 class LinformerRobertaEncoder(RobertaEncoder):
     """RoBERTa's encoder, token embedding and LM head, around our sentence encoder."""
@@ -81,6 +83,9 @@ class LinformerRobertaModel(FromCheckpoints):
     def __init__(self, args: ResolvedConfig, encoder: LinformerRobertaEncoder):
         super().__init__(args, encoder)  # which draws all linear maps anew
         self.apply(lambda module: module.finish_initialisation() if isinstance(module, Attention) else None)
+        for module in encoder.sentence_encoder.layers.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.param_group = IN_LAYERS  # type: ignore[attr-defined]
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:

@@ -38,12 +38,14 @@ def check_launch(cfg: Any) -> None:
         check(name, root[group][option], works, allowed)
 
 
-def adapt_to_ranks(cfg: DictConfig) -> None:
-    """Changes those of fairseq's defaults with which several processes cannot train, in place.
+def adapt(cfg: DictConfig) -> None:
+    """Changes those of fairseq's defaults with which several processes, or the optimizer, cannot train, in place.
 
     Args:
         cfg: fairseq's whole configuration of a training.
     """
+    if getattr(cfg.optimizer, "_name", None) == "muon":
+        cfg.common.fp16_no_flatten_grads = True  # in one tensor, fairseq's default in 16 bits, there are no matrices
     options = cfg.distributed_training
     if options.distributed_world_size == 1:
         return
@@ -88,7 +90,7 @@ def _model(root: Any) -> Rules:
 
     # DistributedDataParallel waits for the gradient of every parameter, unless told that some have none.
     layerdrop = getattr(root.model, "encoder_layerdrop", None)
-    several = options.distributed_world_size > 1 and _on_gpu(root)  # without a GPU it is not used: adapt_to_ranks
+    several = options.distributed_world_size > 1 and _on_gpu(root)  # without a GPU it is not used: adapt
     waits = several and options.ddp_backend in DDP and not options.find_unused_parameters
     allowed = (
         f"true with model.encoder_layerdrop={layerdrop}, where skipped layers have no gradient "
@@ -103,7 +105,7 @@ def _precision(root: Any) -> Rules:
     in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
     works = _on_gpu(root) or not (common.fp16 and in_one_tensor)
     yield "common.fp16", works, "false (common.fp16=false, or no --fp16) without a GPU"
-    fused = getattr(root.optimizer, "_name", None) == "fused_adam"
+    optimizer = getattr(root.optimizer, "_name", None)
     for name in ("memory_efficient_fp16", "memory_efficient_bf16"):
-        allowed = "false with optimizer=fused_adam, whose parameters are in 32 bits (optimizer=adam has others)"
-        yield f"common.{name}", not (fused and common[name]), allowed
+        allowed = f"false with optimizer={optimizer}, whose parameters are in 32 bits (optimizer=adam has others)"
+        yield f"common.{name}", not (optimizer in ("fused_adam", "muon") and common[name]), allowed

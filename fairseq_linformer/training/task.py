@@ -30,7 +30,7 @@ from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
 from .active_run import ActiveRun
-from .option_checks import adapt_to_ranks, check_launch
+from .option_checks import adapt, check_launch
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class TrainingTask(FairseqTask):
         to_train = None if of_checkpoint else whole
         if to_train is not None:
             check_launch(to_train)
-            adapt_to_ranks(to_train)
+            adapt(to_train)
             adopt_model_options(to_train)
         task = super().setup_task(cfg, **kwargs)
         task.to_train = to_train

@@ -14,7 +14,7 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.training.option_checks import TORCHRUN, adapt_to_ranks, check_launch
+from fairseq_linformer.training.option_checks import TORCHRUN, adapt, check_launch
 from fairseq_linformer.training.task import freeze_lm_head
 from tests.helpers.commands import as_flags
 from tests.helpers.models import OFFLOADED, RECOMPUTED, small, tokens
@@ -162,7 +162,7 @@ def test_several_processes_without_a_gpu_have_fairseqs_own_wrapper(machine):
     """fairseq gives PyTorch's a GPU's number."""
     for processes, cpu, backend in ((2, True, "legacy_ddp"), (2, False, "pytorch_ddp"), (1, True, "pytorch_ddp")):
         cfg = whole(processes, cpu=cpu)
-        adapt_to_ranks(cfg)
+        adapt(cfg)
         assert cfg.distributed_training.ddp_backend == backend
 
 
@@ -226,7 +226,7 @@ def test_half_precision_without_a_gpu_is_refused(monkeypatch):
 
 def test_half_precision_in_place_needs_fairseqs_adam(machine):
     for name in ("memory_efficient_fp16", "memory_efficient_bf16"):
-        for optimizer, works in (("adam", True), ("fused_adam", False)):
+        for optimizer, works in (("adam", True), ("fused_adam", False), ("muon", False)):
             cfg = OmegaConf.merge(whole(1), {"common": {name: True}, "optimizer": {"_name": optimizer}})
             with contextlib.nullcontext() if works else pytest.raises(ValueError, match=rf"common.{name}=True .*=adam"):
                 check_launch(cfg)

@@ -1,0 +1,85 @@
+"""The optimizer ``muon``: which parameters take its step, the step itself, and a run that goes on."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from fairseq_linformer.model.roberta import IN_LAYERS
+from fairseq_linformer.training.fused_adam import FairseqAdam
+from fairseq_linformer.training.muon import FairseqMuon, MuonConfig, orthogonalised
+
+CONFIG = MuonConfig(adam_betas="(0.9,0.98)", adam_eps=1e-6, weight_decay=0.1, lr=[0.01])
+SHAPES = (12, 5), (5, 12), (9, 9)
+
+
+def make(kind=FairseqMuon):
+    """Three matrices and a vector in float64, and an optimizer of them."""
+    generator = torch.Generator().manual_seed(1)
+    parameters = [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64)) for s in (*SHAPES, (7,))]
+    for matrix in parameters[:3]:
+        matrix.param_group = IN_LAYERS
+    return parameters, kind(CONFIG, parameters)
+
+
+def train(parameters, optimizer, first, last):
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in parameters:
+            parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        optimizer.set_lr(0.1 / (step + 1))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_directions_of_a_matrix_count_alike(shape):
+    """Its singular vectors stay, and singular values that are a hundredfold apart end near 1."""
+    u, _, v = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    values = torch.logspace(0, -2, min(shape), dtype=torch.float64)
+    turned = u.T @ orthogonalised(u * values @ v) @ v.T
+    assert turned.diagonal().min() > 0.68 and turned.diagonal().max() < 1.21
+    torch.testing.assert_close(turned, turned.diagonal().diag(), rtol=0, atol=1e-12)
+
+
+def test_a_step_has_the_size_of_adams():
+    """0.2 of the learning rate in quadratic mean, with the momentum looked ahead, after the weight decay."""
+    parameters, optimizer = make()
+    before = [matrix.detach().clone() for matrix in parameters[:3]]
+    momenta = [torch.zeros_like(matrix) for matrix in before]
+    for step in range(4):
+        train(parameters, optimizer, step, step + 1)
+        lr = 0.1 / (step + 1)
+        for old, momentum, new in zip(before, momenta, parameters, strict=False):
+            momentum.mul_(0.95).add_(new.grad)
+            moved = orthogonalised(new.grad + 0.95 * momentum) * 0.2 * math.sqrt(max(old.shape))
+            torch.testing.assert_close(new.detach(), old * (1 - 0.1 * lr) - lr * moved, rtol=0, atol=1e-12)
+            assert 0.13 < moved.square().mean().sqrt() < 0.25
+            old.copy_(new.detach())
+
+
+def test_the_others_take_adams_steps():
+    (found, muon), (expected, adam) = make(), make(FairseqAdam)
+    train(found, muon, 0, 5)
+    train(expected, adam, 0, 5)
+    torch.testing.assert_close(found[3], expected[3])
+    assert not torch.allclose(found[0], expected[0])
+
+
+def test_it_goes_on_from_a_state():
+    expected, whole = make()
+    train(expected, whole, 0, 8)
+    half, first = make()
+    train(half, first, 0, 3)
+    state = copy.deepcopy(first.state_dict())
+    resumed, second = make()
+    for parameter, value in zip(resumed, half, strict=True):
+        parameter.data.copy_(value)
+    second.load_state_dict(state, second.optimizer_config)
+    train(resumed, second, 3, 8)
+    torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
+
+
+def test_without_matrices_it_says_what_to_choose():
+    with pytest.raises(ValueError, match="optimizer=fused_adam"):
+        FairseqMuon(CONFIG, [torch.nn.Parameter(torch.zeros(3))])
