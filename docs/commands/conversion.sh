@@ -71,6 +71,6 @@ linformer prepare corpus --train books/train.txt.xz --valid books/valid.txt.xz -
     --out data-bin/minilm
 TAUGHT="fairseq-hydra-train --config-dir configs/pretrain --config-name continue recipe=encoder task.data=data-bin/minilm
     criterion.teacher=minilm checkpoint.finetune_from_model=start/minilm/checkpoint.pt task.shortest_text=384
-    dataset.max_tokens=1024 dataset.max_valid_steps=15"
+    task.only_positions_from=null optimizer.weight_decay=0.01 dataset.max_tokens=1024 dataset.max_valid_steps=15"
 $TAUGHT checkpoint.save_dir=runs/begins optimization.max_update=1 lr_scheduler.warmup_updates=0 optimization.lr=[1e-9]
 $TAUGHT checkpoint.save_dir=runs/taught32 optimization.max_update=32 lr_scheduler.warmup_updates=4 optimization.lr=[3e-5]

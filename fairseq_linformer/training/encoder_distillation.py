@@ -7,6 +7,7 @@ Dimensions: B batch, n sequence length, d embedding.
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from ..checkpoints.sentence_modules import pooling_of
 from ..data.chunks import cut_texts
 from ..errors import check
+from ..model.roberta import LinformerRobertaModel
 from .teacher import TEACHER_HELP, WithTeacher, layer_errors
 
 ASKED = {"features_only": True, "return_all_hiddens": True}  # of the model and of its teacher
@@ -57,8 +59,8 @@ class EncoderDistillation(WithTeacher, FairseqCriterion):
 
     Raises:
         FileNotFoundError: there is no such teacher.
-        UserError: it has another vocabulary, width or number of layers, or pools in a way that is not known, or the
-            task's rows are no texts.
+        UserError: it has another vocabulary, width or number of layers, or pools in a way that is not known, the task's
+            rows are no texts, or it trains only positions from another one on than the first that the teacher lacks.
     """
 
     def __init__(self, cfg: EncoderDistillationConfig, task: FairseqTask) -> None:
@@ -91,6 +93,11 @@ class EncoderDistillation(WithTeacher, FairseqCriterion):
         log |= {f"layer_{number}": error * sample["ntokens"] for number, error in enumerate(errors, 1)}
         counts = {"sample_size": sample["ntokens"], "ntokens": sample["ntokens"], "nsentences": len(cosines)}
         return loss, sample["ntokens"], {name: value.detach() for name, value in log.items()} | counts
+
+    def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
+        """Refuses a training of only those positions that another teacher would lack."""
+        first, longest = getattr(self.task.cfg, "only_positions_from", None), teacher.args.max_positions
+        check("task.only_positions_from", first, first in (None, longest), f"null, or {longest}, what {file} reads")
 
     @cached_property
     def pooling(self) -> str:

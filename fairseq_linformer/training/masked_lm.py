@@ -28,7 +28,15 @@ from ..data.shards import data_paths
 from ..data.texts import ENDS, MixedTexts, ShuffledBatches
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
-from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options
+from .task import (
+    TrainingTask,
+    check_file,
+    freeze_but_positions,
+    freeze_lm_head,
+    length_of_model,
+    save_interval,
+    set_options,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +66,13 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
             "of 8 to 16 as of 2,048 to 4,096 (default: rows as sample_break_mode says)"
         },
     )
+    only_positions_from: Optional[int] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "train nothing but the embeddings of the positions from this one on, counted from 0, so that what "
+            "the model gives for texts of at most so many tokens stays as it is (default: everything is trained)"
+        },
+    )
     save_interval_minutes: float = save_interval()
 
 
@@ -78,6 +93,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     With ``shortest_text`` rows are texts of mixed lengths (``data.texts.MixedTexts``), as sentence encoders read them.
     A batch has texts of similar length, up to ``dataset.max_tokens`` and ``dataset.batch_size``.
+
+    With ``only_positions_from`` a model that was made for longer texts learns them, and keeps what it was: all weights
+    that shorter texts use are frozen. With it, texts that are shorter teach nothing.
 
     With ``skip_masking``, fairseq's own, nothing is masked, for a criterion that needs no masks; the LM head is not
     trained.
@@ -114,13 +132,24 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         check("lengths", cfg.lengths, shortest is None or cfg.lengths is None, "left out with shortest_text")
         if task.to_train is not None:
             task.read_schedules(task.to_train)
+            if cfg.only_positions_from is not None:
+                decay = task.to_train.optimizer.weight_decay
+                check(
+                    "optimizer.weight_decay", decay, decay == 0, "0 with task.only_positions_from: the rest must stay"
+                )
         if cfg.skip_masking:
             task.NEXT = "linformer export {run} --out exported"
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model. RoBERTa's LM head is not trained where nothing is masked."""
+        """The model. RoBERTa's LM head is not trained where nothing is masked.
+
+        Raises:
+            UserError: the model has no learned position from ``only_positions_from`` on.
+        """
         model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.only_positions_from is not None:
+            freeze_but_positions(model, self.cfg.only_positions_from)
         if self.cfg.skip_masking and isinstance(model, RobertaModel):
             freeze_lm_head(model)
         return model

@@ -25,7 +25,7 @@ from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
 from ..checkpoints.task_state import TaskState, read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.epochs import ElasticBatchIterator
-from ..errors import UserError
+from ..errors import UserError, check
 from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
@@ -244,6 +244,25 @@ def freeze_lm_head(model: RobertaModel) -> None:
     for parameter in model.encoder.lm_head.parameters():
         if parameter is not embedding:
             parameter.requires_grad_(False)
+
+
+def freeze_but_positions(model: BaseFairseqModel, first: int) -> None:
+    """Leaves everything out of the training but the embeddings of the positions from `first` on, counted from 0.
+
+    Their table is one parameter: the gradients of its other rows become 0. Weight decay must be 0, too.
+
+    Raises:
+        UserError: the model has no such learned positions.
+    """
+    encoder = getattr(getattr(model, "encoder", None), "sentence_encoder", None)
+    table: Any = getattr(encoder, "embed_positions", None)
+    kept = 0 if table is None else table.padding_idx + 1 + first
+    count = 0 if table is None else len(table.weight) - kept + first
+    allowed = f"above 0 and below the model's {count} learned positions"
+    check("task.only_positions_from", first, 0 < first < count, allowed)
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter is table.weight)
+    table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:kept]), gradient[kept:]]))
 
 
 def check_file(data: Path, name: str) -> None:

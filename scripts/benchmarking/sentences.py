@@ -19,6 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_linformer.checkpoints.reading import checkpoint_file, data_folder, read_checkpoint
+from fairseq_linformer.checkpoints.sentence_modules import pooling_of
 from fairseq_linformer.checkpoints.task_state import read_task_state
 from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
 from fairseq_linformer.data.prepare.glue import read_glue
@@ -28,6 +29,7 @@ from fairseq_linformer.errors import UserError, check
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import write_whole
+from fairseq_linformer.training.encoder_distillation import pooled
 
 from . import passages
 from .book_tasks import BEGIN, END, MARKS
@@ -43,10 +45,6 @@ RESAMPLED = 1000
 SHORT = (512, 1024)  # lengths whose cost is measured beside those of passages
 THEIRS = "original in transformers"
 CODE = (PACKAGE / "attention", PACKAGE / "model", Path(__file__), Path(passages.__file__))
-POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "pooling_mode_cls_token": lambda features: features[:, 0],
-    "pooling_mode_mean_tokens": lambda features: features.mean(1),
-}
 Lines = list[dict[str, str]]  # of a table, cells by column
 
 
@@ -81,24 +79,15 @@ class SentenceEncoder:
 
     Raises:
         OSError: it is not there.
-        UserError: it cannot be read, or pools in another way.
+        UserError: it cannot be read, or pools in a way that is not known.
     """
 
     def __init__(self, name: str, checkpoint: Path, device: str):
         file = checkpoint_file(checkpoint)
         state = read_checkpoint(file)
         modules = read_task_state(state.get("task_state"))["sentence_modules"]
-        config = json.loads(next((text for place, text in modules.items() if place.endswith("/config.json")), "{}"))
-        modes = [mode for mode, on in config.items() if mode.startswith("pooling_mode") and on]
-        modes = modes or ["pooling_mode_mean_tokens"]
-        check(f"{file}: pooling", ", ".join(modes), len(modes) == 1 and modes[0] in POOLINGS, " or ".join(POOLINGS))
+        self.name, self.device, self.pooling = name, device, pooling_of(modules)
         hub = LinformerRobertaModel.from_pretrained(str(file.parent), file.name)
-        self.name, self.device, self.pool, self.folder = (
-            name,
-            device,
-            POOLINGS[modes[0]],
-            data_folder(file, state["cfg"]),
-        )
         self.model, self.longest = hub.model.eval().to(device), int(hub.model.args.max_positions)
         self.folder = data_folder(file, state["cfg"])
         self.vocabulary = digest_vocabulary(hub.task.source_dictionary, self.folder)
@@ -118,8 +107,9 @@ class SentenceEncoder:
         found: dict[int, np.ndarray] = {}
         for batch in tqdm(batches, unit="batch", disable=None, desc=self.name, leave=False):
             tokens = torch.tensor(np.array([[BEGIN, *rows[number], END] for number in batch]), device=self.device)
-            pooled = self.pool(self.model(tokens, features_only=True)[0]).double().cpu().numpy()
-            found.update(zip(batch, normalised(pooled), strict=True))
+            features = self.model(tokens, features_only=True)[0]
+            vectors = pooled(features.double(), torch.ones_like(tokens, dtype=torch.bool), self.pooling)
+            found.update(zip(batch, vectors.cpu().numpy(), strict=True))
         return np.stack([found[number] for number in range(len(rows))])
 
 

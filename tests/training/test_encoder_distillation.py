@@ -1,5 +1,6 @@
 """The criterion ``encoder_distillation`` beside sums over single tokens, on the command line, and what it refuses."""
 
+import copy
 import json
 import math
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from fairseq_linformer.checkpoints.sentence_modules import pooling_of
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.encoder_distillation import EncoderDistillation, EncoderDistillationConfig, pooled
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.task import freeze_but_positions
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import last_line, run
@@ -147,7 +149,39 @@ def test_rows_that_are_no_texts_are_refused_before_the_training(tmp_path):
         begin(shortest_text=None, skip_masking=True)
     with pytest.raises(UserError, match=r"task\.skip_masking=False is not allowed: it must be true"):
         begin(shortest_text=8, skip_masking=False)
-    assert begin(shortest_text=8, skip_masking=True).pooling == "mean"
+    assert begin(shortest_text=8, skip_masking=True, only_positions_from=64).pooling == "mean"
+    with pytest.raises(UserError, match=r"only_positions_from=32 is not allowed: it must be null, or 64, what "):
+        begin(shortest_text=8, skip_masking=True, only_positions_from=32)
+
+
+def test_only_later_positions_are_trained():
+    """Shorter texts are read as before, to the last bit, also where Adam has seen gradients."""
+    model = small(**STILL, projection="mean-pool", adaptive_length=True, projected_length=16)
+    freeze_but_positions(model, 16)
+    before, table = copy.deepcopy(model.state_dict()), model.encoder.sentence_encoder.embed_positions.weight
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert trained == [table]
+    optimizer = torch.optim.Adam(trained, lr=0.1)
+    short, long = (batch(length)["net_input"]["src_tokens"] for length in (16, 30))
+    read = asked(model.eval(), short[0])
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(long, features_only=True)[0][..., 0].sum().backward()
+        optimizer.step()
+    assert all(map(torch.equal, read, asked(model, short[0])))
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"encoder.sentence_encoder.embed_positions.weight"}
+    old = before["encoder.sentence_encoder.embed_positions.weight"]
+    assert table.ne(old).any(1).nonzero().flatten().tolist() == list(range(PAD + 1 + 16, PAD + 1 + 30))
+
+
+@pytest.mark.parametrize(("first", "options", "count"), [(64, {}, 64), (0, {}, 64), (8, {"positions": "alibi"}, 0)])
+def test_positions_that_are_not_there_are_refused(first, options, count):
+    model = small(**options, projection="split-pool", linformer_window=4)
+    with pytest.raises(
+        UserError, match=rf"task.only_positions_from={first} .* {count} learned positions"
+    ):
+        freeze_but_positions(model, first)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +211,7 @@ def test_the_commands_of_the_documentation(corpus, tmp_path):
     run("linformer", "convert", source, "--out", "start", *longer, "model.max_positions=30", cwd=tmp_path)
     words = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "continue"]
     words += ["recipe=encoder", f"task.data={corpus}", "task.shortest_text=5", f"criterion.teacher={source}"]
+    words += ["task.only_positions_from=15"]
     words += ["checkpoint.finetune_from_model=start/checkpoint.pt", "common.cpu=true", "dataset.num_workers=0"]
     words += ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=12"]
     words += ["dataset.max_tokens=300", "checkpoint.save_interval_updates=6", "common.log_interval=1"]
@@ -186,3 +221,5 @@ def test_the_commands_of_the_documentation(corpus, tmp_path):
     for updates in (5, 12):
         run(*words, f"optimization.max_update={updates}", "checkpoint.save_dir=parts", cwd=tmp_path)
     assert_same_weights(tmp_path / "whole" / LAST, tmp_path / "parts" / LAST)
+    printed = run(*words, "optimizer.weight_decay=0.01", "checkpoint.save_dir=decayed", cwd=tmp_path, status=1)
+    assert "optimizer.weight_decay=0.01 is not allowed: it must be 0 with task.only_positions_from" in printed
