@@ -40,6 +40,6 @@ def _what_it_sees(options: ResolvedConfig) -> str:
     segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (
         f"each token sees the first {own.linformer_sinks}, {beside} or more neighbours on either side, and {k} "
-        f"means of the text{segments}\n{kept}longer ones need some training, with the source as the teacher: "
-        "recipe=encoder, or criterion=masked_lm_distillation"
+        f"means of the text{segments}\n{kept}longer ones gain from a short training with the source as the "
+        "teacher: recipe=encoder, or criterion=masked_lm_distillation"
     )
