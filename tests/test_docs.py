@@ -29,6 +29,30 @@ def test_the_documentation_is_short():
     assert sum(bool(re.search(r"\w", word)) for page in pages for word in page.read_text().split()) <= 25_000
 
 
+NUMBER = re.compile(r"\d(?:[\d.,]*\d)?")
+CLAIMS = (ROOT / "docs/attention.md").read_text().split("\n## What the papers say, and what held here\n")[1]
+
+
+def section_of(page, anchor):
+    """What stands below the heading with this anchor, as GitHub makes them, down to the next of its level or above."""
+    text = page.read_text()
+    for heading in re.finditer(r"^(#+) (.+)\n", text, re.MULTILINE):
+        if re.sub(r"[^\w -]", "", heading[2]).lower().replace(" ", "-") == anchor:
+            return re.split(rf"^#{{1,{len(heading[1])}}} ", text[heading.end() :], flags=re.MULTILINE)[0]
+    pytest.fail(f"{page.name} has no heading #{anchor}")
+
+
+@pytest.mark.parametrize("row", [line for line in CLAIMS.splitlines() if "](" in line])
+def test_the_figures_of_a_claim_stand_where_its_row_links(row):
+    """Catches a figure that was measured again on its page and not changed in the table of claims."""
+    _, held, figure, page = row.strip("| ").split(" | ")
+    assert held in ("yes", "no", "partly", "not measured")
+    links = re.findall(r"\]\(([\w-]+\.md)?#([\w-]+)\)", figure + page)
+    there = "".join(section_of(ROOT / "docs" / (file or "attention.md"), anchor) for file, anchor in links)
+    said = re.sub(r"\]\([^)]+\)", "]", figure)
+    assert set(NUMBER.findall(said)) <= set(NUMBER.findall(there))
+
+
 @pytest.mark.parametrize("script", sorted((ROOT / "docs/commands").glob("*.sh")), ids=lambda path: path.name)
 def test_the_commands_that_measured_are_bash(script):
     subprocess.run(["bash", "-n", script], check=True)

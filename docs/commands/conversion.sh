@@ -62,15 +62,3 @@ for RUN in source window64; do
     linformer finetune runs/$RUN --data data-bin/tasks --out runs/finetuned/$RUN --tasks sst_2 imdb \
         --seeds 1 2 3 --learning-rates 3e-4 --epochs 1 optimization.clip_norm=1.0
 done
-
-# An encoder without a language-model head: validated as it begins, and after 32 updates
-linformer import sentence-transformers/all-MiniLM-L6-v2 --out minilm
-linformer convert minilm --out start/minilm $TO $SPLIT model.linformer_window=128 model.linformer_block=64 model.linformer_sinks=1 \
-    model.linformer_fetch=8 model.adaptive_length=true
-linformer prepare corpus --train books/train.txt.xz --valid books/valid.txt.xz --tokenizer minilm \
-    --out data-bin/minilm
-TAUGHT="fairseq-hydra-train --config-dir configs/pretrain --config-name continue recipe=encoder task.data=data-bin/minilm
-    criterion.teacher=minilm checkpoint.finetune_from_model=start/minilm/checkpoint.pt task.shortest_text=384
-    task.only_positions_from=null optimizer.weight_decay=0.01 dataset.max_tokens=1024 dataset.max_valid_steps=15"
-$TAUGHT checkpoint.save_dir=runs/begins optimization.max_update=1 lr_scheduler.warmup_updates=0 optimization.lr=[1e-9]
-$TAUGHT checkpoint.save_dir=runs/taught32 optimization.max_update=32 lr_scheduler.warmup_updates=4 optimization.lr=[3e-5]
