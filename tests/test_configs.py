@@ -51,7 +51,7 @@ NAMES = {
     "model.attention=softmax": "-softmax",
     "model.attention=softmax model.projected_length=64 optimization.lr=[0.01]": "-softmax",
     "+preset=near_and_far": "-near_and_far",
-    "+preset=[modern,near_and_far]": "-modern_near_and_far",
+    "+preset=[fast,near_and_far]": "-fast_near_and_far",
     "+precision=bf16 common.seed=2 optimizer=adam": "-bf16-adam",
     "task.mask_prob=0.4 dataset.batch_size=1": "",
     "model.projected_length='256..64' ++model.local_conv=3": "",
@@ -66,27 +66,27 @@ def test_the_folder_of_a_pretraining_tells_what_it_trains(words, added):
 
 
 @pytest.mark.parametrize("name", ["tiny_512", "large_4096"])
-def test_the_modern_preset_changes_the_recipe_of_each(name):
-    paper, modern = (composed("pretrain", name, "task.data=DATA", *more) for more in ([], ["+preset=modern"]))
-    OmegaConf.resolve(modern)
-    assert (modern.task.mask_prob, modern.task.mask_prob_end) == (0.3, 0.15)
-    assert (modern.task.leave_unmasked_prob, modern.task.random_token_prob) == (0.0, 0.0)
-    assert (modern.lr_scheduler._name, modern.lr_scheduler.decay_share) == ("trapezoidal", 0.2)
-    assert modern.lr_scheduler.warmup_updates == paper.lr_scheduler.warmup_updates
-    assert modern.lr_scheduler.total_num_update == modern.optimization.max_update == paper.optimization.max_update
-    assert modern.optimization == paper.optimization and modern.optimizer == paper.optimizer
-    config = resolve_config(modern.model, modern.task.tokens_per_sample)
-    assert config.gated_ffn and config.dropout == config.attention_dropout == 0
+def test_the_fast_preset_changes_the_optimizer_of_each(name):
+    """With the learning rate, weight decay and betas that Adam has."""
+    paper, fast = (composed("pretrain", name, "task.data=DATA", *more) for more in ([], ["+preset=fast"]))
+    OmegaConf.resolve(fast), OmegaConf.resolve(paper)
+    assert {**fast.optimizer, "_name": "fused_adam", "momentum": None} == {**paper.optimizer, "momentum": None}
+    assert fast.optimization == paper.optimization and fast.lr_scheduler == paper.lr_scheduler
+    assert fast.optimizer._name == "muon" and fast.model.value_residual and not paper.model.value_residual
 
 
 @pytest.mark.parametrize("name", [name for name in PRETRAIN if name.startswith("base")])
 def test_the_low_rank_presets_are_models_of_each_length(name):
-    """Alone and beside the modern one; k stays that of the recipe."""
+    """Alone and beside the fast one; k stays that of the recipe."""
     paper = composed("pretrain", name, "task.data=DATA")
-    for presets in ("near_and_far", "[modern,near_and_far]", "fetch", "[modern,fetch]"):
+    for presets in ("near_and_far", "[fast,near_and_far]", "fetch", "[fast,fetch]"):
         cfg = composed("pretrain", name, "task.data=DATA", f"+preset={presets}")
         config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
-        assert config.projection == "split-pool" and config.value_residual and config.gated_ffn == ("modern" in presets)
+        assert (
+            config.projection == "split-pool"
+            and config.value_residual
+            and (cfg.optimizer._name == "muon") == ("fast" in presets)
+        )
         assert set(config.linformer_window) == {128} and set(config.linformer_fetch or [0]) == {
             8 * ("fetch" in presets)
         }

@@ -113,7 +113,8 @@ for N in 512 2048 4096; do
         --variant c32 $C=0.03125 --variant c128 $C=0.0078125 --variant c1024 $C=0.0009765625
 done
 
-# The modern preset
-MODERN="model.encoder_ffn_embed_dim=168 task.mask_prob=0.3 +preset=modern"
+# What was tried and did not help
+MODERN="task.mask_prob=0.3 task.mask_prob_end=0.15 task.leave_unmasked_prob=0 task.random_token_prob=0
+    lr_scheduler=trapezoidal model.gated_ffn=true model.encoder_ffn_embed_dim=168"
 $PERPLEXITY --out runs/modern --updates 3000 --seeds 1 --variant softmax model.attention=softmax $MODERN \
     --variant window128-one $ONE model.linformer_window=128 $MODERN

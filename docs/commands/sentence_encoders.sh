@@ -20,10 +20,16 @@ with open("train.txt", "w") as out:
 PY
 xz --decompress --stdout data/books/valid.txt.xz > valid.txt
 linformer prepare corpus --train train.txt --valid valid.txt --tokenizer start/original --out data-bin/texts
-fairseq-hydra-train --config-dir configs/pretrain --config-name continue recipe=encoder task.data=data-bin/texts \
-    criterion.teacher=start/original checkpoint.finetune_from_model=start/long/checkpoint.pt checkpoint.save_dir=runs/trained
+LEARN="fairseq-hydra-train --config-dir configs/pretrain --config-name continue recipe=encoder task.data=data-bin/texts
+    criterion.teacher=start/original"
+$LEARN checkpoint.finetune_from_model=start/long/checkpoint.pt checkpoint.save_dir=runs/trained
+$LEARN checkpoint.finetune_from_model=start/control/checkpoint.pt checkpoint.save_dir=runs/control
+$LEARN checkpoint.finetune_from_model=start/long/checkpoint.pt checkpoint.save_dir=runs/all task.only_positions_from=null \
+    task.shortest_text=8 optimizer.weight_decay=0.01 optimization.lr=[0.00005] optimization.max_update=1000 \
+    lr_scheduler.warmup_updates=100 checkpoint.save_interval_updates=250
 
-MODELS="--model original=start/original control=start/control long=start/long trained=runs/trained"
+MODELS="--model original=start/original control=start/control control-trained=runs/control full=start/full
+    long=start/long trained=runs/trained all=runs/all"
 study() { linformer study sentences --out runs/sentences/$1 $MODELS ${@:2}; }
 study short --glue data/glue --imdb aclImdb_v1.tar.gz
 study passages --books data/books/valid.txt.xz data/books/test.txt.xz --python

@@ -63,7 +63,7 @@ def test_a_run_goes_on_with(record, words):
     [
         (["model.attention=softmax"], "model.attention was linformer, is softmax"),
         (["+preset=near_and_far"], r"model.linformer_window was None, is \[128, "),
-        (["+preset=modern"], "lr_scheduler._name was polynomial_decay, is trapezoidal"),
+        (["+preset=fast"], "optimizer._name was adam, is muon"),
         (["optimization.lr=[0.0003]"], r"\(optimization.lr was \[0.001\], is \[0.0003\]\)"),
         (["task.mask_prob=0.4", "optimization.max_update=1210"], r"\(task.mask_prob was 0.15, is 0.4\)"),
         (["common.seed=2"], "common.seed was 1, is 2"),
