@@ -178,9 +178,7 @@ def test_only_later_positions_are_trained():
 @pytest.mark.parametrize(("first", "options", "count"), [(64, {}, 64), (0, {}, 64), (8, {"positions": "alibi"}, 0)])
 def test_positions_that_are_not_there_are_refused(first, options, count):
     model = small(**options, projection="split-pool", linformer_window=4)
-    with pytest.raises(
-        UserError, match=rf"task.only_positions_from={first} .* {count} learned positions"
-    ):
+    with pytest.raises(UserError, match=rf"task.only_positions_from={first} .* {count} learned positions"):
         freeze_but_positions(model, first)
 
 
