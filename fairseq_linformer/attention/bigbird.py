@@ -67,6 +67,7 @@ class BigBirdAttention(Attention):
     """
 
     RELATIVE_POSITIONS = True
+    TAKES_QK_NORM = True
 
     random_blocks: Tensor
 

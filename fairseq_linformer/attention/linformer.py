@@ -12,14 +12,13 @@ have E and F.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .base import Attention
 from .blocks import attend_in_blocks
 from .near import LinformerOptions, Seen, attend_from_first, see_near
 from .options import AttentionConfig
-from .product_order import embedding_first
+from .product_order import embed_rows, embed_then_project, embedding_first, in_cheaper_order
 from .projection import Projection
 from .registry import PROJECTIONS, register_attention
 
@@ -86,34 +85,26 @@ class ProjectedAttention(Attention):
             E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that queries attend to, or None for all.
         """
         real = self.zero_padding(x, padding_mask)
-        if embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
-            keys = self._embed_then_project(real, padding_mask, self.key_projection, self.k_proj)
-            values = self._embed_then_project(real, padding_mask, self.value_projection, self.v_proj)
+        if self.qk_norm:
+            # As tokens, so that a row's score is what E makes of its tokens' bounded scores: for a mean, their mean. If
+            # rows were normalised, a mean of unlike keys, which is near zero, would be as long as the key of a token.
+            keys = self.split_heads(self.zero_padding(self.keys(x), padding_mask))
+            keys = self.key_projection.project_values(keys, real, padding_mask)
+            values = in_cheaper_order(self, real, padding_mask, self.value_projection, self.v_proj)
+        elif embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
+            keys = embed_then_project(self, real, padding_mask, self.key_projection, self.k_proj)
+            values = embed_then_project(self, real, padding_mask, self.value_projection, self.v_proj)
         else:
             rows = self.key_projection(real, padding_mask)  # (B, n, d) -> (B, m, d), per head (B, h, m, d)
-            keys = self._embed(rows, self.k_proj)
+            keys = embed_rows(self, rows, self.k_proj)
             if self.value_projection is not self.key_projection:
                 rows = self.value_projection(real, padding_mask)
-            values = self._embed(rows, self.v_proj)
+            values = embed_rows(self, rows, self.v_proj)
         if first_values is not None:
             first = self.split_heads(self.zero_padding(first_values, padding_mask))
             projected = self.value_projection.project_values(first, real, padding_mask)
             values = self.with_first_values(values, projected)
         return keys, values, self.key_projection.attended_rows(padding_mask)
-
-    def _embed_then_project(
-        self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
-    ) -> Tensor:
-        """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
-        _, bias = self.of_each_head(linear)
-        return projection(self.split_heads(F.linear(x, linear.weight)), padding_mask) + bias
-
-    def _embed(self, rows: Tensor, linear: nn.Linear) -> Tensor:
-        """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""
-        if rows.dim() == 3:
-            return self.split_heads(linear(rows))
-        weight, bias = self.of_each_head(linear)
-        return rows @ weight.transpose(1, 2) + bias
 
 
 @register_attention("linformer", LinformerOptions)
@@ -121,12 +112,13 @@ class LinformerAttention(ProjectedAttention):
     """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
 
     Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
-    where softmax attention takes B (4 n d^2 + 2 n^2 d).
+    where softmax attention takes B (4 n d^2 + 2 n^2 d); with ``qk_norm`` B (n - k) d^2 more.
 
     ``LinformerOptions`` says what a window and a class token change and cost.
     """
 
     RELATIVE_POSITIONS = True
+    TAKES_QK_NORM = True
 
     def __init__(self, config: AttentionConfig, options: LinformerOptions, layer: int, *projections: Projection):
         super().__init__(config, options, layer, *projections)
@@ -151,7 +143,7 @@ class LinformerAttention(ProjectedAttention):
 
     def see(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None) -> Seen:
         """Queries, and what they attend to; see ``forward`` for the arguments."""
-        queries = self.q_proj(x)
+        queries = self.queries(x)
         if not self.window:
             keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
             return Seen(queries, keys, values, None if rows is None else rows[:, None, None], None)

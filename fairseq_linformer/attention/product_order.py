@@ -1,10 +1,13 @@
 """In which order the products of E, X and W are taken: whichever costs less.
 
-Dimensions: n sequence length, k projected length, d embedding, h heads.
+Dimensions: B batch, n sequence length, k projected length, m rows, d embedding, h heads, d_h = d / h.
 """
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from .base import Attention
 from .projection import LinearProjection, Projection
 
 
@@ -30,3 +33,28 @@ def embedding_first(key_projection: Projection, value_projection: Projection, le
     else:
         compressions = 1 if value_projection is key_projection else 2
     return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
+
+
+def embed_then_project(
+    attention: Attention, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
+) -> Tensor:
+    """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
+    _, bias = attention.of_each_head(linear)
+    return projection(attention.split_heads(F.linear(x, linear.weight)), padding_mask) + bias
+
+
+def embed_rows(attention: Attention, rows: Tensor, linear: nn.Linear) -> Tensor:
+    """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""
+    if rows.dim() == 3:
+        return attention.split_heads(linear(rows))
+    weight, bias = attention.of_each_head(linear)
+    return rows @ weight.transpose(1, 2) + bias
+
+
+def in_cheaper_order(
+    attention: Attention, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
+) -> Tensor:
+    """(B, n, d) -> (B, h, m, d_h), for keys or values alone."""
+    if embedding_first(projection, projection, *x.shape[1:]):
+        return embed_then_project(attention, x, padding_mask, projection, linear)
+    return embed_rows(attention, projection(x, padding_mask), linear)

@@ -89,7 +89,7 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, 0.0, self.config.initializer_range)
             if module.padding_idx is not None:
                 module.weight[module.padding_idx].zero_()
-        elif isinstance(module, nn.LayerNorm | Projection):
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm | Projection):
             module.reset_parameters()
         elif isinstance(module, LocalConvolution):
             module.conv.reset_parameters()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.longformer import LongformerAttention
 
-from .naive_attention import attend, heads_of
+from .naive_attention import attend, heads_of, normed
 from .positions import bias, turned
 
 
@@ -17,7 +17,10 @@ def reference(module: LongformerAttention, x: Tensor) -> Tensor:
         def embed(name: str, head: int = head) -> Tensor:
             weight, added = heads_of(module, getattr(module, name))[head]
             rows = x @ weight.T + added
-            return rows if name.startswith("v") else turned(module, rows, list(range(len(x))))
+            if name.startswith("v"):
+                return rows
+            rows = normed(module.q_norm if name.startswith("q") else module.k_norm, rows)
+            return turned(module, rows, list(range(len(x))))
 
         queries, keys, values = embed("q_proj"), embed("k_proj"), embed("v_proj")
         rows = []

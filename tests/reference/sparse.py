@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.sparse import SparseAttention
 
-from .naive_attention import attend, heads_of
+from .naive_attention import attend, heads_of, normed
 
 
 def sees(module: SparseAttention, head: int, i: int, j: int) -> bool:
@@ -22,7 +22,8 @@ def reference(module: SparseAttention, x: Tensor) -> Tensor:
     for head, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        queries, keys, values = x @ wq.T + bq, x @ wk.T + bk, x @ wv.T + bv
+        queries, keys = normed(module.q_norm, x @ wq.T + bq), normed(module.k_norm, x @ wk.T + bk)
+        values = x @ wv.T + bv
         rows = []
         for i in range(len(x)):
             seen = [j for j in range(len(x)) if sees(module, head, i, j)]
