@@ -118,3 +118,14 @@ MODERN="task.mask_prob=0.3 task.mask_prob_end=0.15 task.leave_unmasked_prob=0 ta
     lr_scheduler=trapezoidal model.gated_ffn=true model.encoder_ffn_embed_dim=168"
 $PERPLEXITY --out runs/modern --updates 3000 --seeds 1 --variant softmax model.attention=softmax $MODERN \
     --variant window128-one $ONE model.linformer_window=128 $MODERN
+
+# The fast preset: Muon
+FAST="--updates 2000 --all model.value_residual=true model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512"
+$PERPLEXITY --out runs/muon --learning-rates 0.0025 0.005 0.01 $FAST +preset=near_and_far \
+    --variant adam --variant muon optimizer=muon
+$PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.00125 $FAST +preset=near_and_far --variant adam
+$PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST optimizer=muon \
+    --variant muon-softmax model.attention=softmax --variant muon-control $ONE
+$PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST +preset=near_and_far optimizer=muon \
+    --variant muon-qk-norm model.qk_norm=true --variant muon-zero-init model.zero_init_last=true \
+    --variant muon-masks task.mask_prob=0.3 task.mask_prob_end=0.15 --variant muon-trapezoidal lr_scheduler=trapezoidal
