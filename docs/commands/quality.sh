@@ -38,17 +38,6 @@ $PERPLEXITY --out runs/residuals6000 --updates 6000 --seeds 1 --variant softmax 
     --variant window128-128 $SPLIT model.linformer_window=128 \
     --variant window128-128-residual $SPLIT model.linformer_window=128 $V
 
-# n = 2,048 from scratch, with the controls of the window
-LONG="linformer study lengths --data data-bin/python --lengths 2048 --jobs 1"
-NEAR="$SPLIT model.linformer_window=128 model.projected_length=128 $V"
-$LONG --out runs/residuals2048 --updates 3000 \
-    --variant softmax-residual model.attention=softmax $V --variant near_and_far $NEAR --variant control $ONE $V
-$LONG --out runs/residuals2048 --updates 3000 --learning-rates 0.005 --seeds 1 \
-    --variant window128-one $ONE model.linformer_window=128 $V \
-    --variant longformer256 model.attention=longformer model.longformer_window=256 $V
-$LONG --out runs/residuals2048_6000 --updates 6000 --learning-rates 0.005 \
-    --variant softmax-residual model.attention=softmax $V --variant near_and_far $NEAR --variant control $ONE $V
-
 # n = 512 first, then 2,048; with seed 1 also lr 1e-3 and 5e-3
 for S in 1 2 3; do
     FROM=runs/residuals TO=runs/longer$S
@@ -89,20 +78,6 @@ NOVELS="fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512
 $NOVELS checkpoint.save_dir=runs/softmax model.attention=softmax
 $NOVELS checkpoint.save_dir=runs/residual model.attention=softmax $V
 $NOVELS checkpoint.save_dir=runs/preset +preset=near_and_far
-
-# Texts of mixed lengths: every function and class is a text
-mkdir -p data/functions
-for PART in train valid; do
-    awk '/^(def|class|async def) /{print ""}1' data/python/$PART.txt > data/functions/$PART.txt
-done
-linformer prepare corpus --train data/functions/train.txt --valid data/functions/valid.txt --tokenizer data-bin/python \
-    --out data-bin/functions
-linformer study perplexity --data data-bin/functions --out runs/functions --updates 3000 --seeds 1 \
-    --all task.sample_break_mode=complete_doc dataset.batch_size=20 \
-    --variant softmax model.attention=softmax $V --variant control $ONE model.adaptive_length=true $V \
-    --variant learned $C $V --variant learned-adaptive $C model.adaptive_length=true $V \
-    --variant near $SPLIT model.linformer_window=128 $V \
-    --variant near-adaptive $SPLIT model.linformer_window=128 model.adaptive_length=true $V
 
 # The multiplier of a learned matrix
 C=model.projection_multiplier
