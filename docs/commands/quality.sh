@@ -102,5 +102,4 @@ $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.00125 $FAST +preset=nea
 $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST optimizer=muon \
     --variant muon-softmax model.attention=softmax --variant muon-control $ONE
 $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST +preset=near_and_far optimizer=muon \
-    --variant muon-qk-norm model.qk_norm=true --variant muon-zero-init model.zero_init_last=true \
-    --variant muon-masks task.mask_prob=0.3 task.mask_prob_end=0.15 --variant muon-trapezoidal lr_scheduler=trapezoidal
+    --variant muon-qk-norm model.qk_norm=true
