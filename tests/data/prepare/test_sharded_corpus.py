@@ -32,7 +32,7 @@ def texts(tmp_path_factory) -> Path:
 
 def prepare(texts, out, shards=SHARDS, shard=None):
     files = [texts / f"{number}.txt" for number in range(5)]
-    prepare_shards(files, [texts / "valid.txt"], out, shards, shard, workers=1, vocab_size=30)
+    prepare_shards(files, [texts / "valid.txt"], out, shards, shard, workers=1, vocab_size=286)
 
 
 @pytest.fixture(scope="module")
