@@ -24,9 +24,8 @@ def run(
         unknown = prepare_corpus(train, valid, out, **given)
     else:
         unknown = prepare_shards(train, valid, out, shards, shard, **given)
-    for line in unknown.warning(
-        "without --tokenizer a new vocabulary is made, which lacks none, for a new model alone"
-    ):
+    remedy = "without --tokenizer, in another --out, a new vocabulary is made, which lacks none, for a new model alone"
+    for line in unknown.warning(remedy):
         print(line)
     print("next:", following)
 

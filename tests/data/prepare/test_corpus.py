@@ -372,7 +372,7 @@ def test_unknown_pieces_are_warned_of(tmp_path, model, capsys, workers):
     main([*texts, "--tokenizer", str(model), "--out", str(tmp_path / "given")])
     (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert re.match(r"warning: unknown pieces: valid [\d.]+%, more than 0.1%: .* \('漢' 11, '字' 10\): ", warned)
-    assert "without --tokenizer a new vocabulary" in warned
+    assert "a new vocabulary is made, which lacks none" in warned
     main([*texts, "--vocab-size", "266", "--out", str(tmp_path / "new")])
     printed = capsys.readouterr().out
     assert "warning" not in printed and printed.count("0.000% unknown") == 2
