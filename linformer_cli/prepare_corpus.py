@@ -25,9 +25,12 @@ def add_arguments(parser: Parser) -> None:
     use = "use this vocabulary: a .model file of sentencepiece, with the dict.txt beside it if any; a folder with "
     use += "GPT-2's encoder.json and vocab.bpe; or that of a prepared folder or a run (default: train one)"
     parser.share("--tokenizer", required=False, help=use)
-    add("--vocab-size", metavar="N", type=number(int), help=f"pieces to train (default: {VOCAB_SIZE})")
-    letters = "make every letter and ASCII character a piece, however rare, up to a tenth of the vocabulary"
-    add("--cover-letters", action="store_true", help=letters)
+    add(
+        "--vocab-size",
+        metavar="N",
+        type=number(int),
+        help=f"pieces to train, 256 of them bytes (default: {VOCAB_SIZE})",
+    )
     sample = f"train the pieces on at most this many characters (default: {SAMPLE_CHARACTERS})"
     add("--sample-characters", metavar="N", type=number(int), help=sample)
     add("--seed", metavar="N", type=number(int), default=1, help="seed of that sample, at least 0")

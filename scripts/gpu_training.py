@@ -102,7 +102,7 @@ class Trainings:
             if self.dry:
                 for file in files:
                     file.write_text(file.read_text()[:100_000])
-            split = ["--train", files[0], "--valid", files[1], "--vocab-size", 300 if self.dry else 4000]
+            split = ["--train", files[0], "--valid", files[1], "--vocab-size", 400 if self.dry else 4000]
             _run([ROOT / "scripts/prepare_corpus.py", *split, "--out", data])
         yield "data", {"MB": round((data / "train.bin").stat().st_size / 1e6, 2), "python": sys.version.split()[0]}
 

@@ -35,6 +35,7 @@ from fairseq_linformer.data.prepare.docstrings import (
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
+from fairseq_linformer.data.prepare.vocabulary_training import check_vocab_size
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
@@ -202,11 +203,12 @@ def quickstart(
 ) -> None:
     out = out.absolute()
     check_data_path(out)  # the data is in it
+    check_vocab_size("vocab-size", vocab_size)
     text, data, pretrained = out / "text", out / "data", out / "pretrained"
     collect_text(corpus, text, vocab_size)
     if not data.is_dir():
         files = ([text / "train.txt"], [text / "valid.txt"])
-        prepare_corpus(*files, data, vocab_size=vocab_size, cover_letters=True, sample_characters=SAMPLE)
+        prepare_corpus(*files, data, vocab_size=vocab_size, sample_characters=SAMPLE)
     log = pretrain(data, pretrained, updates)
     checkpoint = pretrained / "checkpoint_best.pt"
     roberta = LinformerRobertaModel.from_pretrained(str(pretrained), checkpoint.name, str(data))

@@ -51,7 +51,7 @@ def corpus(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "train.txt").write_text(sentences(600, seed=1))
     (folder / "valid.txt").write_text(sentences(60, seed=2))
-    files = ("--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1)
+    files = ("--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 286, "--workers", 1)
     run("linformer", "prepare", "corpus", *files, cwd=folder)
     return folder / "data"
 

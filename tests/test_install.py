@@ -87,7 +87,7 @@ def test_from_text_to_a_model_in_another_folder(programs, tmp_path):
     """The command that preparing the text ends with is typed as it stands."""
     for split, lines in (("train", 200), ("valid", 40)):
         (tmp_path / f"{split}.txt").write_text(sentences(lines, seed=lines))
-    words = ["--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 30, "--workers", 1]
+    words = ["--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 286, "--workers", 1]
     printed = done(programs / "linformer", "prepare", "corpus", *words, cwd=tmp_path).splitlines()[-1]
     said, _, command = printed.partition(" ")
     assert said == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer configs)"/pretrain ')

@@ -37,7 +37,7 @@ def test_on_the_documentation_of_this_python(tmp_path):
 @pytest.mark.slow
 def test_on_own_text(tmp_path):
     (tmp_path / "own.txt").write_text(sentences(3000, seed=3))
-    command = ("scripts/quickstart.py", "--corpus", "own.txt", "--vocab-size", 30, "--updates", 2)
+    command = ("scripts/quickstart.py", "--corpus", "own.txt", "--vocab-size", 286, "--updates", 2)
     output, again = run(*command, cwd=tmp_path), run(*command, cwd=tmp_path)
     results = [text[text.index("before pretraining") :].split("\ntext, data")[0] for text in (output, again)]
     assert _without_progress(results[0]) == _without_progress(results[1]), "what is done is not done again"
@@ -56,7 +56,7 @@ def test_the_notebook(tmp_path):
     (given,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
     (tmp_path / "own.txt").write_text(sentences(400, seed=3))
     given.source += f"\nCORPUS, OUT = [Path({str(tmp_path)!r}) / 'own.txt'], Path({str(tmp_path)!r}) / 'q'"
-    given.source += "\nVOCAB_SIZE, UPDATES, FINE_TUNING_UPDATES, SEEDS = 30, 2, 2, [1]"
+    given.source += "\nVOCAB_SIZE, UPDATES, FINE_TUNING_UPDATES, SEEDS = 286, 2, 2, [1]"
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": ROOT / "docs"}}).execute()
     *_, filled, features, _ = notebook.cells
     printed = "".join(output.get("text", "") for output in filled.outputs).splitlines()

@@ -50,7 +50,7 @@ def added(words):
         sizes = [] if begins_from_a_checkpoint else [f"model.{name}={value}" for name, value in SIZES.items()]
         return [*sizes, "optimization.max_update=2", "lr_scheduler.warmup_updates=1", "dataset.num_workers=0"]
     if words[:3] == ["linformer", "prepare", "corpus"]:
-        return [] if "--tokenizer" in words else ["--vocab-size", 30]
+        return [] if "--tokenizer" in words else ["--vocab-size", 286]
     if words[:2] == ["linformer", "finetune"]:
         return ["--tasks", *TRAINED, "--seeds", 1, "--epochs", 1, "--jobs", 2, "dataset.num_workers=0"]
     return []

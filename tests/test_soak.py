@@ -136,7 +136,7 @@ def test_a_killed_preparation_is_repeated(corpus, tmp_path):
     def result(folder, printed):
         return contents(folder if folder == corpus else folder / "data")
 
-    words = ["--train", corpus.parent / "train.txt", "--valid", corpus.parent / "valid.txt", "--vocab-size", 30]
+    words = ["--train", corpus.parent / "train.txt", "--valid", corpus.parent / "valid.txt", "--vocab-size", 286]
     words = ["linformer", "prepare", "corpus", *words, "--workers", 1, "--out", "data"]
     like = Undisturbed(corpus, "", seconds=3, changes=6, largest_file=0)
     cycle = Cycle(Command("corpus", words, result, REFUSED), like, tmp_path / "struck", random.Random(2))

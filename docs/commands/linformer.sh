@@ -1,7 +1,7 @@
 # What measured the starts of E and F in docs/linformer.md, from a clone with .venv activated; books/*.txt.xz are English novels.
 set -euo pipefail
 
-linformer prepare corpus --train books/train.txt.xz --valid books/valid.txt.xz --out data-bin/books300 --vocab-size 300
+linformer prepare corpus --train books/train.txt.xz --valid books/valid.txt.xz --out data-bin/books300 --vocab-size 556  # 256 are bytes
 ONE=model.projection_multiplier=1
 STARTS="--variant segment-mean model.projection_init=segment-mean $ONE --variant normal model.projection_init=normal $ONE
     --variant johnson-lindenstrauss model.projection_init=johnson-lindenstrauss $ONE

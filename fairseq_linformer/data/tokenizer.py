@@ -20,6 +20,7 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.encoders import register_bpe
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tokenizer import tokenize_line
 
@@ -313,6 +314,19 @@ class TokenizersEncoder:
     def is_beginning_of_word(self, x: str) -> bool:
         """Whether a symbol of the dictionary begins a word; special ones do."""
         return not x.isdigit() or self._tokenizer.begins_word(int(x))
+
+
+class SentencePieceEncoder(SentencepieceBPE):
+    """fairseq's ``bpe: sentencepiece``, which decodes the piece of a byte as its name, <0xE6>; here it becomes text.
+
+    Bytes that are no UTF-8, such as one alone of a letter, become U+FFFD.
+    """
+
+    def decode(self, x: str) -> str:
+        runs = groupby(x.split(" "), key=lambda piece: self.sp.IsByte(self.sp.PieceToId(piece)))
+        return super().decode(
+            "".join((self.sp.DecodePieces if is_byte else "".join)(list(run)) for is_byte, run in runs)
+        )
 
 
 def load_tokenizer(place: Path) -> Tokenizer:

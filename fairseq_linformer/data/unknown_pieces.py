@@ -48,6 +48,6 @@ class Unknown:
 
 
 GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
-    "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one on "
-    "text with them, prepared with linformer prepare corpus --cover-letters"
+    "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one: a "
+    "vocabulary that linformer prepare corpus makes now lacks none"
 )

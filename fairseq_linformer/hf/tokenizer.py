@@ -84,8 +84,8 @@ def write_tokenizer(
     that no text is taken for one.
 
     docs/export.md, "The tokenizer", has the texts whose ids differ from those of training. Text around ``<mask>`` is
-    encoded piece by piece, as in ``fill_mask`` of fairseq's hub interface. In a unigram model, full-width forms of the
-    special symbols' names, and names of bytes, such as ``<0x41>``, where ``<`` is no piece, are symbols, too.
+    encoded piece by piece, as in ``fill_mask`` of fairseq's hub interface. In a unigram model without pieces of bytes,
+    full-width forms of the special symbols' names where ``<`` is no piece are symbols, too.
 
     Args:
         tokenizer: with its dictionary, which may lack <mask>.
@@ -220,13 +220,27 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokeniz
     exported.normalizer = normalizer_of(model, processor)
     # fairseq drops white space that the model leaves in the text, and looks up what is on both sides of it alone.
     left = [space for space in _white_space() if space in "".join(processor.Encode(f"a{space}a", out_type=str))]
-    if left:
-        exported.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{''.join(left)}]"), "removed")
+    parts = {"removed": "".join(left), "isolated": _absent_from_pieces(model)}
+    splits = [pre_tokenizers.Split(Regex(f"[{found}]"), how) for how, found in parts.items() if found]
+    if splits:
+        exported.pre_tokenizer = pre_tokenizers.Sequence(splits)
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if model.add_dummy_prefix or model.remove_extra_whitespaces:
         steps.append(decoders.Strip(" ", 1, 0))
     exported.decoder = decoders.Sequence(steps)
     return exported, [piece.replace(SPACE, " ") for piece in model.scores(PieceType.NORMAL, PieceType.USER_DEFINED)]
+
+
+def _absent_from_pieces(model: SentencePieceModel) -> str:
+    """The characters of the names <0x41>, <unk>, … that are in no piece, of a model with pieces of bytes.
+
+    A text is parted there: each such character becomes its bytes, whatever is beside it. Otherwise a whole name, as an
+    entry of the vocabulary, would be found in a text where a character of it is unknown, which costs more than all.
+    """
+    if not model.byte_fallback:
+        return ""
+    names = "".join((*SPECIAL, _MASK, *model.scores(PieceType.BYTE)))
+    return "".join(sorted({*names} - {*"".join(model.scores(PieceType.NORMAL, PieceType.USER_DEFINED))}))
 
 
 def _white_space() -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_dict
 from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
@@ -18,6 +19,7 @@ from ..attention.registry import get_attention
 from ..checkpoints.fit import check_fits
 from ..checkpoints.reading import data_folder, read_checkpoint
 from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
+from ..data.tokenizer import SentencePieceEncoder
 from ..errors import UserError
 from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters
@@ -93,7 +95,10 @@ class FromCheckpoints(RobertaModel):
         except OmegaConfBaseException as error:
             said = str(error).partition("\n")[0]
             raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
-        return RobertaHubInterface(cfg, task, models[0])
+        hub = RobertaHubInterface(cfg, task, models[0])
+        if isinstance(hub.bpe, SentencepieceBPE):
+            hub.bpe = SentencePieceEncoder(cfg.bpe)
+        return hub
 
     @classmethod
     def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "FromCheckpoints":

@@ -184,7 +184,7 @@ def test_study_needs_a_clone(tmp_path, monkeypatch):
 def test_from_a_clone_that_is_not_installed(tmp_path):
     """Three ways to type the same, none with the package on Python's path: the same files."""
     (tmp_path / "text.txt").write_text(sentences(200, seed=1))
-    words = ["--train", "text.txt", "--valid", "text.txt", "--vocab-size", "30", "--workers", "1", "--out"]
+    words = ["--train", "text.txt", "--valid", "text.txt", "--vocab-size", "286", "--workers", "1", "--out"]
     script, clone = ([sys.executable, ROOT / "scripts" / name] for name in ("prepare_corpus.py", "clone.py"))
     commands = ([*script, *words, "script"], [*clone, "prepare", "corpus", *words, "clone"])
     for command in commands:

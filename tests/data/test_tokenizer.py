@@ -10,9 +10,9 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
-from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, load_tokenizer
-from tests.helpers.inputs import TEXT, gpt2_files
+from fairseq_linformer.data.prepare.vocabulary_training import FEWEST_PIECES, train_sentencepiece
+from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceEncoder, SentencePieceTokenizer, load_tokenizer
+from tests.helpers.inputs import TEXT, gpt2_files, train_without_bytes
 
 # What breaks tokenizers: unknown signs alone, in runs and beside words; white space that sentencepiece keeps (U+0085,
 # U+0000) or not; text that looks like special symbols; nothing.
@@ -46,7 +46,7 @@ def spm_encode(model) -> Callable[[str], str]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("model") / "spm.model"
-    train_sentencepiece(TEXT, path, vocab_size=90, threads=1)
+    train_without_bytes(TEXT, path, vocab_size=90)
     return path
 
 
@@ -54,6 +54,7 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "default": {},
     "fairseq's order": {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3},
     "no control symbols, unknown last": {"bos_id": -1, "eos_id": -1, "unk_id": 89},
+    "bytes": {"byte_fallback": True, "vocab_size": 346},
     "BPE with bytes": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 330},
     "own symbols": {"user_defined_symbols": ["<mask>", "the lim", "<ent>"], "control_symbols": ["<ctl>"]},
     "no normalisation": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
@@ -167,40 +168,67 @@ def test_files_that_cannot_be_read_are_named(tmp_path, model):
     ("vocab_size", "message"),
     [
         (50_000, r"vocabulary size 50000: too large, the text supports at most \d+"),
-        (10, r"vocabulary size 10: too small, the characters of the text need at least \d+"),
-        (-1, "vocabulary size -1: must be from 1 to 1,000,000"),
-        (99_999_999_999, "vocabulary size 99999999999: must be from 1 to 1,000,000"),
+        (276, "vocabulary size 276: too small, bytes and the characters of the text need at least 277$"),
+        (260, r"vocabulary size 260: must be from 261 \(256 of them bytes\) to 1,000,000"),
+        (99_999_999_999, "vocabulary size 99999999999: must be from 261"),
     ],
 )
 def test_vocabulary_that_the_text_does_not_support(tmp_path, vocab_size, message):
     with pytest.raises(ValueError, match=message):
         train_sentencepiece(TEXT, tmp_path / "spm.model", vocab_size, threads=1)
     with pytest.raises(ValueError, match="no text"):
-        train_sentencepiece([], tmp_path / "spm.model", 100, threads=1)
+        train_sentencepiece([], tmp_path / "spm.model", 300, threads=1)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_smallest_size_that_is_named_is_enough(tmp_path):
+    for lines, size in ((TEXT, 277), (["a"], FEWEST_PIECES)):
+        train_sentencepiece(lines, tmp_path / "spm.model", size, threads=1)
+        assert len(SentencePieceTokenizer(tmp_path / "spm.model").dictionary) >= size
 
 
 def test_long_lines_are_trained_on(tmp_path):
     """sentencepiece leaves out lines of more than 4192 bytes unless told otherwise."""
-    train_sentencepiece([*TEXT, "wyvern " * 5000], tmp_path / "spm.model", 90, threads=1)
+    train_sentencepiece([*TEXT, "wyvern " * 5000], tmp_path / "spm.model", 346, threads=1)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
     assert processor.Encode("wyvern", out_type=str) == ["▁wyvern"]
 
 
-def test_letters_are_covered_however_rare(tmp_path):
-    """Those of alphabets and ASCII; of others, as many as do not crowd out the words."""
-    rare = "QJé%Ж漢"
-    lines = [line + " the" * 50 for line in TEXT] * 5 + [f"{rare} \u2500 \ufb01"]
-    for cover in (False, True):
-        train_sentencepiece(lines, tmp_path / "spm.model", 240, threads=1, cover_letters=cover)
-        encoded = SentencePieceTokenizer(tmp_path / "spm.model").encode([rare, "\u2500"])
-        unknown = [(ids == 3).any() for ids in encoded]
-        assert unknown == [not cover, True]
-    lines.append("".join(map(chr, range(0x4E00, 0x4E64))))
-    train_sentencepiece(lines, tmp_path / "spm.model", 240, threads=1, cover_letters=True)
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
-    assert sum(len(processor.IdToPiece(number)) == 1 for number in range(240)) <= 25, "a tenth, and the mark of spaces"
-    assert processor.Encode("the", out_type=str) == ["▁the"]
+def test_a_trained_vocabulary_lacks_no_character(tmp_path):
+    """Those that the text has once, or never, are bytes, and come back; pieces would crowd out the words."""
+    rare = "".join(map(chr, range(0x4E00, 0x4E64)))
+    train_sentencepiece([line + " the" * 50 for line in TEXT] * 5 + [rare], tmp_path / "spm.model", 346, threads=1)
+    tokenizer = SentencePieceTokenizer(tmp_path / "spm.model")
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    lines = [f"the {''.join(every[start : start + 50])} lim" for start in range(0, len(every), 50)]
+    assert not any((row == tokenizer.dictionary.unk()).any() for row in tokenizer.encode(lines))
+    written = "the QJé%Ж漢字 \U0001f600\u2500 <0x41> <unk>"
+    assert tokenizer.decode(tokenizer.encode([written])) == [written]
+    (row,) = tokenizer.encode(["漢"])
+    assert [tokenizer.dictionary[token] for token in row] == ["▁", "<0xE6>", "<0xBC>", "<0xA2>"]
+    assert tokenizer.decode([row[:3]]) == ["\ufffd\ufffd"], "a part of a letter"
+
+
+def test_fairseqs_encoder_reads_bytes(tmp_path, model):
+    """In ``decode`` and ``fill_mask`` of the hub interface; of another vocabulary it gives what fairseq gives."""
+    with_bytes = tmp_path / "spm.model"
+    train_sentencepiece(TEXT, with_bytes, 346, threads=1)
+    encoder = SentencePieceEncoder(SentencepieceConfig(sentencepiece_model=str(with_bytes)))
+    for text in ("the lim 漢字 mu", "<0xE6>", "\U0001f600", ""):
+        assert encoder.decode(encoder.encode(text)) == text
+    assert [encoder.decode(piece) for piece in ("<0xE6>", "<0x41>", "<mask>", "▁the")] == [
+        "\ufffd",
+        "A",
+        "<mask>",
+        "the",
+    ]
+    assert encoder.decode("▁the <unk> <0xE6> <0xBC> <mask>") == "the<unk>\ufffd\ufffd<mask>"
+    options = SentencepieceConfig(sentencepiece_model=str(model))
+    ours, theirs = SentencePieceEncoder(options), SentencepieceBPE(options)
+    for line in [*TEXT[:50], *AWKWARD, "<0xE6>", "▁the <0xE6> <unk>"]:
+        pieces = theirs.encode(line)
+        assert ours.encode(line) == pieces
+        assert (ours.decode(pieces), ours.decode(line)) == (theirs.decode(pieces), theirs.decode(line))
 
 
 def test_a_model_file_is_a_tokenizer_with_the_dictionary_beside_it(tmp_path, model):

@@ -20,7 +20,7 @@ WORDS = TEXT.split()
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "sentencepiece.bpe.model"
-    train_sentencepiece([TEXT, "good bad funny sad Ann Bob not"] * 5, path, 39, 1)
+    train_sentencepiece([TEXT, "good bad funny sad Ann Bob not"] * 5, path, 295, 1)
     return SentencePieceTokenizer(path)
 
 

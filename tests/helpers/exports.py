@@ -76,7 +76,7 @@ VARIANTS = [*MECHANISMS, *({"projected_length": 5, **options} for options in (*P
 
 def write_vocabulary(folder: Path) -> Path:
     """A folder of a subword model and its dictionary, as preparation writes them."""
-    train_sentencepiece(sentences(300, seed=1).splitlines(), folder / "spm.model", 30, threads=1)
+    train_sentencepiece(sentences(300, seed=1).splitlines(), folder / "spm.model", 286, threads=1)
     tokenizer = SentencePieceTokenizer(folder / "spm.model")
     tokenizer.save(folder)
     tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
@@ -17,6 +18,14 @@ _RANDOM = np.random.default_rng(0)
 _SYLLABLES = ["ba", "the", "lim", "Or", "et", "ú", "mu", "is"]
 WORDS = ["".join(_RANDOM.choice(_SYLLABLES, size=size)) for size in [2, 3, 4] * 99]
 TEXT = [" ".join(_RANDOM.choice(WORDS, size=9)) + ", twice." for _ in range(400)]  # to train subword models on
+
+
+def train_without_bytes(lines: list[str], model: Path, vocab_size: int) -> None:
+    """A subword model as earlier versions trained it: characters that it lacks are unknown."""
+    with model.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=file, vocab_size=vocab_size, num_threads=1, minloglevel=2
+        )
 
 
 def sentences(number: int, seed: int) -> str:

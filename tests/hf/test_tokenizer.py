@@ -4,6 +4,7 @@ import lzma
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -19,7 +20,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from fairseq_linformer.hf.sentencepiece_proto import PieceType, read_sentencepiece  # noqa: E402
 from fairseq_linformer.hf.tokenizer import build_tokenizer, word_starts, write_tokenizer  # noqa: E402
-from tests.helpers.inputs import TEXT, gpt2_files  # noqa: E402
+from tests.helpers.inputs import TEXT, gpt2_files, train_without_bytes  # noqa: E402
 
 
 def hostile(number: int) -> list[str]:
@@ -49,7 +50,7 @@ def trained(folder: Path, lines: list[str] = TEXT, **options: object) -> Sentenc
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
     path = tmp_path_factory.mktemp("model") / "spm.model"
-    train_sentencepiece(TEXT, path, vocab_size=90, threads=1)
+    train_sentencepiece(TEXT, path, vocab_size=346, threads=1)
     return SentencePieceTokenizer(path)
 
 
@@ -67,6 +68,7 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "NFKC alone": {"normalization_rule_name": "nfkc"},
     "pieces across words": {"split_by_whitespace": False},
     "unknown letters": {"character_coverage": 0.98, "vocab_size": 60},
+    "unknown letters are bytes": {"character_coverage": 0.98, "vocab_size": 320, "byte_fallback": True},
 }
 
 
@@ -75,6 +77,23 @@ def test_ids_are_those_of_training(tmp_path: Path, layout: str) -> None:
     tokenizer = trained(tmp_path, **LAYOUTS[layout])
     lines = [line for line in hostile(1000) if "\ufff0" not in line]
     assert differing(tokenizer, TEXT[:100] + lines + ["madeupword0000", "[X] <ent>the"]) == []
+
+
+@pytest.mark.parametrize("lines", [TEXT, [*TEXT, "<0123456789ABCDEFx>" * 9], [*TEXT, "<a x 0 ABC 42" * 9]])
+def test_bytes_are_those_of_training_and_become_text_again(tmp_path: Path, lines: list[str]) -> None:
+    """The names of bytes and symbols are text in a text, whichever of their characters are pieces."""
+    train_sentencepiece(lines, tmp_path / "spm.model", 330, threads=1)
+    tokenizer = SentencePieceTokenizer(tmp_path / "spm.model")
+    names = [f"the <0x{byte:02X}> lim<0x{byte:02X}<0x{byte:02X}>>" for byte in range(256)]
+    names += [f"\uff1c{name}\uff1e, {name} lim" for name in ("s", "/s", "pad", "unk", "mask", "0x41")]
+    named = [name.replace("<", "\uff1c") if name.endswith("lim") else name for name in names]
+    assert differing(tokenizer, named + hostile(300)) == []
+    exported = build_tokenizer(tokenizer)
+    texts = ["the lim 漢字 mu", "\U0001f600\U0001f600", "Ж漢 <0x41> é", *TEXT[:20]]
+    rows = [row.tolist() for row in tokenizer.encode(texts)]
+    assert any("<0x" in exported.id_to_token(token) for token in rows[0])
+    assert [exported.decode(row) for row in rows] == texts == tokenizer.decode(list(map(np.array, rows)))
+    assert exported.decode(rows[1][-1:]) == "\ufffd"
 
 
 def test_gpt2_ids_are_those_of_training(tmp_path: Path) -> None:
@@ -90,7 +109,7 @@ def test_ten_thousand_lines_of_books(tmp_path: Path, real_data: Path, kind: str)
     for split in ("valid", "test"):
         with lzma.open(real_data / "books" / f"{split}.txt.xz", "rt", encoding="utf-8") as stream:
             lines += [line for line in stream.read().split("\n") if line]
-    tokenizer = trained(tmp_path, lines[:5000], vocab_size=4000, model_type=kind)
+    tokenizer = trained(tmp_path, lines[:5000], vocab_size=4000, model_type=kind, byte_fallback=kind == "unigram")
     others = differing(tokenizer, lines[-10_000:])
     assert len(others) <= (10 if kind == "unigram" else 0)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
@@ -168,10 +187,11 @@ def test_pairs_lose_what_they_lose_in_training(tmp_path: Path, tokenizer: Senten
                 assert encoded["input_ids"] == [expected]
 
 
-def test_what_cannot_be_expressed_is_refused(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+def test_what_cannot_be_expressed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "without_bytes.model"
+    train_without_bytes(TEXT, path, vocab_size=90)
+    tokenizer = SentencePieceTokenizer(path)
     symbols = tokenizer.dictionary.symbols
-    tokenizer.save(tmp_path)
-    path = tmp_path / "sentencepiece.bpe.model"
     for pieces, said in (
         (symbols[14:], f"lacks 10 of the model's pieces, {symbols[4]!r}, {symbols[5]!r}, {symbols[6]!r} and others: "),
         ([*symbols[4:], "漢字"], "holds text that the model does not know, '漢字'"),
@@ -209,7 +229,10 @@ def test_model_file_says_what_sentencepiece_reads(tmp_path: Path) -> None:
     assert len(tokenizer.dictionary) > 330
 
 
-@pytest.mark.parametrize("layout", ["fairseq's order", "bytes", "BPE", "own symbols", "lower case", "unknown letters"])
+@pytest.mark.parametrize(
+    "layout",
+    ["fairseq's order", "bytes", "BPE", "own symbols", "lower case", "unknown letters", "unknown letters are bytes"],
+)
 def test_pieces_show_where_words_begin(tmp_path: Path, layout: str) -> None:
     tokenizer = trained(tmp_path, **LAYOUTS[layout])
     write_tokenizer(tokenizer, tmp_path, max_length=9)

@@ -46,7 +46,7 @@ def _lines(inputs: Path, made: Path) -> Iterator[tuple[str, list[object], Result
     """Name, words, result, and with what the command refuses to do it again."""
     data, tasks = made / "prepare_corpus" / "data", made / "prepare_glue" / "tasks"
     pretrained, runs = made / "fairseq-hydra-train" / "run", made / "finetune" / "runs"
-    files = ["--train", inputs / "train.txt", "--valid", inputs / "valid.txt", "--vocab-size", 30, "--workers", 2]
+    files = ["--train", inputs / "train.txt", "--valid", inputs / "valid.txt", "--vocab-size", 286, "--workers", 2]
     yield "prepare_corpus", ["linformer", "prepare", "corpus", *files, "--out", "data"], contents, REFUSED
     glue = ["--source", inputs / "glue.zip", "--tasks", "SST-2", "WNLI", "--tokenizer", data, "--out", "tasks"]
     yield "prepare_glue", ["linformer", "prepare", "glue", *glue], contents, ""

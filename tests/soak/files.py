@@ -51,7 +51,7 @@ def write_corpus() -> Path:
     """A small prepared corpus."""
     for split, text in (("train", sentences(300, seed=1)), ("valid", TEXT)):
         Path(f"{split}.txt").write_text(text)
-    prepare_corpus([Path("train.txt")], [Path("valid.txt")], Path("data"), vocab_size=30, workers=1)
+    prepare_corpus([Path("train.txt")], [Path("valid.txt")], Path("data"), vocab_size=286, workers=1)
     return Path("data")
 
 

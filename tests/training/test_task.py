@@ -379,14 +379,14 @@ def test_a_corpus_that_is_not_there_is_named(tmp_path):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path)))
 
 
-@pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
+@pytest.mark.parametrize("kind", ["sentencepiece", "bytes", "gpt2"])
 def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(kind, corpus, tmp_path):
-    """Also where the share of masks falls."""
-    if kind == "gpt2":
-        gpt2_files(tmp_path)
+    """Also where the share of masks falls, and those of a word with letters that are bytes."""
+    if kind != "sentencepiece":
+        tokenizer = corpus if kind == "bytes" else gpt2_files(tmp_path)[0].parent
         text = tmp_path / "text.txt"
-        text.write_text(sentences(200, seed=1))
-        prepare_corpus([text], [text], tmp_path / "data", tokenizer=tmp_path, workers=1)
+        text.write_text(sentences(200, seed=1).replace("dog", "d漢字g"))
+        prepare_corpus([text], [text], tmp_path / "data", tokenizer=tokenizer, workers=1)
         corpus = tmp_path / "data"
     config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.2, "mask_whole_words": True, "seed": 1}
     config |= {"sample_break_mode": "none", "tokens_per_sample": 64}

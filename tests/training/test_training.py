@@ -116,6 +116,7 @@ def test_hub_interface(trained, monkeypatch):
     tokens = roberta.encode("the old dog barks today")
     assert tokens[0] == 0 and tokens[-1] == 2 and 3 not in tokens
     assert roberta.decode(tokens) == "the old dog barks today"
+    assert roberta.decode(roberta.encode("the old 漢字 barks")) == "the old 漢字 barks", "letters that are bytes"
     assert roberta.extract_features(tokens).shape == (1, len(tokens), 32)
     filled = roberta.fill_mask("the old <mask> barks today", topk=3)
     assert len(filled) == 3 and all(0 < probability < 1 for _, probability, _ in filled)

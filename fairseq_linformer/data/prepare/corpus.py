@@ -77,7 +77,6 @@ def prepare_corpus(
     *,
     tokenizer: Path | None = None,
     vocab_size: int | None = None,
-    cover_letters: bool = False,
     sample_characters: int | None = None,
     seed: int = 1,
     workers: int | None = None,
@@ -93,7 +92,6 @@ def prepare_corpus(
         out: the folder; it must not exist, or be empty.
         tokenizer: whatever ``load_tokenizer`` takes, or a folder with GPT-2's files alone; None to train a vocabulary.
         vocab_size: pieces of the vocabulary that is trained (default DEFAULT_VOCAB_SIZE).
-        cover_letters: as in ``train_sentencepiece``.
         sample_characters: of `train`, at most, to train the vocabulary on (default DEFAULT_SAMPLE_CHARACTERS).
         seed: of that sample, at least 0.
         workers: processes that encode, from 1 to MOST_WORKERS (default: one per core).
@@ -109,8 +107,7 @@ def prepare_corpus(
     check_data_path(out)
     workers = available_cores() if workers is None else workers
     _check_sources([*train, *valid], workers)
-    options = {"vocab-size": vocab_size, "cover-letters": cover_letters or None, "sample-characters": sample_characters}
-    _check_training(tokenizer, options)
+    _check_training(tokenizer, {"vocab-size": vocab_size, "sample-characters": sample_characters})
     used = None if tokenizer is None else _given_tokenizer(tokenizer)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     with staged_folder(out.resolve(), REPORT_FILE) as (folder, report_file):
@@ -121,7 +118,7 @@ def prepare_corpus(
             reports = {split: _survey(files[split], None if used or split == "valid" else sample) for split in files}
         if used:
             used.save(folder)
-        used = used or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE, cover_letters)
+        used = used or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE)
         unknown, counts = _write_dataset(files, used, folder, workers, reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
@@ -183,12 +180,12 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
     return report
 
 
-def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int, cover_letters: bool) -> Tokenizer:
+def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int) -> Tokenizer:
     """Trains a sentencepiece model and writes it to `folder`."""
     lines = sample.lines()
     print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
     model = folder / SENTENCEPIECE_FILE
-    train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS, cover_letters=cover_letters)
+    train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS)
     return SentencePieceTokenizer(model)
 
 

@@ -2,10 +2,7 @@
 
 import io
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 import sentencepiece
@@ -16,23 +13,22 @@ from ..tokenizer import MOST_PIECES
 # sentencepiece's training silently leaves out lines of more bytes; this is the highest limit that it accepts.
 _LONGEST_LINE = 2**30
 
+# The control symbols <unk>, <s> and </s>, a piece for each byte, the mark of a space and one letter.
+FEWEST_PIECES = 3 + 256 + 2
 
-def train_sentencepiece(
-    lines: Sequence[str], model: Path, vocab_size: int, threads: int, *, cover_letters: bool = False
-) -> None:
-    """Trains a unigram model and writes it to `model`.
 
-    The rarest 0.05 % of characters become <unk>: in text from the web there are tens of thousands of these, and they
-    would crowd out the words.
+def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, threads: int) -> None:
+    """Trains a unigram model and writes it to `model`. No text has unknown pieces in it.
+
+    The rarest 0.05 % of characters, and those that the lines lack, become the pieces of their UTF-8 bytes: in text from
+    the web there are tens of thousands of these, and they would crowd out the words.
 
     Args:
         lines: the text.
         model: the file to write.
-        vocab_size: the number of pieces, three control symbols included; from 1 to MOST_PIECES.
+        vocab_size: the number of pieces, control symbols and bytes included; from FEWEST_PIECES to MOST_PIECES.
         threads: the same lines and the same number of threads give the same model. Another number may give slightly
             different scores, as partial sums are rounded.
-        cover_letters: whether letters and ASCII characters become pieces however rare, the most frequent first, up to a
-            tenth of the vocabulary. That covers whole alphabets, but not all of CJK.
 
     Raises:
         UserError: the text does not support `vocab_size`.
@@ -46,8 +42,7 @@ def train_sentencepiece(
             vocab_size=vocab_size,
             model_type="unigram",
             character_coverage=0.9995,
-            required_chars=_letters(lines, vocab_size // 10) if cover_letters else "",
-            byte_fallback=False,
+            byte_fallback=True,
             max_sentence_length=_LONGEST_LINE,
             shuffle_input_sentence=False,
             num_threads=threads,
@@ -62,20 +57,10 @@ def check_vocab_size(name: str, value: int) -> None:
     """Refuses a size that no vocabulary can have; `name` is what the message calls it.
 
     Raises:
-        UserError: it is not from 1 to MOST_PIECES.
+        UserError: it is not from FEWEST_PIECES to MOST_PIECES.
     """
-    if not 1 <= value <= MOST_PIECES:
-        raise UserError(f"{name} {value}: must be from 1 to {MOST_PIECES:,}")
-
-
-def _letters(lines: Sequence[str], most: int) -> str:
-    """The `most` most frequent letters and ASCII characters of the lines, normalized as in sentencepiece's training."""
-    counts: Counter[str] = Counter()
-    for character, count in Counter(chain.from_iterable(lines)).items():
-        for part in unicodedata.normalize("NFKC", character):
-            if part.isalpha() or (part.isascii() and part.isprintable() and not part.isspace()):
-                counts[part] += count
-    return "".join(sorted(counts, key=lambda part: (-counts[part], part))[:most])
+    if not FEWEST_PIECES <= value <= MOST_PIECES:
+        raise UserError(f"{name} {value}: must be from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}")
 
 
 def _training_error(message: str, vocab_size: int) -> str:
@@ -83,7 +68,9 @@ def _training_error(message: str, vocab_size: int) -> str:
     if largest := re.search(r"Vocabulary size too high.*<= (\d+)", message):
         return f"vocabulary size {vocab_size}: too large, the text supports at most {largest[1]}"
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return f"vocabulary size {vocab_size}: too small, the characters of the text need at least {smallest[1]}"
+        return (
+            f"vocabulary size {vocab_size}: too small, bytes and the characters of the text need at least {smallest[1]}"
+        )
     if "sentences_.empty()" in message:
         return "no text to train a vocabulary on"
     return f"vocabulary size {vocab_size}: sentencepiece cannot train ({message})"

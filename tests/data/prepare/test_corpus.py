@@ -26,14 +26,13 @@ from fairseq_linformer.data.prepare import encoding, text_files
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.line_sample import LineSample
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
-from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.system.processes import available_cores
 from fairseq_linformer.training.perplexity import perplexity_of_frequencies
 from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
-from tests.helpers.inputs import WORDS
+from tests.helpers.inputs import WORDS, train_without_bytes
 from tests.helpers.processes import running_in_group, wait_until
 
 SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
@@ -54,7 +53,7 @@ AWKWARD = "\n \n\nbathe lim\r\nis 漢字 et\x85mu \n\n \t\n\u00a0\nmu is\u2028et
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("model") / "spm.model"
-    train_sentencepiece(random_lines(2000, seed=3), path, vocab_size=100, threads=1)
+    train_without_bytes(random_lines(2000, seed=3), path, vocab_size=100)
     return path
 
 
@@ -110,11 +109,11 @@ def test_every_way_of_giving_text_gives_the_same(tmp_path, texts, monkeypatch):
     (tmp_path / "folder" / "deeper" / "a.txt.gz").write_bytes(gzip.compress(data))
     (tmp_path / "folder" / "dict.txt").write_text("the 5\n")
     (tmp_path / "folder" / "notes.md").write_text("no text")
-    prepare_corpus([train], [valid], tmp_path / "expected", vocab_size=100, workers=2)
+    prepare_corpus([train], [valid], tmp_path / "expected", vocab_size=356, workers=2)
     for name in ("marked.txt", "train.gz", "train.xz", "folder", "-"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         source = Path("-") if name == "-" else tmp_path / name
-        prepare_corpus([source], [valid], tmp_path / f"out of {name}", vocab_size=100, workers=1)
+        prepare_corpus([source], [valid], tmp_path / f"out of {name}", vocab_size=356, workers=1)
         assert contents(tmp_path / f"out of {name}") == contents(tmp_path / "expected"), name
         assert sorted(os.listdir(tmp_path / f"out of {name}")) == sorted([*DATASET, "corpus.json"])
 
@@ -240,13 +239,14 @@ def test_folders_are_searched_in_capitals_and_through_links(tmp_path):
     [
         ({"workers": 0}, "workers 0: must be from 1 to 1024"),
         ({"workers": 10**9}, "workers 1000000000: must be from 1 to 1024"),
-        ({"vocab_size": 99_999_999_999}, "vocab-size 99999999999: must be from 1 to 1,000,000"),
+        ({"vocab_size": 99_999_999_999}, "vocab-size 99999999999: must be from 261 .* to 1,000,000"),
         ({"tokenizer": Path("a"), "vocab_size": 9}, "vocab-size 9: is for training a vocabulary, but that of a"),
         ({"tokenizer": Path("b"), "sample_characters": 9}, "sample-characters 9: is for training"),
         ({"sample_characters": 0}, "sample-characters 0: must be at least 1"),
         ({"sample_characters": 100}, "sample of 100 characters: must be at least 2000"),
         ({"seed": -1}, "seed -1: must be at least 0"),
         ({"vocab_size": 0}, "vocab-size 0: must be at least 1"),
+        ({"train": [Path("unread")], "vocab_size": 260}, "vocab-size 260: must be from 261"),
         ({"vocab_size": 99_999}, "vocabulary size 99999: too large, the text supports at most"),
         ({"train": [Path("-")], "valid": [Path("-")]}, "standard input .* more than once"),
     ],
@@ -361,24 +361,22 @@ def test_real_books(tmp_path, real_data):
             assert tokenizer.dictionary.string(row, "sentencepiece").split() == line.split()
 
 
-def test_unknown_pieces_are_warned_of(tmp_path, model, capsys):
-    """With a remedy that the command has, and that was not taken."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_unknown_pieces_are_warned_of(tmp_path, model, capsys, workers):
+    """Of a vocabulary that lacks characters; a new one lacks none."""
     (tmp_path / "known.txt").write_text("the lim\n" * 1000 + "漢\n")
     (tmp_path / "unknown.txt").write_text("the lim 漢\n" * 10)
     (tmp_path / "more.txt").write_text("the lim 字\n" * 10)
     texts = ["--train", tmp_path / "known.txt", "--valid", tmp_path / "unknown.txt", tmp_path / "more.txt"]
-    without = "without --tokenizer, and with --cover-letters, a new vocabulary"
-    remedies = {
-        f"--tokenizer {model} --workers 1": without,
-        f"--tokenizer {model} --workers 2": without,
-        "--vocab-size 10": "--cover-letters makes every letter a piece",
-        "--vocab-size 10 --cover-letters": "a larger --vocab-size or --sample-characters",
-    }
-    for number, (words, remedy) in enumerate(remedies.items()):
-        main(["prepare", "corpus", *map(str, (*texts, *words.split(), "--out", tmp_path / str(number)))])
-        (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
-        assert re.match(r"warning: unknown pieces: valid [\d.]+%, more than 0.1%: .* \('漢' 11, '字' 10\): ", warned)
-        assert remedy in warned
+    texts = ["prepare", "corpus", *map(str, (*texts, "--workers", workers))]
+    main([*texts, "--tokenizer", str(model), "--out", str(tmp_path / "given")])
+    (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert re.match(r"warning: unknown pieces: valid [\d.]+%, more than 0.1%: .* \('漢' 11, '字' 10\): ", warned)
+    assert "a new vocabulary is made, which lacks none" in warned
+    main([*texts, "--vocab-size", "266", "--out", str(tmp_path / "new")])
+    printed = capsys.readouterr().out
+    assert "warning" not in printed and printed.count("0.000% unknown") == 2
+    assert load_tokenizer(tmp_path / "new").decode([items(tmp_path / "new" / "valid")[-1]]) == ["the lim 字"]
 
 
 def test_unknown_pieces_of_shards_are_warned_of_once(tmp_path, model, capsys):

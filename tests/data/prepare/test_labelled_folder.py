@@ -10,11 +10,11 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 from fairseq_linformer.data.prepare import labelled_folder
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
-from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.system.files import A_NAME
+from tests.helpers.inputs import train_without_bytes
 
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
 VALID = [Example("bad", "negative"), Example("a film", "positive")]
@@ -26,7 +26,7 @@ CLASSES, SCORES = (own_task("own", kind) for kind in ("single-label", "regressio
 def tokenizer(tmp_path_factory) -> Tokenizer:
     lines = ["a good film that is good", "a bad film that is not good", 'it said "bad" and left']
     path = tmp_path_factory.mktemp("tokenizer") / "sentencepiece.bpe.model"
-    train_sentencepiece(lines, path, vocab_size=23, threads=1)
+    train_without_bytes(lines, path, vocab_size=23)
     return SentencePieceTokenizer(path)
 
 

@@ -268,7 +268,9 @@ def test_texts_are_the_same_but_for_capitals_and_white_space():
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("vocabulary") / "sentencepiece.bpe.model"
-    train_sentencepiece(["a good film that is good", "a bad film, not good", "films are long: 0123456789"], path, 34, 1)
+    train_sentencepiece(
+        ["a good film that is good", "a bad film, not good", "films are long: 0123456789"], path, 290, 1
+    )
     return path
 
 

@@ -14,7 +14,7 @@ from fairseq_linformer.data.unknown_pieces import Unknown
 from fairseq_linformer.errors import UserError
 from linformer_cli.command import parser_of
 from tests.helpers.commands import run, with_hydra
-from tests.helpers.inputs import sentences
+from tests.helpers.inputs import sentences, train_without_bytes
 
 SHARDS = 3
 FOLDERS = [f"shard{number}" for number in range(1, SHARDS + 1)]
@@ -32,7 +32,7 @@ def texts(tmp_path_factory) -> Path:
 
 def prepare(texts, out, shards=SHARDS, shard=None):
     files = [texts / f"{number}.txt" for number in range(5)]
-    prepare_shards(files, [texts / "valid.txt"], out, shards, shard, workers=1, vocab_size=30)
+    prepare_shards(files, [texts / "valid.txt"], out, shards, shard, workers=1, vocab_size=286)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,23 @@ def test_shards_made_one_by_one_are_those_made_at_once(texts, prepared, tmp_path
     assert re.search(r"all 3 shards:\ntrain: \d+ documents, 500 lines, ", printed) and printed.count("complete") == 2
     assert (out / "shard3" / "train.bin").stat().st_mtime_ns == before
     assert tree(out) == tree(prepared)
+
+
+def test_shards_begun_with_an_older_vocabulary_go_on_with_it(texts, tmp_path):
+    """No folder mixes two; characters that it lacks are counted as unknown in every shard."""
+    train_without_bytes(sentences(60, seed=1).splitlines(), tmp_path / "old.model", 28)
+    files = [texts / f"{number}.txt" for number in range(4)]
+    files.append(tmp_path / "strange.txt")
+    files[-1].write_text("the 漢 runs\n" * 300)  # the largest: of the first shard
+    files[0] = tmp_path / "more.txt"
+    files[0].write_text("the 字 runs\n" * 250)
+    out, valid = tmp_path / "corpus", [texts / "valid.txt"]
+    first = prepare_shards(files, valid, out, SHARDS, 1, workers=1, tokenizer=tmp_path / "old.model")
+    rest = prepare_shards(files, valid, out, SHARDS, workers=1, vocab_size=286)
+    assert {(out / name / "sentencepiece.bpe.model").read_bytes() for name in FOLDERS} == {
+        (tmp_path / "old.model").read_bytes()
+    }
+    assert {**first.characters, **rest.characters} == {"漢": 300, "字": 250}
 
 
 @pytest.mark.slow
