@@ -225,10 +225,8 @@ def quickstart(
     if torch.cuda.is_available():
         larger, steps = "base_512", [f"optimization.update_freq=[{64 // max(1, torch.cuda.device_count())}]"]
     else:
-        larger, steps = (
-            "tiny_512",
-            ["+preset=fast", "optimization.max_update=20000", "lr_scheduler.warmup_updates=1000"],
-        )
+        larger = "tiny_512"
+        steps = ["+preset=fast", "optimization.max_update=20000", "lr_scheduler.warmup_updates=1000"]
     print("  " + command_line(f"pretrain/{larger}", override("task.data", data), *steps))
 
 

@@ -62,8 +62,8 @@ class ReformerAttention(Attention):
     """Attention within chunks of the sequence as sorted by hash, in several rounds, each pair counted once.
 
     There is no projection of keys: ``k_proj`` is ``q_proj``, and no parameter of its own. With ``qk_norm`` the queries
-    are normalised, and keys come from these. The rotations are drawn once
-    and kept in checkpoints: ``rotations`` (h, r, f, d_h, c).
+    are normalised, and keys come from these. The rotations are drawn once and kept in checkpoints: ``rotations`` (h, r,
+    f, d_h, c).
     """
 
     TAKES_QK_NORM = True

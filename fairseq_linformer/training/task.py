@@ -256,10 +256,10 @@ def freeze_but_positions(model: BaseFairseqModel, first: int) -> None:
     """
     encoder = getattr(getattr(model, "encoder", None), "sentence_encoder", None)
     table: Any = getattr(encoder, "embed_positions", None)
-    kept = 0 if table is None else table.padding_idx + 1 + first
-    count = 0 if table is None else len(table.weight) - kept + first
+    count = 0 if table is None else len(table.weight) - (table.padding_idx + 1)
     allowed = f"above 0 and below the model's {count} learned positions"
     check("task.only_positions_from", first, 0 < first < count, allowed)
+    kept = table.padding_idx + 1 + first
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is table.weight)
     table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:kept]), gradient[kept:]]))
