@@ -253,22 +253,6 @@ def test_the_gated_network_is_geglu_without_biases():
     torch.testing.assert_close(layer.feed_forward(x), expected)
 
 
-@pytest.mark.parametrize("options", [{"encoder_normalize_before": True}, {"gated_ffn": True}])
-def test_blocks_that_start_at_zero_add_nothing_and_learn(options):
-    """And all else starts as without the option: it is drawn from the same random numbers."""
-    plain, model = small(**options).state_dict(), small(zero_init_last=True, **options).eval()
-    zero = {name for name, value in model.state_dict().items() if not torch.equal(value, plain[name])}
-    last = (".self_attn.out_proj.", ".fc2.")
-    assert zero == {name for name in plain if any(own in name for own in last) and plain[name].any()}
-    assert not any(value.any() for name, value in model.named_parameters() if any(own in name for own in last))
-    out, extra = model(tokens(), return_all_hiddens=True)
-    if "encoder_normalize_before" in options:
-        assert all(torch.equal(state, extra["inner_states"][0]) for state in extra["inner_states"])
-    out.square().sum().backward()
-    learning = {name for name, value in model.named_parameters() if "layers." in name and value.grad.any()}
-    assert {name.split("layers.")[1] for name in zero} <= {name.split("layers.")[1] for name in learning}
-
-
 @pytest.mark.parametrize("normalize_before", [False, True])
 def test_a_value_residual_takes_the_first_layers_values(normalize_before):
     """With weights 0 and 1 a later layer's own map of values has no part, and the first one's is its own."""

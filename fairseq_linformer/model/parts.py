@@ -98,19 +98,6 @@ class FeedForward(nn.Module):
         return self.fc2(self.activation_dropout(hidden))
 
 
-@torch.no_grad()
-def zero_last_maps(model: nn.Module) -> None:
-    """Zeroes the last linear map of each block, weights and bias, in place.
-
-    So a block adds nothing at first, but for what a ``local_conv`` gives. It is the first rule of Fixup for residual
-    branches (Zhang et al. 2019, arXiv 1901.09321).
-    """
-    for layer in model.modules():
-        if isinstance(layer, FeedForward):
-            for parameter in (*cast(Attention, layer.self_attn).out_proj.parameters(), *layer.fc2.parameters()):
-                parameter.zero_()
-
-
 def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool, **first_values: Any) -> Tensor:
     """A layer that keeps its input alone, and computes the rest again in the backward pass, with the same random draws.
 

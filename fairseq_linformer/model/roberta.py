@@ -17,7 +17,6 @@ from .architecture import ARCHITECTURES, fill_in
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
 from .hub import FromCheckpoints
-from .parts import zero_last_maps
 from .resolve import resolve_config
 
 IN_LAYERS = "in layers"  # the param_group, fairseq's mark for optimizers, of the linear maps' matrices
@@ -87,8 +86,6 @@ class LinformerRobertaModel(FromCheckpoints):
         for module in encoder.sentence_encoder.layers.modules():
             if isinstance(module, nn.Linear):
                 module.weight.param_group = IN_LAYERS  # type: ignore[attr-defined]
-        if args.zero_init_last:
-            zero_last_maps(self)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:

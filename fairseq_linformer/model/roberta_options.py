@@ -31,9 +31,6 @@ class RobertaOptions(FairseqDataclass):
     encoder_normalize_before: bool = option(False, "layer norm before each block (pre-norm) instead of after it")
     layernorm_embedding: Optional[bool] = option(None, "layer norm on the embedding (default: true)")
     layer_norm_eps: float = option(1e-5, "added to the variance in every layer norm outside attention; BERT has 1e-12")
-    zero_init_last: bool = option(
-        False, "the last linear map of each block, out_proj and fc2, starts at zero, weights and bias", recipe=True
-    )
     dropout: float = option(0.1, "dropout probability of embeddings and of each block's output", recipe=True)
     attention_dropout: float = option(0.1, "dropout probability of attention weights", recipe=True)
     activation_dropout: float = option(

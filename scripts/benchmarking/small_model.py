@@ -16,7 +16,7 @@ from fairseq_linformer.attention import Attention
 from fairseq_linformer.errors import UserError, check
 from fairseq_linformer.model.architecture import ARCHITECTURES
 from fairseq_linformer.model.config import ResolvedConfig
-from fairseq_linformer.model.parts import LocalConvolution, zero_last_maps
+from fairseq_linformer.model.parts import LocalConvolution
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.model.roberta import LinformerRobertaEncoder, LinformerRobertaModel
 
@@ -79,8 +79,6 @@ def build_model(
     for module in model.modules():
         if isinstance(module, Attention):
             module.finish_initialisation()  # what starts from other weights
-    if config.zero_init_last:
-        zero_last_maps(model)
     return model
 
 
