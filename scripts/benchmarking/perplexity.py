@@ -3,15 +3,15 @@
 import statistics
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from .distance import DISTANCE, distance_tables, measure_distances
-from .engine import Comparison, Trial, Tuned, time_updates
+from .engine import Comparison, Tuned, time_updates
 from .flags import chosen_variants
-from .plots import Panel, draw, draw_dots
+from .plots import Panel, draw
 from .pretraining import Pretraining, perplexity_columns
-from .store import Figures, Store
+from .store import Store
 from .variants import variants_of
 
 
@@ -24,10 +24,16 @@ def perplexity_experiments(options: Namespace, store: Store) -> list[Pretraining
     return [Pretraining.of(options, store, n, chosen_variants(options, {}), folder="")]
 
 
-def draw_perplexities(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
-    """Perplexity by variant."""
-    values = {own.variant: own.each("perplexity") for own in tuned}
-    draw_dots(values, f"perplexity after {options.updates:,} updates", path)
+def draw_curves(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
+    """Training perplexity of all seeds against updates, and against time, which is updates times the median of one."""
+    by_updates, by_time = {}, {}
+    for own in tuned:
+        minutes, curves = own.cost["seconds"] / 60, own.each("curve")
+        by_updates[own.variant] = {x: [curve[x] for curve in curves if x in curve] for x in curves[0]}
+        by_time[own.variant] = {x * minutes: values for x, values in by_updates[own.variant].items()}
+    y = "masked-LM perplexity in training"
+    first = Panel(by_updates, x="updates", y=y, scale="linear")
+    draw([[first, Panel(by_time, x="minutes (updates x median)", y=y, scale="linear")]], path)
 
 
 PERPLEXITY = Comparison(
@@ -35,50 +41,21 @@ PERPLEXITY = Comparison(
     quantity="perplexity",
     form="{:.2f}".format,
     columns=perplexity_columns,
-    pictures={"perplexity.png": draw_perplexities, **DISTANCE},
+    pictures={"perplexity.png": draw_curves, **DISTANCE},
     measures=(time_updates, measure_distances),
     notes=distance_tables,
 )
 
 
-@dataclass(frozen=True)
-class Validated(Pretraining):
-    """Runs that are validated ten times on the way."""
-
-    def measure(self, trials: Sequence[Trial]) -> dict[Trial, Figures]:
-        """Perplexities, and what fairseq logged on the way, by number of updates: "curve"."""
-        found = super().measure(trials)
-        for trial, figures in found.items():
-            rows = self.training(trial).run()  # complete by now
-            figures["curve"] = {row["valid_num_updates"]: row["valid_ppl"] for row in rows if "valid_ppl" in row}
-        return found
-
-
 def mechanism_experiments(options: Namespace, store: Store) -> list[Pretraining]:
     """One, in which the control is always."""
-    interval = max(1, options.updates // 10)
-    intervals = [f"dataset.validate_interval_updates={interval}", f"checkpoint.save_interval_updates={interval}"]
-    validations = ["dataset.disable_validation=false", "dataset.max_valid_steps=50", *intervals]
     known = variants_of("mechanisms", 512)
     chosen = {**chosen_variants(options, known), "control": [*options.all, *known["control"]]}
-    variants = {name: [*own, *validations] for name, own in chosen.items()}
-    return [Validated.of(options, store, 512, variants, folder="")]
-
-
-def draw_curves(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
-    """Perplexity of the first seed against updates, and against time, which is updates times the median of one."""
-    curves = {own.variant: own.results[options.seeds[0]]["curve"] for own in tuned}
-    minutes = {own.variant: own.cost["seconds"] / 60 for own in tuned}
-    by_updates = {name: {x: [y] for x, y in curve.items()} for name, curve in curves.items()}
-    by_time = {name: {x * minutes[name]: [y] for x, y in curve.items()} for name, curve in curves.items()}
-    y = "masked-LM perplexity, validation"
-    first = Panel(by_updates, x="updates", y=y, scale="linear")
-    draw([[first, Panel(by_time, x="minutes (updates x median)", y=y, scale="log")]], path)
+    return [Pretraining.of(options, store, 512, chosen, folder="")]
 
 
 MECHANISMS = replace(
     PERPLEXITY,
     experiments=mechanism_experiments,
-    pictures={"perplexity.png": draw_curves, **DISTANCE},
     order=lambda own: statistics.mean(own.each("perplexity")),
 )

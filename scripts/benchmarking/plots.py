@@ -100,14 +100,3 @@ def _scale(axis: Axes, panel: Panel) -> None:
         axis.set_xscale("logit")
         axis.set_xticks([0.01, 0.1, 0.5, 0.9, 0.99], ["0.01", "0.1", "0.5", "0.9", "0.99"])
         axis.xaxis.set_minor_locator(NullLocator())
-
-
-def draw_dots(values: Mapping[str, Sequence[float]], label: str, path: Path) -> None:
-    """A dot for each seed of a variant, and a line at their mean."""
-    with picture(path, 1, 1, 6.4, 1.2 + 0.4 * len(values)) as (_, ((panel,),)):
-        for place, own in enumerate(values.values()):
-            panel.plot(own, [place] * len(own), "o", color=COLORS[0], alpha=0.5)
-            panel.vlines(statistics.mean(own), place - 0.3, place + 0.3, color=COLORS[1], linewidth=2)
-        panel.set_yticks(range(len(values)), [*values])
-        panel.invert_yaxis()
-        panel.set_xlabel(f"{label}: a dot per seed, a line at the mean")

@@ -4,6 +4,8 @@ It is configs/pretrain/tiny_512 with two layers of d=64, four rows per update an
 """
 
 import itertools
+import math
+import statistics
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +48,7 @@ MASKS: dict[str, Any] = {
     "mask_whole_words": False,
 }
 BATCHES = 400  # of valid
+POINTS = 20  # of a curve: each is the mean of many updates, whose losses differ
 CHECKPOINT = "checkpoint_last.pt"
 
 
@@ -120,10 +123,24 @@ class Pretraining(Experiment):
         return MaskedText.of_stream(read_split(self.corpus, "valid", 1))
 
     def measure(self, trials: Sequence[Trial]) -> dict[Trial, Figures]:
-        for result in side_by_side([self.training(trial).run for trial in trials], self.jobs):
-            if isinstance(result, Exception):
-                raise result
-        return {trial: {"perplexity": self.perplexity(trial)} for trial in trials}
+        """The perplexity on valid, and that of the training by its updates: "curve"."""
+        found = {}
+        for trial, log in zip(
+            trials, side_by_side([self.training(trial).run for trial in trials], self.jobs), strict=True
+        ):
+            if isinstance(log, Exception):
+                raise log
+            found[trial] = {"curve": self.curve(log)}
+        return {trial: {"perplexity": self.perplexity(trial), **own} for trial, own in found.items()}
+
+    def curve(self, log: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+        """Training perplexity in each of ``POINTS`` parts of a run, by the last update of the part."""
+        losses: dict[int, list[float]] = {}
+        for row in log:
+            if "loss" in row:
+                part = math.ceil(POINTS * row["num_updates"] / self.updates)
+                losses.setdefault(part * self.updates // POINTS, []).append(row["loss"])
+        return {update: 2 ** statistics.mean(own) for update, own in losses.items()}  # fairseq logs bits
 
     def score(self, figures: Figures) -> float:
         return float(figures["perplexity"])

@@ -20,7 +20,8 @@ from tests.helpers.benchmarks import options, write_shards
 
 MEASURED = {"a/lr0.1/seed1": 10.0, "a/lr0.01/seed1": 12.0, "a/lr0.1/seed2": 20.0}
 MEASURED |= {"b/lr0.1/seed1": 30.0, "b/lr0.01/seed1": 11.0, "b/lr0.01/seed2": 24.0}
-LOGGED = [{"valid_num_updates": 5.0, "valid_ppl": 90.0}, {"valid_num_updates": 10.0, "valid_ppl": 41.0}, {"loss": 1.0}]
+LOGGED = [{"loss": 9.0, "num_updates": 50.0}, {"loss": 7.0, "num_updates": 100.0}, {"valid_loss": 5.0}]
+LOGGED += [{"loss": 4.0, "num_updates": 150.0}, {"train_loss": 6.0, "train_num_updates": 150.0}]
 
 
 @pytest.fixture
@@ -136,15 +137,15 @@ def test_a_perplexity_is_measured_once_per_checkpoint(monkeypatch, tmp_path):
 def test_every_mechanism_stands_beside_the_control_with_its_curve(trained, tmp_path, monkeypatch):
     given = {"softmax": 40.0, "linear": 30.5, "control": 50.0}
     monkeypatch.setattr(Pretraining, "perplexity", lambda self, trial: given[trial.variant])
-    words = ["--data", tmp_path, "--out", tmp_path / "out", "--only", "softmax", "linear", "--updates", 10]
+    words = ["--data", tmp_path, "--out", tmp_path / "out", "--only", "softmax", "linear", "--updates", 2000]
     asked = options("mechanisms", *words, "--rounds", 1, "--learning-rates", 0.1, "--seeds", 1, 2)
     lines = MECHANISMS.run("mechanisms", asked).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:5]] == ["| linear", "| softmax", "| control"], "best first"
     assert "| -23.8 ± 0.0 % |" in lines[2], "compared with the first that is named"
     results = json.loads((tmp_path / "out/results.json").read_text())["variants"]
-    assert all(own["results"]["1"]["curve"] == {"5.0": 90.0, "10.0": 41.0} for own in results)
-    training = trained["out/linear/lr0.1/seed2"]
-    assert {"dataset.disable_validation=false", "dataset.validate_interval_updates=1"} <= {*training.overrides}
+    # the means of the bits of updates 1 to 100 and 101 to 200
+    assert all(own["results"]["1"]["curve"] == {"100": 2**8.0, "200": 2**4.0} for own in results)
+    assert "out/linear/lr0.1/seed2" in trained
     assert (tmp_path / "out" / "perplexity.png").stat().st_size > 10_000
 
 
