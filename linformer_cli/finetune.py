@@ -11,6 +11,12 @@ by now is refused. The table has all runs of the checkpoint in --out, for each t
 beside TF-IDF with a linear SVM on the same data. Words at the end are Hydra's overrides for every run:
 optimization.clip_norm=1.0
 
+How many labels are needed? --train-rows trains on that many rows of train, stratified by label, others for each seed;
+of a seed, fewer rows are among more. TF-IDF learns from the same rows, and labels.png draws both against the number of
+rows. Where the recipe's 10 epochs are less than 200 updates, such runs have 200. --beside names the --out of other
+models, whose data has the same rows: they stand in the table and the picture, too.
+    linformer finetune runs/tiny_512 --data data-bin/tasks --tasks sst_2 --train-rows 50 200 1000 --seeds 1 2 3
+
 --jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
 launcher of Hydra's, which overrides configure:
     --launcher slurm --jobs 30 hydra.launcher.partition=gpu
@@ -38,6 +44,10 @@ def add_arguments(parser: Parser) -> None:
     add("--batch-sizes", metavar="N", type=item_of(number(int, least=1)), **several)
     length = "times that the rows of train are seen (default: as the task's recipe)"
     add("--epochs", metavar="N", type=number(float, above=0), help=length)
+    rows = "numbers of rows to train on, each with its runs, in the table and in labels.png (default: all rows)"
+    add("--train-rows", metavar="N", nargs="+", action=Distinct, type=number(int, least=1), default=[], help=rows)
+    others = "the --out of other models' runs, for the same table and picture"
+    add("--beside", metavar="DIR", nargs="+", action=Distinct, type=Path, default=[], help=others)
     metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
     add("--metric", metavar="METRIC", help=metric)
     grid = f"{' '.join(map(str, RATES))} and {' '.join(map(str, BATCH_SIZES))}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..finetune.results import write_results
+from ..finetune.results import PICTURE_FILE, read_tables, write_results
 from ..finetune.tuning import BATCH_SIZES, RATES, FineTuning
 
 
@@ -17,6 +17,7 @@ def run(
     search: bool,
     jobs: int,
     launcher: str | None,
+    beside: list[Path],
     **tuning: Any,
 ) -> None:
     """Trains, prints the table, and ends with an error where a run failed."""
@@ -30,19 +31,22 @@ def run(
         overrides=[word for word in overrides if word not in launching],
         **tuning,
     )
-    _finetune(tuned, jobs, [f"hydra/launcher={launcher}", *launching] if launcher else [])
+    read_tables(beside)  # before any work
+    _finetune(tuned, jobs, [f"hydra/launcher={launcher}", *launching] if launcher else [], beside)
 
 
-def _finetune(tuning: FineTuning, jobs: int, launcher: list[str]) -> None:
+def _finetune(tuning: FineTuning, jobs: int, launcher: list[str], beside: list[Path]) -> None:
     results, search = tuning.run(jobs, launcher)
-    table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search)
-    print(f"\n{table}\nruns, predictions, results.json and results.md: {tuning.out}")
-    for task, setting in {result.run.task.name: result.run.setting for result in results}.items():
-        print(f"{task}: lr {setting.rate}, batches of {setting.batch_size}")
+    table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search, beside)
+    picture = f" and {PICTURE_FILE}" if (tuning.out / PICTURE_FILE).is_file() else ""
+    print(f"\n{table}\nruns, predictions, results.json, results.md{picture}: {tuning.out}")
+    chosen = {(run.task.name, run.train_rows): run.setting for run in (result.run for result in results)}
+    for (task, count), setting in chosen.items():
+        rows = "" if count is None else f", {count:,} rows"
+        print(f"{task}{rows}: lr {setting.rate}, batches of {setting.batch_size}")
     failed = [result for result in (*results, *search) if result.error]
     for result in failed:
-        named = result.run
-        print(f"\n{named.task.name}, {named.setting}, seed {named.seed} failed: {result.error}", file=sys.stderr)
+        print(f"\n{result.run} failed: {result.error}", file=sys.stderr)
     if failed:
         runs = len(results) + len(search)
         raise UserError(f"{len(failed)} of {runs} runs failed; repeat the command to run them again")

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import sklearn
+from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from scipy.sparse import csr_matrix, hstack
 from sklearn.base import BaseEstimator
@@ -65,19 +66,23 @@ class _Split(NamedTuple):
     labels: list
 
 
-def baselines(folder: Path) -> Baselines:
-    """What TF-IDF with a linear SVM and the majority class reach.
+def baselines(folder: Path, subsets: Sequence[Sequence[int] | None] = (None,)) -> list[Baselines]:
+    """What TF-IDF with a linear SVM and the majority class reach that learned from each of some subsets of train.
 
     Args:
         folder: of a task, as ``write_labelled`` wrote it.
+        subsets: the numbers of the rows of each; None for all.
 
     Raises:
         FileNotFoundError: it is none, or lacks train or what is scored.
         UserError: its summary is damaged.
     """
     task, tokenizer = read_summary(folder).task, load_tokenizer(folder)
-    train, *rest = (_read_split(folder, split, task, tokenizer) for split in ("train", *task.scored))
-    scored = dict(zip(task.scored, rest, strict=True))
+    scored = {split: _read_split(folder, split, task, tokenizer) for split in task.scored}
+    return [_baselines(task, _read_split(folder, "train", task, tokenizer, rows), scored) for rows in subsets]
+
+
+def _baselines(task: Task, train: _Split, scored: Mapping[str, _Split]) -> Baselines:
     kept = len(train.labels)
     if task.kind == "token-label":
         ends = itertools.accumulate(map(len, train.labels))
@@ -113,33 +118,42 @@ def learn_and_predict(task: Task, texts: Texts, labels: Sequence, asked: Mapping
     return {split: _in_rows(task, _named(task, found[split], classes), asked[split]) for split in found}
 
 
-def _read_split(folder: Path, split: str, task: Task, tokenizer: Tokenizer) -> _Split:
+def _read_split(
+    folder: Path, split: str, task: Task, tokenizer: Tokenizer, rows: Sequence[int] | None = None
+) -> _Split:
+    """Some rows of a split, all by default."""
     names = ["input0", "input1"] if (folder / "input1").is_dir() else ["input0"]
-    columns = [_items(folder / name / split) for name in names]
+    columns = [_items(folder / name / split, rows) for name in names]
     if task.kind == "token-label":
-        return _read_words(folder, split, columns[0], tokenizer)
+        return _read_words(columns[0], *_read_labels(folder, split, rows), tokenizer)
     texts = list(zip(*map(tokenizer.decode, columns), strict=True))
     if task.kind == "regression":
         numbers = (folder / "label" / f"{split}.label").read_text(encoding="utf-8").split()
-        return _Split(texts, [float(number) * task.scale for number in numbers])
-    dictionary = load_dictionary(folder / "label" / DICTIONARY_FILE)
-    labels = [tuple(dictionary[label] for label in item[:-1]) for item in _items(folder / "label" / split)]
+        chosen = numbers if rows is None else [numbers[row] for row in rows]
+        return _Split(texts, [float(number) * task.scale for number in chosen])
+    items, dictionary = _read_labels(folder, split, rows)
+    labels = [tuple(dictionary[label] for label in item[:-1]) for item in items]
     return _Split(texts, labels if task.kind == "multi-label" else [label for (label,) in labels])
 
 
-def _read_words(folder: Path, split: str, rows: Sequence[np.ndarray], tokenizer: Tokenizer) -> _Split:
+def _read_labels(folder: Path, split: str, rows: Sequence[int] | None) -> tuple[list[np.ndarray], Dictionary]:
+    return _items(folder / "label" / split, rows), load_dictionary(folder / "label" / DICTIONARY_FILE)
+
+
+def _read_words(
+    rows: Sequence[np.ndarray], items: Sequence[np.ndarray], dictionary: Dictionary, tokenizer: Tokenizer
+) -> _Split:
     """Token labels: the words of each row, and as many labels."""
-    dictionary = load_dictionary(folder / "label" / DICTIONARY_FILE)
     texts, labels = [], []
-    for ids, item in zip(rows, _items(folder / "label" / split), strict=True):
+    for ids, item in zip(rows, items, strict=True):
         starts = np.flatnonzero(item[:-1] != dictionary.pad())
         texts.append(tokenizer.decode(np.split(ids[:-1], starts[1:])))
         labels.append(tuple(dictionary[label] for label in item[starts]))
     return _Split(texts, labels)
 
 
-def _items(prefix: Path) -> list[np.ndarray]:
-    """The items of a dataset of fairseq's, (tokens,) each.
+def _items(prefix: Path, rows: Sequence[int] | None) -> list[np.ndarray]:
+    """Some items of a dataset of fairseq's, (tokens,) each.
 
     Raises:
         FileNotFoundError: there is none.
@@ -147,7 +161,7 @@ def _items(prefix: Path) -> list[np.ndarray]:
     if not MMapIndexedDataset.exists(str(prefix)):
         raise FileNotFoundError(f"{prefix}.idx and .bin are missing: what the baseline is measured on")
     dataset = MMapIndexedDataset(str(prefix))
-    return [dataset[row].numpy() for row in range(len(dataset))]
+    return [dataset[int(row)].numpy() for row in (range(len(dataset)) if rows is None else rows)]
 
 
 class _Features:

@@ -14,6 +14,7 @@ _SET_BY = {
     "checkpoint.save_dir": "--out",
     "common.seed": "--seeds",
     "task.seed": "--seeds",
+    "task.train_rows": "--train-rows",
     "common.log_format": "the command, which reads the log",
     "optimization.lr": "--learning-rates",
     "dataset.batch_size": "--batch-sizes",

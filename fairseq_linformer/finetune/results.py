@@ -5,9 +5,10 @@ what it scored.
 """
 
 import json
+import logging
 import math
 import statistics
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,25 +17,17 @@ from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.tasks import TASKS
 from ..errors import UserError
 from ..model.config import ResolvedConfig
-from ..system.digests import digest_folder
 from ..system.files import leaves_folder, write_whole
-from ..system.markdown import cell
 from ..system.state import read_state
 from ..training.commands import FINE_TUNING
 from ..training.launch import RUN_FILE, read_run
-from .metrics import METRICS, is_at_chance, paper_score
+from .results_table import TableRow, as_table, in_order, summarise
 from .scored_runs import Result, Setting, TaskRun, read_scores
 
+logger = logging.getLogger(__name__)
+
 RESULTS_FILE = "results.json"
-BASELINE_FILE = "baseline.json"  # in the folder of a task's runs: what no neural network reaches on the same data
-AT_CHANCE = (
-    "† At chance: no more than two standard errors above the majority class (the commonest label of train, or the mean "
-    "of scores, for every row)."
-)
-WNLI = (
-    "WNLI's dev set is adversarial: its sentences stand in train with the other answer, so that what has learned words "
-    "is wrong there, TF-IDF first of all: it may be far below the majority class."
-)
+PICTURE_FILE = "labels.png"
 
 
 class _RunRow(TypedDict):
@@ -49,69 +42,16 @@ class _Runs(TypedDict):
     runs: list[_RunRow]
 
 
-class _Baseline(TypedDict):
-    """Metrics by split of TF-IDF and of the majority class, and the digest of the data's folder that they are of."""
-
-    data: str
-    scores: dict[str, dict[str, float]]
-    majority: dict[str, dict[str, float]]
+class _Checkpoint(TypedDict):
+    path: str
+    sha256: str
 
 
-def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> list[dict[str, Any]]:
-    """A row of the table for each task, split that is scored, and metric."""
-    rows = []
-    for task in {result.run.task.name: result.run.task for result in results}.values():
-        of_task = [result for result in results if result.run.task.name == task.name]
-        done = [result for result in of_task if not result.error]
-        words, majority = read_baseline(out / task.name, {result.made.data for result in of_task if result.made})
-        settings = sorted({str(result.run.setting) for result in of_task})
-        counts = next((result.rows for result in of_task if result.rows), {})
-        for split, title in task.scored.items():
-            for name in task.metrics:
-                values = [result.scores[split][name] for result in done]
-                rows.append(
-                    {
-                        "task": task.name,
-                        "split": split,
-                        "title": title,
-                        "metric": METRICS[name].title,
-                        "mean": statistics.mean(values) if values else None,
-                        "deviation": statistics.stdev(values) if len(values) > 1 else None,
-                        "median": statistics.median(values) if values else None,
-                        "values": values,
-                        "rows": [counts[part] for part in ("train", split) if part in counts],
-                        "settings": settings,
-                        "majority": majority.get(split, {}).get(name),
-                        "baseline": words.get(split, {}).get(name),
-                        "paper": paper_score(task.name, name, config, counts.get("train", 0)),
-                    }
-                )
-                rows[-1]["at_chance"] = _is_at_chance(name, rows[-1])
-    return rows
+class _Table(TypedDict):
+    """What ``read_tables`` reads of results."""
 
-
-def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows in Markdown, and below them what their marks mean."""
-    columns = ["task", "metric", "mean ± deviation", "median", "runs", "rows, train / scored", "setting"]
-    columns += ["majority class", "TF-IDF + linear SVM", "paper, table 2"]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for row in rows:
-        cells = ["failed", "", "0"]
-        if row["values"]:
-            spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
-            mark = " †" if row["at_chance"] else ""
-            cells = [f"{row['mean']:.1f}{spread}{mark}", f"{row['median']:.1f}", str(len(row["values"]))]
-        name = f"{row['task']} ({cell(row['title'])})" if row["title"] else row["task"]
-        cells += [" / ".join(f"{count:,}" for count in row["rows"]), ", ".join(row["settings"])]
-        cells += ["" if row[beside] is None else f"{row[beside]:.1f}" for beside in ("majority", "baseline")]
-        lines.append("| " + " | ".join([name, row["metric"], *cells, row["paper"]]) + " |")
-    notes = [AT_CHANCE] * any(row["at_chance"] for row in rows) + [WNLI] * any(row["task"] == "WNLI" for row in rows)
-    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
-
-
-def _is_at_chance(metric: str, row: Mapping[str, Any]) -> bool:
-    known = row["mean"] is not None and row["majority"] is not None and len(row["rows"]) == 2
-    return known and is_at_chance(metric, row["mean"], row["majority"], row["rows"][1])
+    checkpoint: _Checkpoint
+    table: list[TableRow]
 
 
 def best_checkpoints(out: Path) -> dict[str, Path]:
@@ -133,27 +73,6 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
     return best
 
 
-def keep_baseline(folder: Path, data: Path) -> None:
-    """Keeps what TF-IDF and the majority class reach on prepared data in the folder of the runs on it."""
-    from .baseline import baselines
-
-    digest = digest_folder(data)
-    if not any(read_baseline(folder, {digest})):
-        words, majority = baselines(data)
-        content: _Baseline = {"data": digest, "scores": words, "majority": majority}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / BASELINE_FILE, json.dumps(content, indent=1) + "\n")
-
-
-def read_baseline(folder: Path, data: Set[str]) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """TF-IDF's and the majority class's metrics by split, in the folder of a task's runs; empty if of other data."""
-    try:
-        content = read_state(folder / BASELINE_FILE, _Baseline)
-    except (OSError, ValueError):  # none, or damaged: it is computed again
-        return {}, {}
-    return (content["scores"], content["majority"]) if {content["data"]} == data else ({}, {})
-
-
 def _find_runs(out: Path, checkpoint: str) -> list[Result]:
     """What the folders of runs below `out` say of those that start from the checkpoint with that digest."""
     found = []
@@ -168,7 +87,9 @@ def _find_runs(out: Path, checkpoint: str) -> list[Result]:
         task, rows = summary.task, {split: counts.examples for split, counts in summary.splits.items()}
         setting = Setting(options["optimization.lr"][0], options["dataset.batch_size"])
         seed, updates = options["common.seed"], options["optimization.max_update"]
-        run = TaskRun(task, seed, setting, updates, folder, options["checkpoint.best_checkpoint_metric"])
+        metric, train_rows = options["checkpoint.best_checkpoint_metric"], options.get("task.train_rows")
+        run = TaskRun(task, seed, setting, updates, folder, metric, train_rows)
+        rows |= {} if train_rows is None else {"train": train_rows}
         scores = read_scores(folder, made, task) if state.complete else None
         found.append(Result(run, scores or {}, "" if scores else "not complete: repeat its command", made, rows))
     return found
@@ -189,7 +110,7 @@ def _has_recipe(result: Result, recipe: str | None) -> bool:
 
 
 def _shown(found: Sequence[Result], own: Sequence[Result]) -> list[Result]:
-    """The runs of a task that its row is of: one per seed, with the recipe of this command's `own` where it has any."""
+    """The runs that a row of the table is of: one per seed, with the recipe of this command's `own`, if any."""
     folders = {result.run.folder for result in own}
     mine = [result for result in found if result.run.folder in folders]
     recipe = _recipe(mine or found)
@@ -207,12 +128,17 @@ def write_results(
     model: ResolvedConfig,
     results: Sequence[Result],
     search: Sequence[Result],
+    beside: Sequence[Path] = (),
 ) -> str:
-    """Writes `out`/results.json and `out`/results.md, and returns the table.
+    """Writes `out`/results.json, `out`/results.md and, of several numbers of rows, `out`/labels.png; returns the table.
 
     They hold what the folders below `out` say of all runs of the checkpoint with that digest, whichever command trained
     them, and why runs of this command failed: its `results`, and those of `search`, whose settings were not chosen. A
-    task's row in the table is of runs that share all but the seed: this command's, or for other tasks the most.
+    task's row in the table is of runs that share all but the seed: this command's, or for other tasks the most. The
+    table and the picture have what the results in the folders `beside` say of other models, too.
+
+    Raises:
+        FileNotFoundError, UserError: there are no results beside, or they are damaged.
     """
     found = _find_runs(out, digest)
     failures = {result.run.folder: result.error for result in (*results, *search) if result.error}
@@ -220,10 +146,12 @@ def write_results(
         if result.error:
             result.error = failures.get(result.run.folder, result.error)
     shown: list[Result] = []
-    names = {result.run.task.name for result in (*found, *results)}
-    for task in [*(name for name in TASKS if name in names), *sorted(names - TASKS.keys())]:
-        of_task = ([result for result in part if result.run.task.name == task] for part in (found, results))
-        shown += _shown(*of_task)
+    parts = {(result.run.task.name, result.run.train_rows) for result in (*found, *results)}
+    names = [*TASKS, *sorted({name for name, _ in parts} - TASKS.keys())]
+    for part in sorted(parts, key=lambda part: (names.index(part[0]), in_order(part[1]))):
+        shown += _shown(
+            *([one for one in some if (one.run.task.name, one.run.train_rows) == part] for some in (found, results))
+        )
     folders = {result.run.folder for result in shown}
     others = [result for result in found if result.run.folder not in folders]
     content: dict[str, Any] = {
@@ -233,10 +161,50 @@ def write_results(
         "runs": [_as_row(result, out) for result in shown],
         "search": [_as_row(result, out) for result in others],
     }
-    table = f"{as_table(content['table'])}\nCheckpoint: {checkpoint} (SHA-256 {digest[:12]}…)\n"
     write_whole(out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
+    tables, checkpoints = read_tables([out, *beside])
+    table = f"{as_table(tables)}\n{''.join(f'Checkpoint: {line}' for line in checkpoints)}"
     write_whole(out / "results.md", table)
+    _draw(tables, out / PICTURE_FILE)
     return table
+
+
+def read_tables(folders: Sequence[Path]) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """The rows of the tables in several folders of runs, by the names of the models, and what their checkpoints are.
+
+    Of all but the first only tasks that the first has. A name is that of the folder of the model's run; one that
+    was there already has a number behind it.
+
+    Raises:
+        FileNotFoundError: a folder holds no results.
+        UserError: they are damaged.
+    """
+    tables: dict[str, list[dict[str, Any]]] = {}
+    checkpoints = []
+    for folder in folders:
+        if not (folder / RESULTS_FILE).is_file():
+            raise FileNotFoundError(f"{folder} holds no {RESULTS_FILE}: linformer finetune writes it there")
+        content = read_state(folder / RESULTS_FILE, _Table)
+        path, digest = Path(content["checkpoint"]["path"]), content["checkpoint"]["sha256"]
+        name = path.parent.name
+        name = f"{name} ({len(tables) + 1})" if name in tables else name
+        tasks = {row["task"] for row in next(iter(tables.values()), content["table"])}
+        tables[name] = [dict(row) for row in content["table"] if row["task"] in tasks]
+        checkpoints.append(f"{path} (SHA-256 {digest[:12]}…)\n")
+    return tables, checkpoints
+
+
+def _draw(tables: Mapping[str, Sequence[Mapping[str, Any]]], file: Path) -> None:
+    """Draws scores against rows, where a task has several numbers of rows."""
+    counts = {(row["task"], row["rows"][0]) for rows in tables.values() for row in rows if row["rows"]}
+    if len(counts) == len({task for task, _ in counts}):
+        return
+    try:
+        from .label_curves import draw
+    except ImportError as error:
+        logger.warning(f"no {file}: matplotlib is needed ({error}): pip install 'fairseq-linformer[analysis]'")
+        return
+    draw(tables, file)
 
 
 def _as_row(result: Result, out: Path) -> dict[str, Any]:

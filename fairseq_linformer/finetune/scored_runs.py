@@ -47,7 +47,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One training, where it lies, and the metric that chooses its checkpoint (``metrics.value_of``)."""
+    """One training, where it lies, and the metric that chooses its checkpoint (``metrics.value_of``).
+
+    `train_rows`: of train, those that it sees, where these are not all.
+    """
 
     task: Task
     seed: int
@@ -55,6 +58,11 @@ class TaskRun:
     updates: int
     folder: Path
     metric: str = SCORE
+    train_rows: int | None = None
+
+    def __str__(self) -> str:
+        rows = "" if self.train_rows is None else f"{self.train_rows:,} rows, "
+        return f"{self.task.name}, {rows}{self.setting}, seed {self.seed}"
 
 
 @dataclass

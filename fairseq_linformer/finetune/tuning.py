@@ -13,13 +13,16 @@ computed from those files.
     OUT/TASK/seed1/predictions-valid.tsv                         label, prediction, probability of each class
     OUT/TASK/seed1/scores.json                                   their metrics, once they are found to be fairseq's
     OUT/TASK/lr0.0003-batch32/seed1/...                          one folder per setting, where several are tried
-    OUT/results.json, OUT/results.md                             every run, and the table
+    OUT/TASK/rows200/seed1/...                                   one folder per number of training rows, likewise
+    OUT/TASK/rows200/baseline-seed1.json                         the baseline on the same rows
+    OUT/results.json, OUT/results.md, OUT/labels.png             every run, the table, and scores against rows
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +44,15 @@ from ..training.configuration import compose_configuration
 from ..training.jobs import side_by_side
 from ..training.launch import Training
 from ..training.run_length import WARM_UP, updates_of
+from .kept_baselines import keep_baselines
 from .metrics import SCORE
 from .overrides import check_override
-from .results import keep_baseline
 from .scored_runs import Result, Setting, TaskRun, train_and_score
 
 logger = logging.getLogger(__name__)
 
+LEAST_UPDATES = 200  # of runs on fewer rows than train has
+VALIDATIONS = 10  # of such runs, at most, as of a recipe's 10 epochs
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
 ONE_PROCESS = "distributed_training.distributed_world_size=1"  # otherwise every GPU in sight, and batches of that many
@@ -66,6 +71,11 @@ class FineTuning:
         rates, batch_sizes: by default those of the task's recipe. Where there are several, the first seed tries each
             pair of them, and the other seeds train with the best.
         epochs: how often the training rows are seen; by default as the recipe says. Its updates and warm-up are scaled.
+        train_rows: numbers of training rows, each with runs of its own; by default all rows. The first of a stratified
+            order, another one for each seed, so that the deviation over seeds is also that of the choice of rows; of
+            one seed, fewer rows are among more. The epochs are the recipe's, or as many more as LEAST_UPDATES take:
+            what is too short for few rows is the number of updates, not of epochs (Mosbach et al. 2021, arXiv
+            2006.04884; Zhang et al. 2021, arXiv 2006.05987, where the 96 of three epochs of 1,000 rows are too few).
         metric: that chooses the checkpoint, and the setting; by default the mean of the task's headline metrics.
         overrides: Hydra's, for every run.
         digest: of the checkpoint's file, as it was at the start.
@@ -85,6 +95,7 @@ class FineTuning:
     rates: Sequence[float] = ()
     batch_sizes: Sequence[int] = ()
     epochs: float | None = None
+    train_rows: Sequence[int] = ()
     metric: str | None = None
     overrides: Sequence[str] = ()
     digest: str = field(init=False)
@@ -110,6 +121,9 @@ class FineTuning:
             if self._folders.setdefault(task.name, folder) != folder:
                 raise UserError(f"{folder} and {self._folders[task.name]} are both the task {task.name}")
             self.records[task.name] = task
+            rows = self._rows_of(task.name)
+            for count in self.train_rows:
+                check("train_rows", count, 1 <= count <= rows, f"from 1 to {rows:,}, the rows of train in {folder}")
         self.model = read_model_config(self.checkpoint, [*self._folders.values()])
         self.digest = digest_file(self.checkpoint)
 
@@ -124,9 +138,9 @@ class FineTuning:
                 of other content; another process is at work in the folder.
         """
         runs = [
-            self._run(task, seed, setting)
+            self._run(task, seed, setting, count)
             for seed in self.seeds
-            for task in self.records
+            for task, count in self._parts
             for setting in self._settings(task)
         ]
         for run in runs:
@@ -137,18 +151,23 @@ class FineTuning:
         return self._tune(train) if self._several else (train(runs), [])
 
     def _tune(self, train: Callable[[list[TaskRun]], list[Result]]) -> tuple[list[Result], list[Result]]:
-        """Tries every setting with the first seed, and trains the other seeds with the best one of each task."""
+        """Tries every setting with the first seed, and trains the other seeds with the best one of each part."""
         first, *others = self.seeds
-        tried = train([self._run(task, first, setting) for task in self.records for setting in self._settings(task)])
+        of_part = {
+            part: [self._run(part[0], first, one, part[1]) for one in self._settings(part[0])] for part in self._parts
+        }
+        tried = {result.run.folder: result for result in train(list(chain.from_iterable(of_part.values())))}
         best = {
-            name: max(
-                (result for result in tried if result.run.task is task),
+            part: max(
+                (tried[run.folder] for run in runs),
                 key=lambda result: (not result.error, result.value),  # a failed one only where all failed
             )
-            for name, task in self.records.items()
+            for part, runs in of_part.items()
         }
-        rest = train([self._run(task, seed, best[task].run.setting) for task in self.records for seed in others])
-        return [*best.values(), *rest], [result for result in tried if result not in best.values()]
+        rest = train(
+            [self._run(task, seed, best[task, count].run.setting, count) for task, count in best for seed in others]
+        )
+        return [*best.values(), *rest], [result for result in tried.values() if result not in best.values()]
 
     def _take_folder(self) -> None:
         """Keeps other processes from writing results there as long as this one lives."""
@@ -159,7 +178,7 @@ class FineTuning:
     def _keep_baselines(self) -> None:
         for name, folder in tqdm(self._folders.items(), desc="TF-IDF baseline", unit="task"):
             try:
-                keep_baseline(self.out / name, folder)
+                keep_baselines(self.out, folder, self.records[name], self.train_rows, self.seeds)
             except (UserError, OSError) as error:  # the runs may do without
                 logger.warning(f"{name}: no baseline: {error}")
 
@@ -168,22 +187,33 @@ class FineTuning:
         """Whether there is more than one setting to choose from."""
         return len(self.rates) > 1 or len(self.batch_sizes) > 1
 
+    @property
+    def _parts(self) -> list[tuple[str, int | None]]:
+        """The tasks, and the numbers of rows of each: what has a best setting of its own."""
+        return [(task, count) for task in self.records for count in (self.train_rows or (None,))]
+
+    def _rows_of(self, task: str) -> int:
+        return read_summary(self._folders[task]).splits["train"].examples
+
     def _settings(self, task: str) -> list[Setting]:
         recipe = read_recipe(recipe_name(task))
         rates = self.rates or recipe["optimization"]["lr"]
         batch_sizes = self.batch_sizes or [recipe["dataset"]["batch_size"]]
         return [Setting(rate, batch_size) for rate in rates for batch_size in batch_sizes]
 
-    def _run(self, task: str, seed: int, setting: Setting) -> TaskRun:
+    def _run(self, task: str, seed: int, setting: Setting, train_rows: int | None = None) -> TaskRun:
         """One run, which sees the training rows as often as the recipe has it, or `epochs` times."""
         recipe, epochs = read_recipe(recipe_name(task)), self._epochs(task)
         if epochs is None:
             rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
         else:
-            rows = epochs * read_summary(self._folders[task]).splits["train"].examples
-        folder = self.out / task / (str(setting) if self._several else "") / f"seed{seed}"
+            rows = epochs * (train_rows or self._rows_of(task))
+        folder = self.out / task / ("" if train_rows is None else f"rows{train_rows}")
+        folder = folder / (str(setting) if self._several else "") / f"seed{seed}"
         updates = updates_of(rows, setting.batch_size * self._batches_per_update(task))
-        return TaskRun(self.records[task], seed, setting, updates, folder, self.metric or SCORE)
+        if train_rows is not None and self.epochs is None:
+            updates = max(updates, LEAST_UPDATES)
+        return TaskRun(self.records[task], seed, setting, updates, folder, self.metric or SCORE, train_rows)
 
     def _batches_per_update(self, task: str) -> int:
         """Of all processes, and those whose gradients are summed."""
@@ -197,7 +227,8 @@ class FineTuning:
     def _epochs(self, task: str) -> float | None:
         """How often the training rows are seen; None where the recipe has a number of updates."""
         length = read_recipe(recipe_name(task))["optimization"]
-        return self.epochs or (None if length["max_update"] else length["max_epoch"])
+        by_updates = length["max_update"] and not self.train_rows  # which are of all rows
+        return self.epochs or (None if by_updates else length["max_epoch"])
 
     def _training(self, run: TaskRun) -> Training:
         """How a run is trained: always the same object, which holds what the run's files were when it was asked."""
@@ -221,6 +252,13 @@ class FineTuning:
         yield f"lr_scheduler.warmup_updates={round(run.updates * (warm_up / updates if updates else WARM_UP))}"
         if self._epochs(task) is not None:
             yield "optimization.max_epoch=0"
+        if run.train_rows is not None:
+            yield f"task.train_rows={run.train_rows}"
+            # An epoch of few rows takes seconds, all of the dev set much longer.
+            per_epoch = updates_of(run.train_rows, run.setting.batch_size * self._batches_per_update(task))
+            interval = max(1, run.updates // (per_epoch * VALIDATIONS))
+            yield f"dataset.validate_interval={interval}"
+            yield f"checkpoint.save_interval={interval}"
         if self.metric is not None:
             yield f"checkpoint.best_checkpoint_metric={self.metric}"
         yield from self.overrides

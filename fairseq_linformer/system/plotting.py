@@ -34,7 +34,11 @@ COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 COLORS += ("#882255", "#999933", "#332288", "#F0E442", "#661100", "#AA4499", "#117733", "#DDCC77")
 MARKERS = "os^DvX*P<>phd"
 LINES = ("-", "--", "-.", ":")
-REFERENCE = {"color": "0.4", "linestyle": ":", "linewidth": 1.2}  # of a line that no variant gave, such as n
+REFERENCE: dict[str, Any] = {
+    "color": "0.4",
+    "linestyle": ":",
+    "linewidth": 1.2,
+}  # of what no variant gave, as n
 MOST_TICKS = 8  # of an axis of lengths
 
 
@@ -104,7 +108,7 @@ def scale_log(axis: Axis) -> None:
 
 
 def scale_lengths(axis: Axis, lengths: Sequence[int]) -> None:
-    """A logarithmic axis of lengths, n or k, marked at those given, or at every second or third: 512, 1k, 2k."""
+    """A logarithmic axis of n, k or numbers of rows, marked at those given, or every second or third: 512, 1k, 2k."""
     step = math.ceil(len(lengths) / MOST_TICKS)
     _scale(axis, FixedLocator(sorted(lengths, reverse=True)[::step]))
 

@@ -5,12 +5,13 @@ Beside one class per row it has several, and classes per word, and a choice of w
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, FairseqDataset
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
@@ -23,12 +24,15 @@ from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, Task, check_label, label_names, own_task
 from ..data.tokenizer import DICTIONARY_FILE
+from ..data.training_rows import ChosenRows, first_rows
 from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check
 from ..model.parts import ClassificationHead
 from ..system.files import check_data_path
 from .run_length import plan
 from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options, whole_config
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
 
@@ -57,6 +61,9 @@ class TextPredictionConfig(SentencePredictionConfig):
     max_positions: Optional[int] = field(  # noqa: UP045
         default=None, metadata={"help": "the longest row, in tokens (default: the model's)"}
     )
+    train_rows: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "rows of train to train on, stratified, others for each seed (default: all)"}
+    )
     save_interval_minutes: float = save_interval()
 
 
@@ -65,7 +72,8 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
     """Classification or regression of texts and pairs of any length, or of words, shortened to ``truncate_to`` tokens.
 
     Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of the split ``train``,
-    new ones each epoch; every other split takes the head, so that validation does not depend on chance.
+    new ones each epoch; every other split takes the head, so that validation does not depend on chance. Of that split
+    batches hold ``train_rows`` rows alone, where it is given.
 
     Attributes:
         record: what the data's folder says of itself: its kind, classes and metrics.
@@ -87,7 +95,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         task = super().setup_task(cfg, **kwargs)
         task.record = record
         if task.to_train is not None:
-            plan(task.to_train, _training_rows(Path(cfg.data)))
+            plan(task.to_train, cfg.train_rows or _training_rows(Path(cfg.data)))
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
             cfg.max_positions = length_of_model(cfg) or DEFAULT_POSITIONS
@@ -123,7 +131,11 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             seed=cfg.seed,
             by_length=not cfg.no_shuffle,
         )
-        self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
+        chosen: FairseqDataset = truncated
+        if split == "train" and cfg.train_rows is not None:
+            chosen = ChosenRows(truncated, first_rows(Path(cfg.data), self.record.kind, cfg.train_rows, cfg.seed))
+            logger.info(f"train: {cfg.train_rows:,} of {len(truncated):,} rows")
+        self.datasets[split] = SharedEpochDataset(DescribedBatches(chosen, dictionary.pad(), masked=False))
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:

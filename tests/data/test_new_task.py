@@ -15,7 +15,7 @@ PROGRAM = """
 import sys
 from argparse import Namespace
 from pathlib import Path
-from fairseq_linformer.finetune.results import as_table, summarise
+from fairseq_linformer.finetune.results_table import as_table, summarise
 from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun
 from fairseq_linformer.finetune.tuning import find_folder, read_recipe, read_task
 from fairseq_linformer.model.resolve import resolve_config
@@ -31,7 +31,7 @@ print("RECIPE", recipe["optimization"]["max_update"], recipe["dataset"]["batch_s
 result = Result(TaskRun(task, 1, Setting(2e-5, 16), 2813, Path()), {"valid": {"accuracy": 80.0, "macro_f1": 70.0},
     "test": {"accuracy": 60.0, "macro_f1": 50.0}})
 print("VALUE", result.value)
-print(as_table(summarise([result], resolve_config(Namespace(encoder_layers=1), 16), Path())))
+print(as_table({"m": summarise([result], resolve_config(Namespace(encoder_layers=1), 16), Path())}))
 """
 
 

@@ -11,8 +11,10 @@ import pytest
 from fairseq_linformer.data.summary import SUMMARY_FILE, SplitCounts, Summary
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.finetune.kept_baselines import BASELINE_FILE
 from fairseq_linformer.finetune.metrics import is_at_chance
-from fairseq_linformer.finetune.results import BASELINE_FILE, as_table, best_checkpoints, summarise, write_results
+from fairseq_linformer.finetune.results import best_checkpoints, write_results
+from fairseq_linformer.finetune.results_table import as_table, summarise
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, Result, Setting, TaskRun, read_scores, write_scores
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.commands import FINE_TUNING
@@ -92,7 +94,7 @@ def test_dev_sets_have_their_names(tmp_path):
         result_of(own, {"valid": scores, "valid1": scores, "test": scores}),
         result_of(TASKS["MNLI"], {split: {"accuracy": 80.0} for split in ("valid", "valid1")}),
     ]
-    rows = as_table(summarise(results, MODEL, tmp_path)).splitlines()[2:]
+    rows = as_table({"m": summarise(results, MODEL, tmp_path)}).splitlines()[2:]
     names = [row.split(" | ")[0] for row in rows if row.startswith("|")]
     assert names == ["| own"] * 3 + ["| own (of 2026)"] * 3 + ["| own (t)"] * 3 + ["| MNLI", "| MNLI (mismatched)"]
 
@@ -124,16 +126,39 @@ def test_what_is_at_chance_is_marked_and_the_mark_explained(folder, tmp_path):
     assert is_at_chance("mcc", 6.6, 0.0, 900) and not is_at_chance("mcc", 6.7, 0.0, 900)
 
 
+def test_a_number_of_rows_has_a_line_of_its_own_beside_baselines_of_the_same_rows(folder, tmp_path):
+    """Of its seeds; the runs on all rows stand last, and nothing of theirs is mixed in."""
+    summary, predictions = ((folder / name).read_text() for name in (SUMMARY_FILE, "predictions-valid.tsv"))
+    for count, seed, value in ((200, 1, 70.0), (50, 1, 60.0), (50, 2, 64.0)):
+        run = tmp_path / f"RTE/rows{count}/seed{seed}"
+        run.mkdir(parents=True)
+        made = replace(MADE, configuration={**OPTIONS, "common.seed": seed, "task.train_rows": count})
+        (run / RUN_FILE).write_text(json.dumps({**made.as_json(), "complete": True}))
+        (run / SUMMARY_FILE).write_text(summary)
+        (run / "predictions-valid.tsv").write_text(predictions)
+        write_scores(run, made, {"valid": {"accuracy": value}})
+        found = {"scores": {"valid": {"accuracy": value - 10}}, "majority": {"valid": {"accuracy": 50.0 + seed}}}
+        (run.parent / f"baseline-seed{seed}.json").write_text(json.dumps({"data": "1" * 64, **found}))
+    rows = [line.split(" | ") for line in write(tmp_path).splitlines()[2:5]]
+    assert [(row[2], row[4], row[7], row[8]) for row in rows] == [
+        ("62.0 ± 2.8", "2", "51.5", "52.0 ± 2.8"),
+        ("70.0", "1", "51.0", "60.0"),
+        ("80.5", "1", "", ""),
+    ]
+    assert [row["rows"] for row in json.loads((tmp_path / "results.json").read_text())["table"]] == [[50], [200], []]
+    assert (tmp_path / "labels.png").is_file()
+
+
 def test_the_papers_figure_stands_beside_the_whole_data_only(tmp_path):
     for rows, figure in ((67_349, "92.4 to 93.4"), (67_300, "92.4 to 93.4"), (6_000, ""), (0, "")):
         result = result_of(TASKS["SST-2"], {"valid": {"accuracy": 80.0}})
         result.rows = {"train": rows, "valid": 872}
-        assert as_table(summarise([result], MODEL, tmp_path)).splitlines()[2].endswith(f" | {figure} |")
+        assert as_table({"m": summarise([result], MODEL, tmp_path)}).splitlines()[2].endswith(f" | {figure} |")
 
 
 def test_what_words_give_on_wnli_is_explained(tmp_path):
     assert "adversarial" in as_table(
-        summarise([result_of(TASKS["WNLI"], {"valid": {"accuracy": 56.3}})], MODEL, tmp_path)
+        {"m": summarise([result_of(TASKS["WNLI"], {"valid": {"accuracy": 56.3}})], MODEL, tmp_path)}
     )
 
 

@@ -206,6 +206,63 @@ def test_epochs_and_batch_sizes_change_the_updates(pretrained):
     assert "lr_scheduler.warmup_updates=4" in changes and "optimization.max_epoch=0" in changes
 
 
+def test_few_rows_have_enough_updates_and_few_validations(pretrained):
+    """Ten epochs of 400 rows are fewer updates than LEAST_UPDATES; at batches of 1 they are not."""
+    tuning = tuning_to(Path("/o"), pretrained, ["sst_2"], train_rows=[40, 400])
+    few, more = (tuning._run("SST-2", 2, Setting(1e-5, size), rows) for size, rows in ((8, 40), (1, 400)))
+    assert (few.updates, more.updates) == (200, 4000) and few.folder == Path("/o/SST-2/rows40/seed2")
+    few, more = (tuning._training(run_of).overrides for run_of in (few, more))
+    assert {"task.train_rows=40", "dataset.validate_interval=4", "checkpoint.save_interval=4"} <= {*few}, "40 epochs"
+    assert {"task.train_rows=400", "dataset.validate_interval=1", "checkpoint.save_interval=1"} <= {*more}
+    assert "lr_scheduler.warmup_updates=12" in few and "optimization.max_epoch=0" in few
+    asked = tuning_to(Path("/o"), pretrained, ["sst_2"], train_rows=[40], epochs=3)
+    assert asked._run("SST-2", 2, Setting(1e-5, 8), 40).updates == 15
+
+
+def test_each_number_of_rows_has_its_best_setting(pretrained, tmp_path, monkeypatch):
+    best = {20: 1e-3, 40: 2e-3}
+
+    def train_and_score(run, training, data, launcher):
+        return Result(run, {"valid": {"accuracy": 50.0 + (run.setting.rate == best[run.train_rows])}})
+
+    monkeypatch.setattr(tuning_module, "train_and_score", train_and_score)
+    tuning = tuning_to(tmp_path, pretrained, ["sst_2"], [1, 2], rates=[1e-3, 2e-3], train_rows=[20, 40])
+    results, search = tuning.run()
+    chosen = [(result.run.train_rows, result.run.seed, result.run.setting.rate) for result in results]
+    assert chosen == [(20, 1, 1e-3), (40, 1, 2e-3), (20, 2, 1e-3), (40, 2, 2e-3)] and len(search) == 2
+    assert results[-1].run.folder == tmp_path / "SST-2/rows40/lr0.002-batch32/seed2"
+
+
+@pytest.fixture(scope="module")
+def curve(pretrained) -> Path:
+    """One task with two numbers of rows."""
+    words = ["--tasks", "sts_b", "--train-rows", "8", "32", "--seeds", "1", "2", "--learning-rates", "0.01"]
+    run(*command("--out", "runs/curve", *words), cwd=pretrained)
+    return pretrained / "runs" / "curve"
+
+
+def test_a_curve_of_rows(curve):
+    """A line per number of rows, beside a baseline of the same rows; and a picture."""
+    lines = (curve / "results.md").read_text().splitlines()[2:6]
+    assert [line.split(" | ")[1] for line in lines] == ["Pearson"] * 2 + ["Spearman"] * 2
+    assert [line.split(" | ")[5] for line in lines] == ["8 / 48", "32 / 48"] * 2
+    assert all(line.split(" | ")[4] == "2" and "±" in line.split(" | ")[8] for line in lines)
+    assert (curve / "labels.png").stat().st_size > 10_000
+    assert len({file.read_text() for file in curve.rglob("baseline-seed?.json")}) == 4
+    printed = (curve / "STS-B/rows8/seed1/train.log").read_text()
+    assert "train: 8 of 48 rows" in printed and '"train_num_updates": "2"' in printed, "four epochs in batches of 16"
+
+
+def test_two_models_in_one_table_and_picture(finished, curve, pretrained, tmp_path):
+    tuning = FineTuning(finished / "STS-B/seed1", pretrained / "tasks", tmp_path, ["sts_b"], [1])
+    failed = Result(tuning._run("STS-B", 1, Setting(0.01, 16)), error="out of memory")
+    found = write_results(tmp_path, tuning.checkpoint, tuning.digest, tuning.model, [failed], [], [curve, finished])
+    rows = [line.split(" | ")[:4] for line in found.splitlines() if line.startswith("| ")]
+    assert rows[0][0] == "| model" and [row[0] for row in rows[1:5]] == ["| seed1", "| tiny", "| tiny", "| tiny (3)"]
+    assert {row[1] for row in rows[1:]} == {"STS-B"}, "what the first model was not tried on is left out"
+    assert found.count("Checkpoint: ") == 3 and (tmp_path / "labels.png").is_file()
+
+
 @pytest.mark.parametrize(
     "override",
     ["optimization.update_freq=[]", "optimization.update_freq=[4,1]", "distributed_training.distributed_world_size=0"],
@@ -399,6 +456,15 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
         (["--tasks", "sst_2", "--data", "gone"], "there is no folder gone"),
         (["--tasks", "sst_2", "sts_b", "--metric", "accuracy"], "error: metric=accuracy is not allowed: "),
         (["--tasks", "sst_2", "++common.seed=5"], "error: ++common.seed=5: common.seed is set by --seeds"),
+        (
+            ["--tasks", "sst_2", "sts_b", "--train-rows", "8", "49"],
+            "train_rows=49 is not allowed: it must be from 1 to 48,",
+        ),
+        (["--tasks", "sst_2", "task.train_rows=8"], "task.train_rows=8: task.train_rows is set by --train-rows"),
+        (
+            ["--tasks", "sst_2", "--beside", "runs/tiny"],
+            "runs/tiny holds no results.json: linformer finetune writes it",
+        ),
         (["--tasks", "sst_2", "optimization.rate=1"], "Could not override 'optimization.rate'"),
         (["--tasks", "sst_2", "--data", "a:b"], "a:b: a data folder with a colon in its path is not allowed"),
         (["--tasks", "sst_2", "--out", "a${b}"], "a${b}: a path with ${ in it is not allowed"),

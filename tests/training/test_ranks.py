@@ -64,7 +64,7 @@ def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
 def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone, tmp_path):
     settings = [f"task.data={classification}", f"checkpoint.finetune_from_model={alone / 'checkpoint_last.pt'}"]
     settings += ["lr_scheduler.total_num_update=6", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.001]"]
-    settings += ["dataset.batch_size=4", "dataset.num_workers=0", "common.cpu=true"]
+    settings += ["dataset.batch_size=4", "dataset.num_workers=0", "common.cpu=true", "task.train_rows=10"]
     command = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", *settings]
     for folder, updates, ranks in (("straight", 6, 1), ("resumed", 3, 2), ("resumed", 6, 1)):
         words = [*command, f"checkpoint.save_dir={folder}", f"optimization.max_update={updates}"]

@@ -1,11 +1,11 @@
-"""A table into splits: stratified by label, seeded, and no text in two of them.
+"""A table into splits: stratified by label, seeded, and no text in two of them; and an order of rows, stratified too.
 
 Rows with the same text, or of the same group (a document, an author), are bound: they go to one split together.
 """
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -51,7 +51,7 @@ def split_rows(
     strata: dict[str, list[list[int]]] = {}
     for rows in units.values():
         names = set(chain.from_iterable(labels[row] for row in rows))
-        strata.setdefault(min(names, key=lambda name: (frequency[name], name), default=""), []).append(rows)
+        strata.setdefault(_rarest(names, frequency), []).append(rows)
     random_order = random.Random(seed)
     lacking = dict.fromkeys(fractions, 0.0)
     first = next(iter(fractions))
@@ -68,6 +68,35 @@ def split_rows(
             for row in rows:
                 chosen[row] = split
     return chosen
+
+
+def stratified_order(labels: Sequence[Sequence[str]], seed: int) -> np.ndarray:
+    """All rows in a random order, whose first rows have about its share of each label, however many are taken.
+
+    A row counts under the rarest of its labels. The rows of each are spread evenly over the order from a random start
+    on, as in systematic sampling, so that a label rarer than the rows taken has its chance, too.
+
+    Args:
+        labels: of each row; it may have none.
+        seed: another one, another order.
+
+    Returns:
+        The numbers of the rows, int64, (rows,).
+    """
+    frequency = Counter(chain.from_iterable(map(set, labels)))
+    strata: dict[str, list[int]] = {}
+    for row, names in enumerate(labels):
+        strata.setdefault(_rarest(names, frequency), []).append(row)
+    random_order = np.random.default_rng(seed)
+    places = np.empty(len(labels))
+    for _, rows in sorted(strata.items()):
+        places[random_order.permutation(rows)] = (np.arange(len(rows)) + random_order.random()) / len(rows)
+    return np.argsort(places, kind="stable")
+
+
+def _rarest(names: Iterable[str], frequency: Mapping[str, int]) -> str:
+    """The label that a row with several counts under; empty where it has none."""
+    return min(names, key=lambda name: (frequency[name], name), default="")
 
 
 def _components(bonds: Sequence[Sequence[Hashable]]) -> list[int]:

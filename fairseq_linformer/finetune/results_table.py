@@ -1,0 +1,130 @@
+"""The table that papers print: each task, metric and number of training rows, beside what needs no neural network."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from ..model.config import ResolvedConfig
+from ..system.markdown import cell
+from .kept_baselines import Scores, read_baselines
+from .metrics import METRICS, is_at_chance, paper_score
+from .scored_runs import Result
+
+AT_CHANCE = (
+    "† At chance: no more than two standard errors above the majority class (the commonest label of the rows "
+    "trained on, or the mean of their scores, for every row)."
+)
+WNLI = (
+    "WNLI's dev set is adversarial: its sentences stand in train with the other answer, so that what has learned words "
+    "is wrong there, TF-IDF first of all: it may be far below the majority class."
+)
+
+
+class TableRow(TypedDict):
+    """A row of the table, of ``summarise``."""
+
+    task: str
+    split: str
+    title: str
+    metric: str
+    mean: float | None
+    deviation: float | None
+    median: float | None
+    values: list[float]
+    rows: list[int]
+    settings: list[str]
+    majority: float | None
+    baseline: float | None
+    baseline_deviation: float | None
+    paper: str
+    at_chance: bool
+
+
+def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> list[dict[str, Any]]:
+    """A row of the table for each task, split that is scored, metric, and number of training rows."""
+    rows = []
+    for task in {result.run.task.name: result.run.task for result in results}.values():
+        of_task = [result for result in results if result.run.task.name == task.name]
+        counts = sorted({result.run.train_rows for result in of_task}, key=in_order)
+        parts = [[result for result in of_task if result.run.train_rows == count] for count in counts]
+        beside = [read_baselines(out, part) for part in parts]
+        for split, title in task.scored.items():
+            for name in task.metrics:
+                for part, found in zip(parts, beside, strict=True):
+                    row = _summarise(part, split, name, config, found)
+                    rows.append({"task": task.name, "split": split, "title": title, **row})
+    return rows
+
+
+def _summarise(
+    part: Sequence[Result], split: str, metric: str, config: ResolvedConfig, beside: Sequence[tuple[Scores, Scores]]
+) -> dict[str, Any]:
+    """What the runs of one task on so many rows say of a metric, and `beside` the baselines of the same rows."""
+    run = part[0].run
+    values = [result.scores[split][metric] for result in part if not result.error]
+    words, majority = (
+        [one[kind][split][metric] for one in beside if metric in one[kind].get(split, {})] for kind in (0, 1)
+    )
+    asked = {} if run.train_rows is None else {"train": run.train_rows}
+    counts = next((result.rows for result in part if result.rows), asked)
+    row = {
+        "metric": METRICS[metric].title,
+        **_spread(values),
+        "median": statistics.median(values) if values else None,
+        "values": values,
+        "rows": [counts[name] for name in ("train", split) if name in counts],
+        "settings": sorted({str(result.run.setting) for result in part}),
+        "majority": statistics.mean(majority) if majority else None,
+        "baseline": _spread(words)["mean"],
+        "baseline_deviation": _spread(words)["deviation"],
+        "paper": paper_score(run.task.name, metric, config, counts.get("train", 0)),
+    }
+    return {**row, "at_chance": _is_at_chance(metric, row)}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    mean = statistics.mean(values) if values else None
+    return {"mean": mean, "deviation": statistics.stdev(values) if len(values) > 1 else None}
+
+
+def in_order(count: int | None) -> float:
+    """By which numbers of training rows are sorted: all of them, None, stand last."""
+    return math.inf if count is None else count
+
+
+def as_table(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The rows of each model in Markdown, and below them what their marks mean."""
+    rows = [(name, row) for name, of_model in tables.items() for row in of_model]
+    several = len(tables) > 1
+    if several:  # the models side by side; a sort keeps what is equal in order
+        places = [(row["task"], row["split"], row["metric"]) for _, row in rows]
+        rows.sort(key=lambda one: places.index((one[1]["task"], one[1]["split"], one[1]["metric"])))
+    columns = [*["model"] * several, "task", "metric", "mean ± deviation", "median", "runs", "rows, train / scored"]
+    columns += ["setting", "majority class", "TF-IDF + linear SVM", "paper, table 2"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for model, row in rows:
+        cells = ["failed", "", "0"]
+        if row["values"]:
+            mark = " †" if row["at_chance"] else ""
+            mean = f"{_with_spread(row['mean'], row['deviation'])}{mark}"
+            cells = [mean, f"{row['median']:.1f}", str(len(row["values"]))]
+        name = f"{row['task']} ({cell(row['title'])})" if row["title"] else row["task"]
+        cells += [" / ".join(f"{count:,}" for count in row["rows"]), ", ".join(row["settings"])]
+        cells += [_with_spread(row["majority"], None), _with_spread(row["baseline"], row["baseline_deviation"])]
+        cells = [*[cell(model)] * several, name, row["metric"], *cells, row["paper"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    notes = [AT_CHANCE] * any(row["at_chance"] for _, row in rows)
+    notes += [WNLI] * any(row["task"] == "WNLI" for _, row in rows)
+    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
+
+
+def _with_spread(mean: float | None, deviation: float | None) -> str:
+    spread = "" if deviation is None else f" ± {deviation:.1f}"
+    return "" if mean is None else f"{mean:.1f}{spread}"
+
+
+def _is_at_chance(metric: str, row: Mapping[str, Any]) -> bool:
+    known = row["mean"] is not None and row["majority"] is not None and len(row["rows"]) == 2
+    return known and is_at_chance(metric, row["mean"], row["majority"], row["rows"][1])
