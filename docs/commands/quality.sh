@@ -102,4 +102,8 @@ $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.00125 $FAST +preset=nea
 $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST optimizer=muon \
     --variant muon-softmax model.attention=softmax --variant muon-control $ONE
 $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST +preset=near_and_far optimizer=muon \
-    --variant muon-qk-norm model.qk_norm=true
+    --variant muon-qk-norm model.qk_norm=true --variant muon-masks task.mask_prob=0.3 task.mask_prob_end=0.15 \
+    --variant muon-trapezoidal lr_scheduler=trapezoidal --variant muon-words task.mask_whole_words=true
+$FAR optimizer=muon --out runs/far-muon --seeds 1 \
+    --variant softmax model.attention=softmax $V --variant fetch $ROWS model.linformer_fetch=8 \
+    --variant window-and-mean $ONE $WINDOW
