@@ -14,7 +14,7 @@ Rows = Sequence[Mapping[str, Any]]  # of the table (``results.summarise``)
 
 
 def draw(tables: Mapping[str, Rows], path: Path) -> None:
-    """A panel per task, with its first metric on its first dev set; bands are a standard deviation to either side.
+    """A panel per task, with its first metric on test, or else on its first dev set; bands are a standard deviation to either side.
 
     Args:
         tables: the rows of each model; the baseline and the majority class are those of the first.
@@ -33,10 +33,12 @@ def draw(tables: Mapping[str, Rows], path: Path) -> None:
 
 
 def _of(rows: Rows, task: str) -> Rows:
-    """The rows of a task, of its first split and metric, that have a number of training rows."""
-    of_task = [row for row in rows if row["task"] == task]
-    first = [(row["split"], row["metric"]) for row in of_task[:1]]
-    return [row for row in of_task if (row["split"], row["metric"]) in first and row["rows"]]
+    """The rows of a task, of one split and its first metric, that have a number of training rows."""
+    of_task = [row for row in rows if row["task"] == task and row["rows"]]
+    splits = [row["split"] for row in of_task]
+    split = "test" if "test" in splits else next(iter(splits), None)  # no part of which chose a checkpoint
+    of_split = [row for row in of_task if row["split"] == split]
+    return [row for row in of_split if row["metric"] == of_split[0]["metric"]]
 
 
 def _draw_task(panel: Axes, task: str, tables: Mapping[str, Rows]) -> None:
