@@ -45,6 +45,9 @@ def take_steps(model, batch, padded):
     logits, _ = model(batch, masked_tokens=masked, masked_positions=positions, padded=padded)
     assert logits.shape[0] == 9
     logits.sum().backward()
+    model(batch, masked_tokens=masked, masked_positions=positions, masked_targets=positions, padded=padded)[
+        0
+    ].backward()
     model(batch, features_only=True, classification_head_name="head", padded=padded)[0].sum().backward()
     assert model.eval()(batch, features_only=True)[0].shape == (*batch.shape, 24)
 

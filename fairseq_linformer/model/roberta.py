@@ -16,6 +16,7 @@ from ..attention.base import Attention
 from .architecture import ARCHITECTURES, fill_in
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
+from .head import sum_of_losses
 from .hub import FromCheckpoints
 from .resolve import resolve_config
 
@@ -50,18 +51,22 @@ class LinformerRobertaEncoder(RobertaEncoder):
         return_all_hiddens: bool = False,
         masked_tokens: Tensor | None = None,
         masked_positions: Tensor | None = None,
+        masked_targets: Tensor | None = None,
         **known: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for.
 
         ``padded`` and ``masked_positions``, the numbers of the masked tokens, are known to our tasks' batches
         (``data/batches.py``): nothing here waits for a GPU then. ``known`` is what the sentence encoder takes.
+        With ``masked_targets`` (N,), the tokens that were masked, the sum of their losses is returned, not logits.
         """
         if features_only or return_all_hiddens or masked_tokens is None:
             features, extra = self.extract_features(src_tokens, return_all_hiddens, **known)
             return (features if features_only else self.output_layer(features, masked_tokens)), extra
         wanted = masked_tokens if masked_positions is None else masked_positions
         features, _ = self.sentence_encoder(src_tokens, wanted, **known)
+        if masked_targets is not None:
+            return sum_of_losses(self.lm_head, features, masked_targets), {"inner_states": None}
         return self.output_layer(features), {"inner_states": None}
 
     def extract_features(

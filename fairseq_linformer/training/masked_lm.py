@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion
+from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.data import FairseqDataset, data_utils
 from fairseq.data.encoders.utils import get_whole_word_mask
 from fairseq.models import BaseFairseqModel
@@ -28,6 +29,7 @@ from ..data.shards import data_paths
 from ..data.texts import ENDS, MixedTexts, ShuffledBatches
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
+from .masked_lm_loss import MaskedLmLossInParts
 from .task import (
     TrainingTask,
     check_file,
@@ -153,6 +155,15 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         if self.cfg.skip_masking and isinstance(model, RobertaModel):
             freeze_lm_head(model)
         return model
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
+        """The criterion; for ``masked_lm`` ours, which needs less memory."""
+        criterion = super().build_criterion(cfg, from_checkpoint)
+        return (
+            MaskedLmLossInParts(MaskedLmConfig(tpu=criterion.tpu), self)
+            if type(criterion) is MaskedLmLoss
+            else criterion
+        )
 
     stages: list[Stage] | None = None
     stage: Stage | None = None

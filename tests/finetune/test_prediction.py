@@ -139,7 +139,7 @@ def assert_close(found, expected):
 @pytest.mark.parametrize(("chunk", "tokens"), [(4096, 8192), (7, 60), (3, 1)])
 def test_probabilities_are_those_of_fairseqs_hub_row_by_row(reviews, monkeypatch, chunk, tokens):
     monkeypatch.setattr(prediction, "CHUNK", chunk)
-    monkeypatch.setattr(prediction, "BATCH_TOKENS", tokens)
+    monkeypatch.setattr(prediction, "batch_tokens", lambda _: tokens)
     rows = examples(25)
     classifier = LinformerRobertaModel.from_pretrained(str(reviews)).eval()
     expected = [classifier.predict(HEAD, classifier.encode(row.text)).exp().flatten().tolist() for row in rows]
@@ -161,7 +161,7 @@ def test_it_computes_on_the_device_that_it_is_given(reviews, monkeypatch):
 
 
 def test_batches_hold_rows_of_about_one_length(reviews, monkeypatch):
-    monkeypatch.setattr(prediction, "BATCH_TOKENS", 60)
+    monkeypatch.setattr(prediction, "batch_tokens", lambda _: 60)
     batches, collate = [], data_utils.collate_tokens
 
     def collate_and_note(rows, pad):
@@ -233,7 +233,7 @@ def test_several_classes_per_row(topics):
 def test_a_tag_per_word(tagged, classification, monkeypatch, chunk, tokens):
     """By the hub's logits where each word's first piece stands, which are counted word by word here."""
     monkeypatch.setattr(prediction, "CHUNK", chunk)
-    monkeypatch.setattr(prediction, "BATCH_TOKENS", tokens)
+    monkeypatch.setattr(prediction, "batch_tokens", lambda _: tokens)
     rows, tokenizer = sentences_of_words(32), load_tokenizer(classification)
     classifier = LinformerRobertaModel.from_pretrained(str(tagged)).eval()
     expected, cut = [], []

@@ -1,0 +1,31 @@
+"""The loss of masked language modelling without the logits of all masked tokens in memory."""
+
+from typing import Any
+
+from fairseq.criterions.masked_lm import MaskedLmLoss
+from torch import Tensor, nn
+
+from ..model.roberta import LinformerRobertaEncoder
+
+
+class MaskedLmLossInParts(MaskedLmLoss):
+    """fairseq's criterion ``masked_lm``, whose loss our model computes itself (``model/head.py``).
+
+    Another model, and a TPU, gets fairseq's. Where nothing is masked the loss is 0 and so are all gradients.
+    """
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """The sum of a batch's losses, the number of masked tokens, and what is logged."""
+        if self.tpu or not isinstance(getattr(model, "encoder", None), LinformerRobertaEncoder):
+            return super().forward(model, sample, reduce)
+        target, inputs = sample["target"], dict(sample["net_input"])
+        masked = target.ne(self.padding_idx)
+        if "masked_positions" not in inputs:
+            inputs["masked_positions"] = masked.flatten().nonzero()[:, 0]
+        targets = target.flatten()[inputs["masked_positions"]]
+        loss, _ = model(**inputs, masked_tokens=masked, masked_targets=targets)
+        size = masked.int().sum()
+        log = {"loss": loss.detach(), "sample_size": size}
+        return loss, size, {**log, "ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
