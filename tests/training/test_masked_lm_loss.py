@@ -20,7 +20,7 @@ PART = 3  # tokens of a part here
 
 @pytest.fixture(autouse=True)
 def parts(monkeypatch):
-    monkeypatch.setattr(head, "LOGITS_AT_ONCE", PART * VOCABULARY + 1)
+    monkeypatch.setattr(head, "LOGITS_ON_CPU", PART * VOCABULARY + 1)
 
 
 def sample(masked=0.2, described=True):
