@@ -14,7 +14,7 @@ Rows = Sequence[Mapping[str, Any]]  # of the table (``results.summarise``)
 
 
 def draw(tables: Mapping[str, Rows], path: Path) -> None:
-    """A panel per task, with its first metric on test, or else on its first dev set; bands are a standard deviation to either side.
+    """A panel per task: its first metric on test, or else on its first dev set; bands are a deviation to either side.
 
     Args:
         tables: the rows of each model; the baseline and the majority class are those of the first.
