@@ -89,7 +89,10 @@ class LongformerAttention(Attention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
-        local = self._attend_locally(x, real, first_values)
+        if self.flex is None:
+            local = self._attend_locally(x, real, first_values)
+        else:
+            local = self.join_heads(self.flex(self, x, padding_mask, first_values))
         if self.global_tokens == 0:
             return local
         first = self._attend_globally(x, real, first_values)

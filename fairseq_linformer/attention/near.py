@@ -104,6 +104,9 @@ def _is_alone(numbers: Tensor) -> Tensor:
     return (numbers > 0).sum(-1) == 1
 
 
+EVERYWHERE = 2**30  # beyond all positions
+
+
 class Near(NamedTuple):
     """The positions that each block of queries sees as they are, under one softmax with the rows.
 
@@ -134,7 +137,7 @@ class Near(NamedTuple):
             (B N, h, s, d_h).
         """
         blocks = margins(near, self.size, self.beside)  # (B, N, ..., h, d_h)
-        everywhere = [rows, self._first(positions).transpose(1, 2)] if self.sinks else [rows]  # (B, h, ..., d_h)
+        everywhere = [rows, self.first(positions).transpose(1, 2)] if self.sinks else [rows]  # (B, h, ..., d_h)
         # Joined once: each copy is as large as all that the queries see.
         parts = [own.unsqueeze(1).expand(-1, blocks[0].size(1), -1, -1, -1) for own in everywhere]
         if self.fetched is not None:
@@ -163,7 +166,7 @@ class Near(NamedTuple):
             rows = rows & ~(seen & alone.unsqueeze(1))
         parts = [rows, near]
         if self.sinks:
-            parts.insert(1, self._first(real).unsqueeze(1).expand(-1, near.size(1), -1))
+            parts.insert(1, self.first(real).unsqueeze(1).expand(-1, near.size(1), -1))
         parts = [part.unsqueeze(2) for part in parts]
         if self.fetched is not None:  # by averages alone
             heads = self.fetched.size(1)
@@ -175,6 +178,24 @@ class Near(NamedTuple):
             parts = [part.expand(-1, -1, heads, -1) for part in parts]
             parts.insert(len(parts) - 1, away & (own > self.sinks))
         return torch.cat(parts, dim=3).unsqueeze(3)
+
+    def places(self, rows: Tensor, real: Tensor) -> Tensor:
+        """``attn_mask`` without what is fetched, by keys that stand once for all blocks: positions, rows, sinks.
+
+        Args:
+            rows, real: as there.
+
+        Returns:
+            (B, n + m + g), of each key: p where blocks see it that are near place p, counted from 1; -p where those do
+            that are not, of a row that is that position; -EVERYWHERE where all do, 0 where none does.
+        """
+        place = _places(real)
+        shown = -EVERYWHERE * rows
+        if self.averages:
+            numbers = self._numbers(real)
+            last = numbers.amax(-1).long()
+            shown = torch.where(_is_alone(numbers) & rows, -last * (last > self.sinks), shown)
+        return torch.cat([place * (place > self.sinks), shown, -EVERYWHERE * self.first(real)], dim=1)
 
     @torch.no_grad()
     def choose_segments(
@@ -245,7 +266,8 @@ class Near(NamedTuple):
         """The places of the positions of each segment, 0 where it has fewer: (B, n) to (B, m, w)."""
         return self.segments(_places(real).unsqueeze(-1).float()).squeeze(-1)
 
-    def _first(self, positions: Tensor) -> Tensor:
+    def first(self, positions: Tensor) -> Tensor:
+        """The sinks, of those that there are: (B, n, ...) to (B, g, ...)."""
         return leading(positions, torch.sym_min(self.sinks, positions.size(1)), dim=1)
 
     def _starts(self, blocks: int, device: torch.device) -> Tensor:
@@ -284,33 +306,66 @@ class Seen(NamedTuple):
     near: Near | None
 
 
-def see_near(
-    attention: Windowed, queries: Tensor, x: Tensor, padding_mask: Tensor | None, first: Tensor | None
-) -> Seen:
-    """What queries (B, n, d) attend to in a layer with a window; the other arguments are those of its ``forward``."""
+class Shown(NamedTuple):
+    """What a layer with a window shows, before it is joined.
+
+    Attributes:
+        keys, values: those of the rows, (B, h, m, d_h).
+        rows: (B, m), True for the rows that are seen; None for all.
+        turned, contents, own_values: the keys, rotated and by content alone, and values of positions, (B, n, h, d_h).
+        near: what the blocks see as it is; nothing fetched yet.
+        real: (B, n), True where a position is no padding.
+    """
+
+    keys: Tensor
+    values: Tensor
+    rows: Tensor | None
+    turned: Tensor
+    contents: Tensor
+    own_values: Tensor
+    near: Near
+    real: Tensor
+
+    def all_rows(self) -> Tensor:
+        """``rows``, (B, m), where they are all, too."""
+        shape = self.keys.size(0), self.keys.size(2)
+        return self.keys.new_ones(shape, dtype=torch.bool) if self.rows is None else self.rows
+
+
+def show(attention: Windowed, x: Tensor, padding_mask: Tensor | None, first: Tensor | None) -> Shown:
+    """Of a layer with a window; the other arguments are those of its ``forward``."""
     own = attention.keys(x), attention.values(x, first)
     if attention.key_projection.AVERAGES:
         keys, values = _averages(attention, own, x, padding_mask)
         rows = attention.key_projection.attended_rows(padding_mask)
     else:
         keys, values, rows = attention.keys_and_values(x, padding_mask, first)
+    heads = (attention.num_heads, attention.head_dim)
+    positions = (attention.rotated(own[0]), attention.content(own[0]), own[1])
     near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
-    heads, keys = (attention.num_heads, attention.head_dim), attention.content(keys)
-    turned, contents, own_values = (
-        positions.unflatten(-1, heads) for positions in (attention.rotated(own[0]), attention.content(own[0]), own[1])
-    )
+    return Shown(attention.content(keys), values, rows, *(part.unflatten(-1, heads) for part in positions), near, real)
+
+
+def see_near(
+    attention: Windowed, queries: Tensor, x: Tensor, padding_mask: Tensor | None, first: Tensor | None
+) -> Seen:
+    """What queries (B, n, d) attend to in a layer with a window; the other arguments are those of its ``forward``."""
+    shown = show(attention, x, padding_mask, first)
+    near = shown.near
     if attention.fetch:
-        chosen = near.choose_segments(queries.unflatten(-1, heads), contents, keys, rows, real, attention.fetch)
-        near = near._replace(fetched=chosen)
-    if rows is None:
-        rows = keys.new_ones((x.size(0), keys.size(2)), dtype=torch.bool)
-    seen = near.join(keys, contents, turned), near.join(values, own_values, own_values)
-    attn_mask = near.attn_mask(rows, real)
+        heads = queries.unflatten(-1, shown.contents.shape[2:])
+        found = near.choose_segments(
+            heads, shown.contents, shown.keys, shown.rows, shown.real, attention.fetch
+        )
+        near = near._replace(fetched=found)
+    keys = near.join(shown.keys, shown.contents, shown.turned)
+    values = near.join(shown.values, shown.own_values, shown.own_values)
+    attn_mask = near.attn_mask(shown.all_rows(), shown.real)
     if attention.alibi:
         near_at = torch.arange(near.size + 2 * near.beside, device=x.device)
-        others = seen[0].size(2) - near_at.size(0)
+        others = keys.size(2) - near_at.size(0)
         attn_mask = attention.biased(attn_mask, near_at[near.beside : near.beside + near.size], near_at, others)
-    return Seen(attention.rotated(queries), *seen, attn_mask, near)
+    return Seen(attention.rotated(queries), keys, values, attn_mask, near)
 
 
 def _averages(

@@ -26,7 +26,8 @@ from .compat import add_multipliers, rename_parameters
 from .config import OPTIONS, ResolvedConfig
 from .resolve import resolve_config
 
-LOADED = {"load_checkpoint_heads": True, "compile_layers": False}  # to be used at once, not trained for hours
+# To be used at once, not trained for hours.
+LOADED = {"load_checkpoint_heads": True, "compile_layers": False, "flex_attention": False}
 
 
 class FromCheckpoints(RobertaModel):

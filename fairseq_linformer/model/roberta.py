@@ -16,6 +16,7 @@ from ..attention.base import Attention
 from .architecture import ARCHITECTURES, fill_in
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
+from .flex import use_flex
 from .head import sum_of_losses
 from .hub import FromCheckpoints
 from .resolve import resolve_config
@@ -35,6 +36,8 @@ class LinformerRobertaEncoder(RobertaEncoder):
         if args.compile_layers:
             for layer in encoder.layers:
                 layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
+        if args.flex_attention:
+            use_flex(encoder.layers)
         if args.encoder_layerdrop > 0:
             encoder.layers = LayerDropModuleList(args.encoder_layerdrop, encoder.layers)
         return encoder

@@ -10,6 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from ..attention.options import option
 from ..errors import check
 from .architecture import check_probability
+from .flex import validate_flex
 from .parts import ACTIVATIONS
 
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
@@ -53,6 +54,11 @@ class RobertaOptions(FairseqDataclass):
     compile_layers: bool = option(
         False, "run layers through torch.compile, which fuses what is not a matrix product", recipe=True
     )
+    flex_attention: bool = option(
+        False,
+        "on a GPU: windows of linformer and longformer by PyTorch's FlexAttention, without copies; not measured yet",
+        recipe=True,
+    )
 
 
 def validate_training(config: Any) -> None:
@@ -65,5 +71,6 @@ def validate_training(config: Any) -> None:
     recomputes, compiles = config.checkpoint_activations, config.compile_layers
     alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
     check("compile_layers", compiles, not (compiles and recomputes), alone)
+    validate_flex(config)
     allowed = "true only together with checkpoint_activations=true"
     check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)

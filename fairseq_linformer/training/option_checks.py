@@ -88,6 +88,9 @@ def _model(root: Any) -> Rules:
     allowed = "1: the model's matrices are not split over GPUs"
     yield "common.model_parallel_size", root.common.model_parallel_size == 1, allowed
 
+    if getattr(root.model, "flex_attention", False):
+        yield "model.flex_attention", _on_gpu(root), "false without a GPU"
+
     # DistributedDataParallel waits for the gradient of every parameter, unless told that some have none.
     layerdrop = getattr(root.model, "encoder_layerdrop", None)
     several = options.distributed_world_size > 1 and _on_gpu(root)  # without a GPU it is not used: adapt

@@ -61,6 +61,7 @@ _OPTIONS_THAT_MAY_CHANGE = (
     "task.save_interval_minutes",
     "model.checkpoint_activations",
     "model.compile_layers",
+    "model.flex_attention",
 )
 _SAME_OPTIMIZER = {"fused_adam": "adam"}  # each goes on with the other's state
 
