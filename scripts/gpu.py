@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from benchmarking.store import PACKAGE, code_digest
 from gpu_report import fill_page, write_report
-from gpu_speed import Rows, Sizes, measure_attention, measure_models, reason
+from gpu_speed import Rows, Sizes, measure_attention, measure_flex, measure_models, reason
 from gpu_training import VARIANTS, Trainings, run_tests
 
 from fairseq_linformer.system.files import write_whole
@@ -81,6 +81,8 @@ def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
     found = {"tests": Part(partial(run_tests, dry), 30, 150)}
     for n in lengths:
         found |= models(n)
+    for n in lengths:  # each in a process of its own, as a kernel that fails may take what stands beside it along
+        found[f"flex, n={n}"] = Part(partial(measure_flex, sizes, n), 60, 180)
     for n in lengths[:2]:
         compiled = partial(measure_models, sizes, n, ("near_and_far", "fetch", "softmax-flash"), compiled=True)
         found[f"compiled, n={n}"] = Part(compiled, 60, 180)

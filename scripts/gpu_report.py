@@ -10,14 +10,14 @@ from typing import Any
 
 from benchmarking.plots import Panel, draw
 from benchmarking.tables import table
-from gpu_speed import INFERENCE, KERNELS, OTHERS, OURS, TRAINING, Row
+from gpu_speed import FLEX, INFERENCE, KERNELS, OTHERS, OURS, TRAINING, Row
 
 from fairseq_linformer.system.files import write_whole
 
 BLOCK = re.compile(r"(?<=<!-- make gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)  # of a page
 PICTURE = Path("benchmark/gpu.png")  # beside the page
 SHORT = (512, 2048, 4096, 8192, 32768)  # n that the page shows, and models:
-SHORT_MODELS = ("near_and_far", "fetch", *KERNELS, "hf-modernbert", "fairseq-example")
+SHORT_MODELS = ("near_and_far", *FLEX, "fetch", *KERNELS, "hf-modernbert", "fairseq-example")
 NOT = "not measured"
 Parts = dict[str, dict[str, Any]]
 
@@ -69,7 +69,7 @@ def _made_with(parts: Parts) -> str:
     return f"{'; '.join(sorted(made))}; peak in bf16: {'; '.join(peaks) or NOT}."
 
 
-def _tables(parts: Parts, lengths: Sequence[int] = (), models: Sequence[str] = (*OURS, *OTHERS)) -> list[str]:
+def _tables(parts: Parts, lengths: Sequence[int] = (), models: Sequence[str] = (*OURS, *FLEX, *OTHERS)) -> list[str]:
     """A table for each thing that was measured; those of a page where lengths are given."""
     found = []
     about = {"training step": _models(parts, TRAINING), "training step, compiled": _models(parts, TRAINING, True)}

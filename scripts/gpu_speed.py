@@ -30,6 +30,7 @@ PRESETS = Path(__file__).resolve().parents[1] / "configs/pretrain/preset"
 PEAKS = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12}  # bf16, by NVIDIA's data sheets
 KERNELS = {"softmax-flash": SDPBackend.FLASH_ATTENTION, "softmax-cudnn": SDPBackend.CUDNN_ATTENTION}
 OURS = ("near_and_far", "fetch", "linformer", *KERNELS)
+FLEX = ("near_and_far-flex",)  # ours with model.flex_attention
 OTHERS = ("hf-roberta", "hf-modernbert", "fairseq-example")
 TRAINING, INFERENCE = "training step", "inference"
 MASKED = 0.15
@@ -107,12 +108,16 @@ def _of_ours(name: str, options: dict[str, Any]) -> Built:
     """Without a padding mask, as our tasks' batches without padding have none; with a kernel, by that alone."""
     from fairseq_linformer.hf.configuration_linformer_roberta import LinformerRobertaConfig
     from fairseq_linformer.hf.modeling_linformer_roberta import LinformerRobertaForMaskedLM
+    from fairseq_linformer.model.flex import attach
 
-    preset = PRESETS / f"{name}.yaml"
+    preset = PRESETS / f"{name.removesuffix('-flex')}.yaml"
     own = yaml.safe_load(preset.read_text())["model"] if preset.is_file() else {}
     own |= {"attention": "softmax"} if name in KERNELS else {}
     model = LinformerRobertaForMaskedLM(LinformerRobertaConfig(**{**own, **options}))
     base = model.linformer_roberta
+    if name in FLEX:
+        for layer in base.layers:
+            assert attach(layer.self_attn)
 
     def features(tokens: Tensor, wanted: Tensor | None = None) -> Tensor:
         with kernel_of(name):
@@ -161,7 +166,7 @@ def measure_models(sizes: Sizes, n: int, names: Sequence[str] = (*OURS, *OTHERS)
     yield from _measure(sizes, names, prepare, partial(flops, sizes, n, len(tokens)), shape)
 
 
-def measure_attention(sizes: Sizes, n: int) -> Rows:
+def measure_attention(sizes: Sizes, n: int, names: Sequence[str] = OURS) -> Rows:
     """Forward and backward of one layer's attention, without a value residual."""
     rows = max(1, sizes.tokens // n)
 
@@ -184,7 +189,13 @@ def measure_attention(sizes: Sizes, n: int) -> Rows:
         return {"attention": both}
 
     operations = partial(flops, sizes, n, rows)
-    yield from _measure(sizes, OURS, prepare, operations, {"n": n, "rows": rows, "k": rows_of(n)})
+    yield from _measure(sizes, names, prepare, operations, {"n": n, "rows": rows, "k": rows_of(n)})
+
+
+def measure_flex(sizes: Sizes, n: int) -> Rows:
+    """Whole models and one layer's attention by FlexAttention."""
+    yield from measure_models(sizes, n, FLEX)
+    yield from measure_attention(sizes, n, FLEX)
 
 
 def _measure(
@@ -313,13 +324,14 @@ def flops(sizes: Sizes, n: int, rows: int, name: str, phase: str) -> float:
     d, k, window = sizes.width, rows_of(n), 2 * 128
     fetched = 8 * n / k + (k + 8 * CANDIDATES * n / k) / 2
     keys = {"linformer": 1.5 * k, "fairseq-example": 1.5 * k, "near_and_far": k + window, "fetch": k + 161 + fetched}
+    keys |= {own: keys[own.removesuffix("-flex")] for own in FLEX}
     keys |= {"hf-modernbert": (n + 2 * 128) / 3}  # every third layer sees all
     maps = {"linformer": 2 + 2 * k / n, "fairseq-example": 2 + 2 * k / n}.get(name, 4)
     attention = 2 * maps * d**2 + 4 * min(n, keys.get(name, n)) * d
     if phase == "attention":
         return 3 * rows * n * attention
     trains = phase == TRAINING
-    networks = sizes.layers - (1 - MASKED) * (trains and name in OURS)
+    networks = sizes.layers - (1 - MASKED) * (trains and name in (*OURS, *FLEX))
     token = sizes.layers * attention + networks * 2 * d**2 * (4.5 if name == "hf-modernbert" else 8)
     head = 2 * MASKED * (d**2 + d * sizes.pieces)
     return rows * n * (3 * (token + head) if trains else token)

@@ -21,6 +21,14 @@ VARIANTS += [
 VARIANTS += [{"value_residual": True, **own} for own in (RECOMPUTED, {"projection": "split-pool"})]
 VARIANTS += [{"encoder_layerdrop": 0.5}, {"attention": "softmax", "attention_dropout": 0.1}]
 
+FLEX = [
+    {**own, "flex_attention": True, "encoder_embed_dim": 48}
+    for own in (
+        {"linformer_window": 8, "linformer_sinks": 1, "projection": "split-pool", "adaptive_length": True},
+        {"attention": "longformer", "longformer_window": 4},
+    )
+]
+
 
 @pytest.fixture
 def on_meta(monkeypatch):
@@ -63,7 +71,7 @@ def test_no_step_asks_for_values(on_meta, options, length, padded):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @ROWS
-@EACH
+@pytest.mark.parametrize("options", [*VARIANTS, *FLEX], ids=str)
 def test_no_step_waits_for_a_gpu(options, length, padded):
     """After a first one, in which kernels are chosen."""
     model, batch = small(**{"dropout": 0.1, "attention_dropout": 0.0, **options}), tokens(2, length).cuda()

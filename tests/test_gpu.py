@@ -33,6 +33,9 @@ def test_a_dry_run_measures_every_part_once(tmp_path):
     cases = parts["models, n=64"]["rows"]
     assert "seconds" in cases["fairseq-example, inference"]
     assert "No viable backend" in cases["softmax-cudnn, training step"]["reason"]  # an error costs a case alone
+    flex = parts["flex, n=64"]["rows"]
+    assert "seconds" in flex["near_and_far-flex, inference"]
+    assert "does not support backward on CPU" in flex["near_and_far-flex, training step"]["reason"]
     assert parts["python, fetch"]["rows"]["fetch"]["perplexity"] > 1
     assert "| 64 |" in (tmp_path / "results.md").read_text()
     del parts["attention, n=64"]
@@ -142,7 +145,7 @@ def test_operations_are_those_of_the_products(name, off, phase, monkeypatch):
 
 def speeds(phase):
     for n in (512, 2048, 8192):
-        for number, model in enumerate((*gpu_speed.OURS, *gpu_speed.OTHERS), 1):
+        for number, model in enumerate((*gpu_speed.OURS, *gpu_speed.OTHERS, *gpu_speed.FLEX), 1):
             row = {"model": model, "phase": phase, "n": n, "compiled": False, "rows": 65536 // n}
             figures = {
                 "seconds": 0.1 * number,
@@ -175,8 +178,10 @@ def test_the_page_is_filled_from_the_results_again_and_again(measured):
     assert text.startswith("before\n<!-- make gpu -->\n")
     assert text.endswith("<!-- end -->\nafter\n")
     assert "old" not in text
-    assert "| 2,048 | 100 ms, 41 % (2) | 2.00 (4) | 4.00 (8) | 5.00 (10) | 7.00 (14) | 8.00 (16) |" in text
-    assert "| 8,192 | 100 ms, 41 % (2) | 2.00 (4) | 4.00 (8) | 5.00 (10) | not measured | 8.00 (16) |" in text
+    assert "| 2,048 | 100 ms, 41 % (2) | 9.00 (18) | 2.00 (4) | 4.00 (8) | 5.00 (10) | 7.00 (14) | 8.00 (16) |" in text
+    assert (
+        "| 8,192 | 100 ms, 41 % (2) | 9.00 (18) | 2.00 (4) | 4.00 (8) | 5.00 (10) | not measured | 8.00 (16) |" in text
+    )
     assert "| `fetch` | 1,600 | 3.2 | 8.50 | 12.3 | 12.3 | 12.3 | 12.3 |" in text
     assert (page.parent / gpu_report.PICTURE).is_file()
     gpu_report.write_report(file, ["models", "scaling"])

@@ -341,9 +341,11 @@ def show(attention: Windowed, x: Tensor, padding_mask: Tensor | None, first: Ten
     else:
         keys, values, rows = attention.keys_and_values(x, padding_mask, first)
     heads = (attention.num_heads, attention.head_dim)
-    positions = (attention.rotated(own[0]), attention.content(own[0]), own[1])
+    turned, contents, own_values = (
+        positions.unflatten(-1, heads) for positions in (attention.rotated(own[0]), attention.content(own[0]), own[1])
+    )
     near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
-    return Shown(attention.content(keys), values, rows, *(part.unflatten(-1, heads) for part in positions), near, real)
+    return Shown(attention.content(keys), values, rows, turned, contents, own_values, near, real)
 
 
 def see_near(
@@ -354,9 +356,7 @@ def see_near(
     near = shown.near
     if attention.fetch:
         heads = queries.unflatten(-1, shown.contents.shape[2:])
-        found = near.choose_segments(
-            heads, shown.contents, shown.keys, shown.rows, shown.real, attention.fetch
-        )
+        found = near.choose_segments(heads, shown.contents, shown.keys, shown.rows, shown.real, attention.fetch)
         near = near._replace(fetched=found)
     keys = near.join(shown.keys, shown.contents, shown.turned)
     values = near.join(shown.values, shown.own_values, shown.own_values)

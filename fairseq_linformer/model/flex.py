@@ -13,7 +13,7 @@ Dimensions: B batch, n sequence length, m rows, g sinks, s keys, h heads, d_h = 
 import copy
 import logging
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -71,9 +71,9 @@ def _see_linformer(
         torch.cat(values, dim=2),
         near.size,
         near.beside,
-        lambda: near.places(rows, shown.real),
+        partial(near.places, rows, shown.real),
         # In a shorter text other rows may be those of one position.
-        lambda: near._replace(averages=False).places(torch.ones_like(rows), torch.ones_like(shown.real)),
+        partial(near._replace(averages=False).places, torch.ones_like(rows), torch.ones_like(shown.real)),
     )
 
 
@@ -86,8 +86,9 @@ def _see_longformer(
         position = torch.arange(x.size(1), device=x.device)
         return torch.where(position < attention.global_tokens, -EVERYWHERE, position + 1) * shown
 
-    heads = map(attention.split_heads, attention.project(x, first_values))
-    return Sight(*heads, 1, attention.reach, lambda: places(real), lambda: places(torch.ones_like(real)))
+    queries, keys, values = map(attention.split_heads, attention.project(x, first_values))
+    possible = partial(places, torch.ones_like(real))
+    return Sight(queries, keys, values, 1, attention.reach, partial(places, real), possible)
 
 
 class Flex:
@@ -105,29 +106,41 @@ class Flex:
     ) -> Tensor:
         """(B, n, d) -> (B, h, n, d_h); the arguments are those of ``Attention.forward``."""
         sight = self.see(attention, x, padding_mask, first_values)
-        queries, keys, values = (own.to(sight.queries.dtype) for own in sight[:3])  # under autocast means are float32
-        kernel = flex_attention if queries.is_cpu else _compiled()
-        return cast(Tensor, kernel(queries, keys, values, block_mask=self.mask(sight, padding_mask is not None)))
+        # Under autocast means are float32.
+        queries, keys, values = (in_tiles(own.to(sight.queries.dtype), dim=2) for own in sight[:3])
+        kernel = cast(Callable[..., Tensor], flex_attention if queries.is_cpu else _compiled())
+        heads = kernel(queries, keys, values, block_mask=self.mask(sight, padding_mask is not None))
+        return heads.narrow(2, 0, x.size(1))
 
     def mask(self, sight: Sight, padded: bool) -> BlockMask:
         """Who sees which key. Without padding that is known from the sizes."""
-        batch, (n, s), device = sight.queries.size(0), (sight.queries.size(2), sight.keys.size(2)), sight.queries.device
-        known = (padded or batch, n, s, device)
+        batch, length, device = sight.queries.size(0), sight.queries.size(2), sight.queries.device
+        known = (padded or batch, length, sight.keys.size(2), device)
         if known not in self.masks:
             if len(self.masks) >= KEPT:
                 self.masks.pop(next(iter(self.masks)))
             with torch.inference_mode(False):  # whose tensors a later training could not use
-                start = torch.arange(n, device=device, dtype=torch.int32) // sight.size * sight.size
+                query = torch.arange(length + -length % TILE, device=device, dtype=torch.int32)
+                start = query // sight.size * sight.size
                 low, high = (start - sight.beside).clamp(min=0), start + sight.size + sight.beside
-                places = (sight.possible if padded else sight.places)().int()
+                places = in_tiles((sight.possible if padded else sight.places)().int(), dim=1)
                 mask = tiled(places[0], low, high, whole=not padded)
             mask.mask_mod = sees(places, low, high)
             self.masks[known] = mask, low, high
         mask, low, high = self.masks[known]
         if padded:
             mask = copy.copy(mask)
-            mask.mask_mod = sees(sight.places().int(), low, high)
+            mask.mask_mod = sees(in_tiles(sight.places().int(), dim=1), low, high)
         return mask
+
+
+def in_tiles(x: Tensor, dim: int) -> Tensor:
+    """With zeros after the end of a dimension, up to a whole tile: (..., n, ...) -> (..., ceil(n / TILE) TILE, ...).
+
+    At the edge of a tile PyTorch's kernels have had errors: https://github.com/pytorch/pytorch/issues/153799.
+    """
+    beyond = -x.size(dim) % TILE
+    return nn.functional.pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, beyond)) if beyond else x
 
 
 def sees(places: Tensor, low: Tensor, high: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -152,20 +165,17 @@ def tiled(places: Tensor, low: Tensor, high: Tensor, whole: bool) -> BlockMask:
     """Which tiles matter, computed without n x s numbers.
 
     Args:
-        places, low, high: those of ``sees``, for one text: (s,), (n,), (n,).
+        places, low, high: those of ``sees``, for one text, in whole tiles: (s,), (n,), (n,).
         whole: also find tiles in which every query sees every key.
     """
-    n, s = low.size(0), places.size(0)
-    first = torch.arange(0, n, TILE, device=places.device)
-    last = (first + TILE - 1).clamp(max=n - 1)
-    # Both ends grow with the query.
-    some = (places < 0) | ((places > low[first, None]) & (places <= high[last, None]))  # (n / TILE, s)
-    every = (places == -EVERYWHERE) | ((places > low[last, None]) & (places <= high[first, None]))
-    every = every & (first + TILE <= n).unsqueeze(1)
-    some, every = (nn.functional.pad(own, (0, -s % TILE)).unflatten(1, (-1, TILE)) for own in (some, every))
-    some, every = some.any(2), every.all(2)
-    parts = [*_listed(some & ~every), *_listed(every)] if whole else _listed(some)
-    return BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=TILE, seq_lengths=(n, s))
+    first, last = slice(0, None, TILE), slice(TILE - 1, None, TILE)  # queries of each tile: both ends grow with them
+    (lowest, low), (high, highest) = ((own[first, None], own[last, None]) for own in (low, high))
+    some = (places < 0) | ((places > lowest) & (places <= highest))  # (n / TILE, s)
+    every = (places == -EVERYWHERE) | ((places > low) & (places <= high))
+    some, every = some.unflatten(1, (-1, TILE)).any(2), every.unflatten(1, (-1, TILE)).all(2)
+    sizes = (TILE * some.size(0), places.size(0))
+    in_part, in_full = (_listed(some & ~every), _listed(every)) if whole else (_listed(some), (None, None))
+    return BlockMask.from_kv_blocks(*in_part, *in_full, TILE, seq_lengths=sizes)
 
 
 def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,13 +186,13 @@ def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    compiled = torch.compile(flex_attention)
+    compiled = cast(Callable[..., Tensor], torch.compile(flex_attention))
 
-    def kernel(*inputs: Tensor, **mask: BlockMask) -> Tensor:
+    def kernel(*inputs: Tensor, block_mask: BlockMask) -> Tensor:
         # The kernel for few queries is another one, of which a short text has no need.
         options = {"FORCE_USE_FLEX_ATTENTION": True}
         with torch._dynamo.config.patch(recompile_limit=GRAPHS):
-            return compiled(*inputs, **mask, kernel_options=options)
+            return compiled(*inputs, block_mask=block_mask, kernel_options=options)
 
     return kernel
 
@@ -202,7 +212,9 @@ def use_flex(layers: Iterable[nn.Module]) -> None:
         logger.info("flex_attention: without a GPU all layers attend as without it")
         return
     numbers = [str(number) for number, layer in enumerate(layers) if attach(cast(Attention, layer.self_attn))]
-    logger.info(f"flex_attention: in layers {', '.join(numbers)}; others have no window, or fetch, and attend as without")
+    logger.info(
+        f"flex_attention: in layers {', '.join(numbers)}; others have no window, or fetch, and attend as without"
+    )
 
 
 def validate_flex(config: Any) -> None:

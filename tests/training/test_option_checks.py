@@ -142,6 +142,10 @@ NAMES = "pytorch_ddp, c10d, legacy_ddp, no_c10d"
         ({"zero_sharding": "os"}, "zero_sharding=os is not allowed: it must be none: each GPU holds"),
         ({"cpu_offload": True}, "cpu_offload=True is not allowed: it must be false: nothing is sharded"),
         ({"use_sharded_state": True}, "use_sharded_state=True is not allowed: it must be false: nothing is sharded"),
+        (
+            {"model": {"flex_attention": True}, "cpu": True},
+            "flex_attention=True is not allowed: it must be false without",
+        ),
         ({"pipeline_model_parallel": True}, "pipeline_model_parallel=True is not allowed: it must be false"),
         ({"model_parallel_size": 2}, "common.model_parallel_size=2 is not allowed: it must be 1"),
     ],
@@ -155,6 +159,7 @@ def test_what_cannot_work_is_refused_by_name(machine, options, refused):
 def test_what_can_work_is_not_refused(machine):
     check_launch(whole())
     check_launch(whole(1, cpu=True))
+    check_launch(whole(model={"flex_attention": True}))
     check_launch(whole(ddp_backend="legacy_ddp"))
 
 

@@ -48,6 +48,7 @@ def record(tmp_path):
         ["common.log_format=json", "common.tensorboard_logdir=elsewhere", "common.log_interval=3", "common.cpu=true"],
         ["dataset.num_workers=5", "model.checkpoint_activations=true"],
         ["dataset.data_buffer_size=5", "model.compile_layers=true"],
+        ["model.flex_attention=true"],
         ["distributed_training.distributed_world_size=2", "dataset.batch_size=1"],
         ["dataset.batch_size=1", "optimization.update_freq=[2]", "distributed_training.ddp_backend=legacy_ddp"],
         ["optimizer=adam"],
