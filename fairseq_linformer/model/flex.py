@@ -174,8 +174,9 @@ def tiled(places: Tensor, low: Tensor, high: Tensor, whole: bool) -> BlockMask:
     every = (places == -EVERYWHERE) | ((places > low) & (places <= high))
     some, every = some.unflatten(1, (-1, TILE)).any(2), every.unflatten(1, (-1, TILE)).all(2)
     sizes = (TILE * some.size(0), places.size(0))
-    in_part, in_full = (_listed(some & ~every), _listed(every)) if whole else (_listed(some), (None, None))
-    return BlockMask.from_kv_blocks(*in_part, *in_full, TILE, seq_lengths=sizes)
+    numbers, listed = _listed(some & ~every if whole else some)
+    numbers_full, listed_full = _listed(every) if whole else (None, None)
+    return BlockMask.from_kv_blocks(numbers, listed, numbers_full, listed_full, TILE, seq_lengths=sizes)
 
 
 def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
