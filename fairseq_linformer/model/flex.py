@@ -190,9 +190,10 @@ def _compiled() -> Callable[..., Tensor]:
     compiled = cast(Callable[..., Tensor], torch.compile(flex_attention))
 
     def kernel(*inputs: Tensor, block_mask: BlockMask) -> Tensor:
-        # The kernel for few queries is another one, of which a short text has no need.
+        # The kernel for few queries is another one, of which a short text has no need. Within DistributedDataParallel
+        # PyTorch would cut the graph by parameters, of which there are none, and refuses to where there is this kernel.
         options = {"FORCE_USE_FLEX_ATTENTION": True}
-        with torch._dynamo.config.patch(recompile_limit=GRAPHS):
+        with torch._dynamo.config.patch(recompile_limit=GRAPHS, optimize_ddp=False):
             return compiled(*inputs, block_mask=block_mask, kernel_options=options)
 
     return kernel
