@@ -211,6 +211,11 @@ def test_a_model_shorter_than_the_samples_is_refused():
         resolve_config(OmegaConf.create({"max_positions": 256}), 512)
 
 
+def test_a_checkpoint_of_another_version_is_named_as_one():
+    with pytest.raises(ValueError, match=r"future_option: the model has no such option; a checkpoint that has it"):
+        resolve_config(OmegaConf.create({"future_option": False}), 64)
+
+
 def test_projected_length_is_linformers_alone():
     """The full-attention twin of a run is one option away, at any length."""
     assert resolve_config(OmegaConf.create({"attention": "softmax"}), 64).attention == "softmax"
