@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq.criterions import FairseqCriterion
-from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.criterions import FairseqCriterion, masked_lm
 from fairseq.data import FairseqDataset, data_utils
 from fairseq.data.encoders.utils import get_whole_word_mask
 from fairseq.models import BaseFairseqModel
@@ -29,7 +28,7 @@ from ..data.shards import data_paths
 from ..data.texts import ENDS, MixedTexts, ShuffledBatches
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
-from .masked_lm_loss import MaskedLmLossInParts
+from .masked_lm_loss import MaskedLmLoss
 from .task import (
     TrainingTask,
     check_file,
@@ -159,11 +158,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
         """The criterion; for ``masked_lm`` ours, which needs less memory."""
         criterion = super().build_criterion(cfg, from_checkpoint)
-        return (
-            MaskedLmLossInParts(MaskedLmConfig(tpu=criterion.tpu), self)
-            if type(criterion) is MaskedLmLoss
-            else criterion
-        )
+        if type(criterion) is not masked_lm.MaskedLmLoss:
+            return criterion
+        return MaskedLmLoss(masked_lm.MaskedLmConfig(tpu=criterion.tpu), self)
 
     stages: list[Stage] | None = None
     stage: Stage | None = None

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from fairseq.criterions.masked_lm import MaskedLmLoss
+from fairseq.criterions import masked_lm
 from torch import Tensor, nn
 
 from ..model.roberta import LinformerRobertaEncoder
 
 
-class MaskedLmLossInParts(MaskedLmLoss):
+class MaskedLmLoss(masked_lm.MaskedLmLoss):  # under fairseq's name, which checkpoints have: runs resume with either
     """fairseq's criterion ``masked_lm``, whose loss our model computes itself (``model/head.py``).
 
     Another model, and a TPU, gets fairseq's. Where nothing is masked the loss is 0 and so are all gradients.
