@@ -33,3 +33,20 @@ tune runs/source source
 tune runs/linformer linformer
 tune runs/linformer adaptive model.adaptive_length=true
 tune runs/linformer both model.adaptive_length=true model.linformer_class_token=true
+
+# The quickstart's options, after make quickstart
+SMALL="model.encoder_layers=2 model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512"
+quick() { # NAME [OVERRIDE...]
+    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast $SMALL \
+        task.data=quickstart/data dataset.batch_size=4 optimization.lr=[0.005] lr_scheduler.warmup_updates=150 \
+        optimization.max_update=2500 checkpoint.save_dir=runs/quick/$1 "${@:2}"
+    for SEED in 1 2 3; do
+        fairseq-hydra-train --config-dir configs/finetune --config-name finetune recipe=docstrings model=tiny_512 $SMALL \
+            task.data=quickstart/data-classification checkpoint.finetune_from_model=runs/quick/$1/checkpoint_best.pt \
+            common.seed=$SEED checkpoint.save_dir=runs/quick/$1-$SEED
+    done
+}
+quick as-it-is
+quick masks task.mask_prob=0.3 task.mask_prob_end=0.15
+quick documents task.sample_break_mode=complete_doc dataset.batch_size=null dataset.max_tokens=2048
+quick words task.mask_whole_words=true
