@@ -128,12 +128,10 @@ class LinformerAttention(ProjectedAttention):
         self.class_token = options.linformer_class_token
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
-        if self.flex is None:
-            heads = self.mix(self.see(x, padding_mask, first_values))
-        else:
-            heads = self.flex(self, x, padding_mask, first_values)
+        inputs = (x, padding_mask, first_values)
+        heads = self.mix(self.see(*inputs)) if self.flex is None else self.flex(self, *inputs)
         if self.class_token:
-            first = attend_from_first(self, x, padding_mask, first_values)
+            first = attend_from_first(self, *inputs)
             heads = torch.cat([first, heads[:, :, 1:]], dim=2)
         return self.join_heads(heads)
 

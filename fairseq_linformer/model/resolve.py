@@ -46,12 +46,10 @@ def _typed(cfg: Any) -> dict[str, Any]:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
-    except ConfigKeyError as error:
-        said = "the model has no such option; a checkpoint that has it was made by another version of this plugin"
-        raise UserError(f"{error.full_key}: {said}") from error
     except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"
-        raise UserError(f"{name}: {str(error).splitlines()[0]}") from error
+        version = "; a checkpoint that has it is of another version of this plugin" * isinstance(error, ConfigKeyError)
+        raise UserError(f"{name}: {str(error).splitlines()[0]}{version}") from error
     return {name: options[name] for name in OPTIONS}
 
 

@@ -60,8 +60,7 @@ class LinformerRobertaEncoder(RobertaEncoder):
         """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for.
 
         ``padded`` and ``masked_positions``, the numbers of the masked tokens, are known to our tasks' batches
-        (``data/batches.py``): nothing here waits for a GPU then. ``known`` is what the sentence encoder takes.
-        With ``masked_targets`` (N,), the tokens that were masked, the sum of their losses is returned, not logits.
+        (``data/batches.py``): nothing waits for a GPU then. ``masked_targets`` (N,) ask for the sum of their losses.
         """
         if features_only or return_all_hiddens or masked_tokens is None:
             features, extra = self.extract_features(src_tokens, return_all_hiddens, **known)

@@ -48,7 +48,6 @@ def record(tmp_path):
         ["common.log_format=json", "common.tensorboard_logdir=elsewhere", "common.log_interval=3", "common.cpu=true"],
         ["dataset.num_workers=5", "model.checkpoint_activations=true"],
         ["dataset.data_buffer_size=5", "model.compile_layers=true"],
-        ["model.flex_attention=true"],
         ["distributed_training.distributed_world_size=2", "dataset.batch_size=1"],
         ["dataset.batch_size=1", "optimization.update_freq=[2]", "distributed_training.ddp_backend=legacy_ddp"],
         ["optimizer=adam"],
@@ -57,6 +56,11 @@ def record(tmp_path):
 def test_a_run_goes_on_with(record, words):
     record(saved=True)
     record(*words)
+
+
+def test_a_run_goes_on_with_another_kernel(record):
+    record("model.linformer_window=8", saved=True)
+    record("model.linformer_window=8", "model.flex_attention=true")
 
 
 @pytest.mark.parametrize(
