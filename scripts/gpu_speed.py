@@ -115,9 +115,8 @@ def _of_ours(name: str, options: dict[str, Any]) -> Built:
     own |= {"attention": "softmax"} if name in KERNELS else {}
     model = LinformerRobertaForMaskedLM(LinformerRobertaConfig(**{**own, **options}))
     base = model.linformer_roberta
-    if name in FLEX:
-        for layer in base.layers:
-            assert attach(layer.self_attn)
+    if name in FLEX and not all(attach(layer.self_attn) for layer in base.layers):
+        raise RuntimeError(f"{name}: a layer attends without the kernel")
 
     def features(tokens: Tensor, wanted: Tensor | None = None) -> Tensor:
         with kernel_of(name):

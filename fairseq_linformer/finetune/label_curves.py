@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from ..system.plotting import REFERENCE, legend, picture, scale_lengths, style_of
-
-BASELINE = "TF-IDF + linear SVM"
+from .results_table import BASELINE
 
 Rows = Sequence[Mapping[str, Any]]  # of the table (``results.summarise``)
 

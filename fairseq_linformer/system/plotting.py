@@ -34,11 +34,7 @@ COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 COLORS += ("#882255", "#999933", "#332288", "#F0E442", "#661100", "#AA4499", "#117733", "#DDCC77")
 MARKERS = "os^DvX*P<>phd"
 LINES = ("-", "--", "-.", ":")
-REFERENCE: dict[str, Any] = {
-    "color": "0.4",
-    "linestyle": ":",
-    "linewidth": 1.2,
-}  # of what no variant gave, as n
+REFERENCE: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.2}  # of what no variant gave, as n
 MOST_TICKS = 8  # of an axis of lengths
 
 
