@@ -123,7 +123,7 @@ class Trainings:
         shutil.rmtree(folder)
 
     def _perplexities(self, corpus: str, folder: Path) -> Row:
-        from benchmarking.masked_text import WINDOW, MaskedText, read_split
+        from benchmarking.masked_text import WINDOW, MaskedText, perplexity, read_split
 
         from fairseq_linformer import LinformerRobertaModel
 
@@ -131,9 +131,10 @@ class Trainings:
         roberta = LinformerRobertaModel.from_pretrained(str(folder), "checkpoint_last.pt", str(data))
         roberta.to("cpu" if self.dry else "cuda")
         text = MaskedText.of_stream(read_split(data, "valid", n)[: 2000 if self.dry else None])
-        found = text.by_distance(roberta, n).coarser([*(limit for limit in WINDOW if limit < n), n])
+        losses = text.token_losses(roberta, n)
+        found = text.by_distance(losses, n).coarser([*(limit for limit in WINDOW if limit < n), n])
         classes = [{key: _plain(x) for key, x in vars(one).items()} | {"name": one.name} for one in found.classes()]
-        return {"perplexity": math.exp(text.token_losses(roberta, n).double().mean()), "classes": classes}
+        return {"perplexity": perplexity(losses), "classes": classes}
 
     @property
     def _rows(self) -> int:

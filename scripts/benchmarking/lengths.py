@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_linformer.errors import check
-from fairseq_linformer.training.jobs import job_device
 
 from .distance import DISTANCE, distance_tables, measure_distances
-from .engine import Comparison, Trial, Tuned, over_lengths, time_updates
+from .engine import Comparison, Tuned, over_lengths, time_updates
 from .flags import chosen_variants
 from .masked_text import read_split
 from .plots import Panel, draw
 from .pretraining import Pretraining, at_length, perplexity_columns
-from .store import Figures, Store
+from .store import Store
 from .variants import variants_of
 
 OWN = "model.max_positions"  # what is set here, and by no variant
@@ -39,13 +38,6 @@ class AtLength(Pretraining):
         for split in ("train", "valid"):
             read_split(self.corpus, split, self.longest)
         super().check()
-
-    def perplexity(self, trial: Trial) -> float:
-        def compute() -> Figures:
-            return {"perplexity": self.text.perplexity(self.load(trial).to(job_device()), self.n)}
-
-        made_of = {"text": self.text.digest, "rows": self.n}
-        return float(self.of_checkpoint("perplexity", trial, compute, **made_of)["perplexity"])
 
 
 def experiments(options: Namespace, store: Store) -> list[AtLength]:

@@ -101,16 +101,21 @@ class MaskedText:
         rows = ((self.tokens[places].numpy(), self.masked[places].numpy()) for places in self.rows(length))
         return np.concatenate([answer_distances(*row) for row in rows])
 
-    def by_distance(self, roberta: RobertaHubInterface, length: int) -> LossesByDistance:
-        """Losses at the masked tokens that are ``rare``, by distance; arguments as for ``token_losses``."""
-        losses = self.token_losses(roberta, length).double().numpy()
-        rows = self.masked.nonzero().flatten().numpy() // (length - 1)
-        losses, distances, rows = (own[self.rare] for own in (losses, self.distances(length), rows))
-        return LossesByDistance.of(losses, distances, rows, octaves(WINDOW, length))
+    def by_distance(self, losses: Tensor, length: int) -> LossesByDistance:
+        """Losses at the masked tokens that are ``rare``, by distance.
 
-    def perplexity(self, roberta: RobertaHubInterface, length: int) -> float:
-        """At all masked tokens; arguments as for ``token_losses``."""
-        return math.exp(self.token_losses(roberta, length).double().mean())
+        Args:
+            losses: as ``token_losses`` gives them, (N,).
+            length: that they were measured with.
+        """
+        rows = self.masked.nonzero().flatten().numpy() // (length - 1)
+        kept, distances, rows = (own[self.rare] for own in (losses.double().numpy(), self.distances(length), rows))
+        return LossesByDistance.of(kept, distances, rows, octaves(WINDOW, length))
+
+
+def perplexity(losses: Tensor) -> float:
+    """Of losses in nats, (N,)."""
+    return math.exp(losses.double().mean())
 
 
 def read_split(corpus: Path, split: str, least: int) -> np.ndarray:

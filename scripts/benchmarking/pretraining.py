@@ -9,9 +9,9 @@ import statistics
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
@@ -28,10 +28,9 @@ from fairseq_linformer.system.files import check_data_path
 from fairseq_linformer.training.commands import override
 from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import Training
-from fairseq_linformer.training.perplexity import masked_lm_perplexity
 
 from .engine import Columns, Experiment, Trial, Tuned, cost_column, values_column
-from .masked_text import COMMONEST, WINDOW, MaskedText, read_split
+from .masked_text import COMMONEST, WINDOW, MaskedText, perplexity, read_split
 from .store import Figures, Store
 from .tables import with_deviation
 
@@ -39,15 +38,6 @@ SIZES = ["model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
 Own = TypeVar("Own", bound="Pretraining")
 RECIPE = ["model.encoder_layers=2", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
-# Of every evaluation, whatever a variant was trained with: all are <mask>, as some are trained with nothing else.
-MASKS: dict[str, Any] = {
-    "mask_prob": 0.25,
-    "mask_prob_end": None,
-    "leave_unmasked_prob": 0.0,
-    "random_token_prob": 0.0,
-    "mask_whole_words": False,
-}
-BATCHES = 400  # of valid
 POINTS = 20  # of a curve: each is the mean of many updates, whose losses differ
 CHECKPOINT = "checkpoint_last.pt"
 
@@ -124,14 +114,15 @@ class Pretraining(Experiment):
 
     def measure(self, trials: Sequence[Trial]) -> dict[Trial, Figures]:
         """The perplexity on valid, and that of the training by its updates: "curve"."""
-        found = {}
-        for trial, log in zip(
-            trials, side_by_side([self.training(trial).run for trial in trials], self.jobs), strict=True
-        ):
-            if isinstance(log, Exception):
-                raise log
-            found[trial] = {"curve": self.curve(log)}
-        return {trial: {"perplexity": self.perplexity(trial), **own} for trial, own in found.items()}
+        found = side_by_side([partial(self._train_and_measure, trial) for trial in trials], self.jobs)
+        for figures in found:
+            if isinstance(figures, Exception):
+                raise figures
+        return dict(zip(trials, cast(list[Figures], found), strict=True))
+
+    def _train_and_measure(self, trial: Trial) -> Figures:
+        log = self.training(trial).run()
+        return {"perplexity": self.losses(trial)["perplexity"], "curve": self.curve(log)}
 
     def curve(self, log: Sequence[Mapping[str, Any]]) -> dict[int, float]:
         """Training perplexity in each of ``POINTS`` parts of a run, by the last update of the part."""
@@ -145,38 +136,34 @@ class Pretraining(Experiment):
     def score(self, figures: Figures) -> float:
         return float(figures["perplexity"])
 
-    def perplexity(self, trial: Trial) -> float:
-        """Of a run's last checkpoint, at the same masked tokens of valid for every run on the same data."""
+    def losses(self, trial: Trial) -> Figures:
+        """Of a run's last checkpoint, in rows as long as those of its training.
 
-        def compute() -> Figures:
-            roberta = self.load(trial, seed=1, **MASKS)
-            value = masked_lm_perplexity(roberta.model.to(job_device()), roberta.task, batches=BATCHES)
-            return {"perplexity": value}
-
-        return float(self.of_checkpoint("perplexity", trial, compute)["perplexity"])
-
-    def by_distance(self, trial: Trial) -> LossesByDistance:
-        """Losses of a run's last checkpoint by where the answer stands, in rows as long as those of its training."""
+        The perplexity of all masked tokens, and what ``LossesByDistance`` has: "limits", "sums" and "counts". It is
+        measured once, and belongs to the checkpoint and the text.
+        """
 
         def compute() -> Figures:
             roberta = self.load(trial)
-            found = self.text.by_distance(roberta.to(job_device()), roberta.cfg.task.tokens_per_sample)
-            return {"limits": found.limits, "sums": found.sums.tolist(), "counts": found.counts.tolist()}
+            n = roberta.cfg.task.tokens_per_sample
+            losses = self.text.token_losses(roberta.to(job_device()), n)
+            found = self.text.by_distance(losses, n)
+            sums = {"limits": found.limits, "sums": found.sums.tolist(), "counts": found.counts.tolist()}
+            return {"perplexity": perplexity(losses), **sums}
 
-        made_of: dict[str, Any] = {"text": self.text.digest, "window": WINDOW, "commonest": COMMONEST}
-        kept = self.of_checkpoint("distances", trial, compute, **made_of)
+        about = {"text": self.text.digest, "window": WINDOW, "commonest": COMMONEST}
+        about["checkpoint"] = digest_file(self.run_folder(trial) / CHECKPOINT)
+        return cast(Figures, self.store.once(f"{self.folder}{trial.folder}/losses", about, compute))
+
+    def by_distance(self, trial: Trial) -> LossesByDistance:
+        """The losses of a run by where the answer stands."""
+        kept = self.losses(trial)
         cells = (np.array(kept[what]).reshape(-1, len(kept["limits"]) + 1) for what in ("sums", "counts"))
         return LossesByDistance(tuple(kept["limits"]), *cells)
 
-    def of_checkpoint(self, name: str, trial: Trial, compute: Callable[[], Figures], **made_of: Any) -> Figures:
-        """Figures that are measured once of a run's last checkpoint, and depend on nothing else but `made_of`."""
-        about = {"checkpoint": digest_file(self.run_folder(trial) / CHECKPOINT), **made_of}
-        return self.store.once(f"{self.folder}{trial.folder}/{name}", about, compute)
-
-    def load(self, trial: Trial, **options: Any) -> Any:
+    def load(self, trial: Trial) -> Any:
         """A run's last checkpoint as fairseq's hub interface, with its task."""
-        folder = str(self.run_folder(trial))
-        return LinformerRobertaModel.from_pretrained(folder, CHECKPOINT, str(self.corpus), **options)
+        return LinformerRobertaModel.from_pretrained(str(self.run_folder(trial)), CHECKPOINT, str(self.corpus))
 
     def step(self, tuned: Tuned) -> Callable[[], None]:
         """An update as the training did, on rows of valid, each a step further from the end of the training."""

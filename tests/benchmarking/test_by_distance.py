@@ -84,7 +84,7 @@ def test_the_picture_has_a_curve_and_a_level_for_each_variant(measured, figures,
 
 
 def test_runs_that_are_complete_are_measured_once_and_without_a_training(corpus, tmp_path, monkeypatch):
-    """So are those of before this was measured: their figures stay. One variant's rows have a length of their own."""
+    """One variant's rows have a length of their own."""
     monkeypatch.setattr(masked_text, "COMMONEST", 1.0)  # the corpus is too small for rare tokens
     sizes = ["task.tokens_per_sample=64", "model.max_positions=64", "model.projected_length=8"]
     words = ["--data", corpus, "--out", tmp_path / "out", "--all", *sizes, "--variant", "a", "--variant", "b"]
@@ -104,7 +104,7 @@ def test_runs_that_are_complete_are_measured_once_and_without_a_training(corpus,
     monkeypatch.undo()
     monkeypatch.setattr(masked_text, "COMMONEST", 1.0)
     monkeypatch.setattr(Training, "_train", lambda *arguments: pytest.fail("trained again"))
-    for file in tmp_path.glob("out/**/distances-*.json"):
+    for file in tmp_path.glob("out/**/losses-*.json"):
         file.unlink()
     checkpoints = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/**/checkpoint_last.pt")}
     assert PERPLEXITY.run("perplexity", asked) == printed and len(checkpoints) == 2

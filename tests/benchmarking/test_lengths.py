@@ -132,7 +132,7 @@ def test_the_command_trains_measures_and_draws_once(corpus, tmp_path):
         assert perplexity == pytest.approx(naive_perplexity(roberta.eval(), text, rows), rel=1e-5), rows
 
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    (folder / "perplexity-0.json").write_text("of another checkpoint")
+    (folder / "losses-0.json").write_text("of another checkpoint")
     assert tables in run(*words, cwd=tmp_path)
     again = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     changed = {path.name for path, time in files.items() if again[path] != time}

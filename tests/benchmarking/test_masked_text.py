@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarking import masked_text
-from benchmarking.masked_text import MaskedText, read_split
+from benchmarking.masked_text import MaskedText, perplexity, read_split
 
 from fairseq_linformer.analysis.distance import NOWHERE
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
@@ -70,7 +70,8 @@ def test_the_text_has_its_most_tokens(monkeypatch):
 def test_perplexity_is_that_of_a_naive_count(text, length):
     places = text.masked.nonzero().flatten().tolist()
     losses = [math.log(SYMBOLS - 1 + math.exp(place % (length - 1) + 1)) for place in places]
-    assert math.log(text.perplexity(Model(), length)) == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+    found = perplexity(text.token_losses(Model(), length))
+    assert math.log(found) == pytest.approx(sum(losses) / len(losses), rel=1e-6)
 
 
 @pytest.mark.parametrize("length", [16, 64, 335, 2048])
@@ -78,7 +79,7 @@ def test_losses_by_distance_are_those_of_a_naive_count(text, length, monkeypatch
     """The same token in another row, or masked, is no answer; one that is common has no class."""
     monkeypatch.setattr(masked_text, "COMMONEST", 0.028)
     monkeypatch.setattr(masked_text, "WINDOW", (4, 32))
-    found = text.by_distance(Model(), length)
+    found = text.by_distance(text.token_losses(Model(), length), length)
     limits = [0, *found.limits]
     sums, counts = [0.0] * len(limits), [0] * len(limits)
     for place in text.masked.nonzero().flatten().tolist():
@@ -95,7 +96,7 @@ def test_losses_by_distance_are_those_of_a_naive_count(text, length, monkeypatch
 
 def test_a_text_without_masked_or_rare_tokens_has_no_perplexity(text):
     for own in (text, MaskedText.of_stream(np.arange(4, 7))):
-        found = own.by_distance(Model(), 64)
+        found = own.by_distance(own.token_losses(Model(), 64), 64)
         assert found.limits == (64,) and found.counts.shape == (0, 2)
         assert all(one.share == 0 and math.isnan(one.high) for one in found.classes())
 

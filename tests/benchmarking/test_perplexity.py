@@ -1,13 +1,16 @@
 """The studies perplexity and mechanisms: what is trained, measured and refused. Trainings are stubs."""
 
 import json
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from benchmarking import pretraining
+from benchmarking import masked_text, pretraining
 from benchmarking.engine import Trial
+from benchmarking.masked_text import MaskedText
 from benchmarking.perplexity import MECHANISMS, PERPLEXITY, perplexity_experiments
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
@@ -24,6 +27,12 @@ LOGGED = [{"loss": 9.0, "num_updates": 50.0}, {"loss": 7.0, "num_updates": 100.0
 LOGGED += [{"loss": 4.0, "num_updates": 150.0}, {"train_loss": 6.0, "train_num_updates": 150.0}]
 
 
+def figures(perplexity):
+    """Of a run, as ``Pretraining.losses`` gives them."""
+    seen = LossesByDistance.of(np.log([9.0, 3.0]), np.array([NOWHERE, 400]), np.array([0, 0]), [64, 192, 512])
+    return {"perplexity": perplexity, **vars(seen)}
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """Stands for the trainings and their checks: what each run was asked for, by its folder."""
@@ -35,9 +44,7 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(Training, "run", run)
     monkeypatch.setattr(Pretraining, "check", lambda self: None)
-    monkeypatch.setattr(Pretraining, "perplexity", lambda self, trial: MEASURED.get(trial.folder, 50.0))
-    seen = LossesByDistance.of(np.log([9.0, 3.0]), np.array([NOWHERE, 400]), np.array([0, 0]), [64, 192, 512])
-    monkeypatch.setattr(Pretraining, "by_distance", lambda self, trial: seen)
+    monkeypatch.setattr(Pretraining, "losses", lambda self, trial: figures(MEASURED.get(trial.folder, 50.0)))
     monkeypatch.setattr(Pretraining, "step", lambda self, tuned: lambda: None)
     return asked
 
@@ -110,33 +117,43 @@ def test_a_corpus_in_shards_is_measured_on_the_first(tmp_path):
     assert experiment(first, Store(tmp_path, {})).corpus == first
 
 
-def test_a_perplexity_is_measured_once_per_checkpoint(monkeypatch, tmp_path):
+def test_losses_are_measured_once_per_checkpoint(monkeypatch, tmp_path):
+    """Of a corpus in shards with the data of the first; in rows as long as those of the training."""
     loaded = []
 
     class Model:
-        model, task = torch.nn.Identity(), None
+        cfg = SimpleNamespace(task=SimpleNamespace(tokens_per_sample=64))
 
         @classmethod
-        def from_pretrained(cls, folder, checkpoint, data, **options):
-            loaded.append((data, options))
+        def from_pretrained(cls, folder, checkpoint, data):
+            loaded.append(data)
             return cls()
 
+        def to(self, device):
+            return self
+
+    def token_losses(self, roberta, length):
+        assert length == 64
+        return torch.full((int(self.masked.sum()),), math.log(7.5 + len(loaded)))
+
     monkeypatch.setattr(pretraining, "LinformerRobertaModel", Model)
-    monkeypatch.setattr(pretraining, "masked_lm_perplexity", lambda *arguments, **options: 7.5 + len(loaded))
+    monkeypatch.setattr(MaskedText, "token_losses", token_losses)
+    monkeypatch.setattr(masked_text, "COMMONEST", 1.0)  # no token of a short text is rare enough
+    text = MaskedText.of_stream(np.arange(4, 200))
+    monkeypatch.setattr(Pretraining, "text", text)
     first, trial = write_shards(tmp_path / "data"), Trial("a", 0.1, 1)
     own = experiment(tmp_path / "data", Store(tmp_path, {}))
     own.run_folder(trial).mkdir(parents=True)
     for content, expected in ((b"one", 8.5), (b"one", 8.5), (b"two", 9.5)):
         (own.run_folder(trial) / "checkpoint_last.pt").write_bytes(content)
-        assert own.perplexity(trial) == expected
-    data, masks = loaded[0]
-    assert masks["mask_prob"] == 0.25 and masks["leave_unmasked_prob"] == 0.0
-    assert data == str(first), "of a corpus in shards the first"
+        assert own.losses(trial)["perplexity"] == pytest.approx(expected)
+        assert own.by_distance(trial).perplexities[0] == pytest.approx(expected), "all stand nowhere else"
+    assert loaded == [str(first)] * 2
 
 
 def test_every_mechanism_stands_beside_the_control_with_its_curve(trained, tmp_path, monkeypatch):
     given = {"softmax": 40.0, "linear": 30.5, "control": 50.0}
-    monkeypatch.setattr(Pretraining, "perplexity", lambda self, trial: given[trial.variant])
+    monkeypatch.setattr(Pretraining, "losses", lambda self, trial: figures(given[trial.variant]))
     words = ["--data", tmp_path, "--out", tmp_path / "out", "--only", "softmax", "linear", "--updates", 2000]
     asked = options("mechanisms", *words, "--rounds", 1, "--learning-rates", 0.1, "--seeds", 1, 2)
     lines = MECHANISMS.run("mechanisms", asked).splitlines()
