@@ -55,6 +55,8 @@ LEAST_UPDATES = 200  # of runs on fewer rows than train has
 VALIDATIONS = 10  # of such runs, at most, as of a recipe's 10 epochs
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
+# Where all rates are below, and the model is narrower: at d = 128 the best were 3e-4 to 2e-3 (docs/results.md).
+SLOW, NARROW = 1e-4, 512
 ONE_PROCESS = "distributed_training.distributed_world_size=1"  # otherwise every GPU in sight, and batches of that many
 
 
@@ -146,9 +148,18 @@ class FineTuning:
         for run in runs:
             self._training(run).is_complete()
         self._take_folder()
+        self._warn_of_slow_rates(runs)
         self._keep_baselines()
         train = partial(self._train, jobs=jobs, launcher=launcher)
         return self._tune(train) if self._several else (train(runs), [])
+
+    def _warn_of_slow_rates(self, runs: Sequence[TaskRun]) -> None:
+        d, highest = self.model.encoder_embed_dim, max(run.setting.rate for run in runs)
+        if d < NARROW and highest < SLOW:
+            logger.warning(
+                f"lr {highest:g} is for models of d = 768 and more; one of d = {d} learns little with it: "
+                "--learning-rates 3e-4 1e-3 tries larger ones"
+            )
 
     def _tune(self, train: Callable[[list[TaskRun]], list[Result]]) -> tuple[list[Result], list[Result]]:
         """Tries every setting with the first seed, and trains the other seeds with the best one of each part."""

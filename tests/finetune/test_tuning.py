@@ -295,6 +295,18 @@ def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypat
     assert results[1].run.folder == tmp_path / "SST-2" / "lr0.002-batch32" / "seed6"
 
 
+@pytest.mark.parametrize(("rates", "warned"), [([], True), ([3e-5, 2e-5], True), ([3e-5, 1e-3], False)])
+def test_rates_of_large_models_are_named_where_the_model_is_small(
+    rates, warned, pretrained, tmp_path, monkeypatch, caplog
+):
+    """With SST-2's own, 1e-5, a model of d = 128 stays near the majority class."""
+    monkeypatch.setattr(
+        tuning_module, "train_and_score", lambda run, *others: Result(run, {"valid": {"accuracy": 1.0}})
+    )
+    tuning_to(tmp_path, pretrained, ["sst_2"], [1], rates=rates).run()
+    assert ("lr 1e-05 is for models" in caplog.text or "lr 3e-05 is for models" in caplog.text) == warned
+
+
 def test_figures_that_are_not_fairseqs_are_an_error():
     run_of = TaskRun(TASKS["SST-2"], 1, Setting(1, 1), 1, Path("f"))
     result = Result(run_of, {"valid": {"accuracy": 80.04}})

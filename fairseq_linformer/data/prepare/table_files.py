@@ -1,6 +1,7 @@
 """Tables of texts and labels on disk, in any of the formats that they come in: files, and folders."""
 
 import itertools
+import logging
 import re
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from ...system.state import check_state, parse_state, read_state
 from ..text import decoded
 from .table_formats import FORMATS, Row, parse_rows
 
+logger = logging.getLogger(__name__)
+
 SUFFIXES: Mapping[str, str] = {
     **{f".{name}": name for name in FORMATS},
     **dict.fromkeys((".ndjson", ".json"), "jsonl"),
@@ -23,7 +26,7 @@ SUFFIXES: Mapping[str, str] = {
     ".parquet": "parquet",
 }
 WITHOUT_CHECKS = ("csv", "tsv", "conll")  # formats in which any byte could stand
-CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")
 WHOLE = ""  # the split of a table that names none
 SPLIT_NAMES: Mapping[str, str] = {  # those of the Hugging Face hub, and ours
     "train": "train",
@@ -90,18 +93,21 @@ def _stream(path: Path, kind: str) -> Iterator[Row]:
 
 
 def _without_controls(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """The lines of a table as they are, as far as they can be text.
+    """The lines of a table without control characters, which no text has, and no subword model reads.
 
     Raises:
-        UserError: a zero byte or a control character that no text has.
+        UserError: a zero byte, of which UTF-16 is full.
     """
+    found = []
     for number, line in enumerate(lines, 1):
-        if found := CONTROLS.search(line):
-            raise UserError(
-                f"{path}, line {number}: the control character {found[0].decode()!r} is no text: save the table as "
-                "UTF-8, without such characters"
-            )
-        yield line
+        if b"\0" in line:
+            raise UserError(f"{path}, line {number}: a zero byte is no text: save the table as UTF-8")
+        text, left_out = CONTROLS.subn(b"", line)
+        if left_out:
+            found.append(number)
+        yield text
+    if found:
+        logger.warning(f"{path}, line {found[0]:,}: control characters are left out, in {len(found):,} lines in all")
 
 
 def _folder(path: Path) -> dict[str, Iterator[Row]]:

@@ -141,11 +141,19 @@ def test_a_number_without_a_class_is_refused(tmp_path, number):
         ("x.csv", b"text,label\nfine,a\nbro\0ken,b\n"),
         ("x.tsv", b"text\tlabel\nfine\ta\nbro\0ken\tb\n"),
         ("x.conll", b"fine a\n\nbro\0ken b\n"),
-        ("x.csv", b"text,label\nfine,a\nbro\x1bken,b\n"),
     ],
 )
-def test_control_characters_are_no_text(tmp_path, name, content):
-    """Zero bytes were read as part of a word."""
+def test_zero_bytes_are_no_text(tmp_path, name, content):
+    """They were read as part of a word."""
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{name}, line 3: the control character '.x..' is no text"):
+    with pytest.raises(UserError, match=rf"{name}, line 3: a zero byte is no text"):
         read(tmp_path / name)
+
+
+def test_other_control_characters_are_left_out_and_named(tmp_path, caplog):
+    """One review of IMDB begins with backspaces."""
+    (tmp_path / "x.csv").write_bytes(b"text,label\nfine,a\n\x08\x08bro\x1bken,b\n")
+    (tmp_path / "x.conll").write_bytes(b"fine a\n\nbro\x1bken b\n")
+    assert read(tmp_path / "x.csv")[1] == ["broken", "b"]
+    assert "x.csv, line 3: control characters are left out, in 1 lines in all" in caplog.text
+    assert "broken" in str(read(tmp_path / "x.conll")[1])
