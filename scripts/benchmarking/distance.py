@@ -104,14 +104,14 @@ def draw_distances(options: Namespace, tuned: Sequence[Tuned], path: Path) -> No
     panels = []
     for rows, variants in _by_rows(tuned).items():
         classes = {own.variant: own.by_distance["classes"] for own in variants}
-        curves = {name: {one["last"]: _values(one) for one in own[1:]} for name, own in classes.items()}
-        levels = {name: level for name, own in classes.items() for level in _values(own[0])}
+        curves = {name: {one["last"]: values_of(one) for one in own[1:]} for name, own in classes.items()}
+        levels = {name: level for name, own in classes.items() for level in values_of(own[0])}
         title = f"rows of {rows:,}; levels: nowhere else in the row"
         panels.append(Panel(curves, title, "distance of the same token, up to", "perplexity", beside=levels))
     draw([panels], path)
 
 
-def _values(figures: Figures) -> list[float]:
+def values_of(figures: Figures) -> list[float]:
     """As panels take them: none where a class has no tokens."""
     return [] if figures["perplexity"] is None else [figures["perplexity"]]
 

@@ -208,7 +208,7 @@ class Comparison:
         columns: of its table, beside variant, n and learning rate.
         pictures: by file, what draws it.
         measures: what is measured of all variants beside their results: their costs, say.
-        order: of the table's rows, instead of that of the variants.
+        order: of the tables' rows and of what is drawn, instead of that of the variants.
         notes: paragraphs and further tables below.
     """
 
@@ -249,13 +249,17 @@ class Comparison:
         write_whole(options.out / "results.json", json.dumps(content, indent=1, default=str) + "\n")
         write_whole(options.out / "results.md", f"{text}\n")
         for file, draw in self.pictures.items():
-            draw(options, tuned, options.out / file)
+            draw(options, self.in_order(tuned), options.out / file)
         return f"{text}\n\nresults.json, results.md, {', '.join(self.pictures)}: {options.out}"
+
+    def in_order(self, tuned: Sequence[Tuned]) -> list[Tuned]:
+        """As in tables and pictures."""
+        names = list(dict.fromkeys(own.variant for own in tuned))
+        return sorted(tuned, key=self.order or (lambda own: names.index(own.variant)))
 
     def tables(self, options: Namespace, tuned: Sequence[Tuned]) -> str:
         """What was found, in Markdown; then what was tried, and notes."""
-        names = list(dict.fromkeys(own.variant for own in tuned))
-        rows = sorted(tuned, key=self.order or (lambda own: names.index(own.variant)))
+        rows = self.in_order(tuned)
         lengths: Columns = {"n": lambda own: f"{own.n:,}"} if len({own.n for own in tuned}) > 1 else {}
         own_columns = {"lr": lambda own: f"{own.learning_rate:g}", **self.columns(options, tuned)}
         parts = [table({"variant": lambda own: own.variant, **lengths, **own_columns}, rows)]

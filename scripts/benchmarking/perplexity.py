@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .distance import DISTANCE, distance_tables, measure_distances
+from .distance import DISTANCE, distance_tables, measure_distances, values_of
 from .engine import Comparison, Tuned, time_updates
 from .flags import chosen_variants
-from .plots import Panel, draw
+from .masked_text import WINDOW
+from .plots import Dots, Panel, draw, draw_dots
 from .pretraining import Pretraining, perplexity_columns
 from .store import Store
 from .variants import variants_of
@@ -54,8 +55,21 @@ def mechanism_experiments(options: Namespace, store: Store) -> list[Pretraining]
     return [Pretraining.of(options, store, 512, chosen, folder="")]
 
 
+def draw_mechanisms(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
+    """A line for each variant: its perplexities, by where the answer stands and in the mean, and its time."""
+    perplexities: dict[str, dict[str, list[float]]] = {"all": {own.variant: own.each("perplexity") for own in tuned}}
+    for own in tuned:
+        near = own.by_distance["classes"][: len(WINDOW) + 1]
+        for one in (*near, own.by_distance["far"]):
+            perplexities.setdefault(one["name"], {})[own.variant] = values_of(one)
+    times = {"": {own.variant: [1000 * own.cost["seconds"]] for own in tuned}}
+    by_distance = Dots(perplexities, "perplexity, by the distance of the same token")
+    draw_dots([by_distance, Dots(times, "ms per update")], path)
+
+
 MECHANISMS = replace(
     PERPLEXITY,
     experiments=mechanism_experiments,
     order=lambda own: statistics.mean(own.each("perplexity")),
+    pictures={"perplexity.png": draw_curves, "mechanisms.png": draw_mechanisms},
 )

@@ -74,14 +74,50 @@ def draw(panels: Sequence[Sequence[Panel]], path: Path, title: str = "") -> None
         figure.suptitle(title)
 
 
+@dataclass(frozen=True)
+class Dots:
+    """Values of things that have names, a line for each.
+
+    Attributes:
+        series: by name, and by that of the thing, one value or several; the mean is drawn, with a bar.
+        x: what is written below.
+    """
+
+    series: Mapping[str, Curve]
+    x: str
+
+
+def draw_dots(panels: Sequence[Dots], path: Path) -> None:
+    """Saves a line of panels with the same things from the top down, those of the first series of the first panel."""
+    names = [*next(iter(panels[0].series.values()))]
+    looks = [{**style_of(number), "linestyle": ""} for number in range(len(COLORS))]
+    with picture(path, 1, len(panels), 1.6 + 3.6 * len(panels), 1.2 + 0.21 * len(names), sharey=True) as (figure, axes):
+        for axis, panel in zip(axes[0], panels, strict=True):
+            for (label, own), look in zip(panel.series.items(), looks, strict=False):
+                things, means, bars = _means(own)
+                axis.errorbar(
+                    means, [names.index(thing) for thing in things], xerr=bars, capsize=3, label=label, **look
+                )
+            axis.set(xlabel=panel.x)
+            scale_log(axis.xaxis)
+        axes[0][0].set_yticks(range(len(names)), names)
+        axes[0][0].invert_yaxis()
+        legend(figure, [*axes.flat])
+
+
+def _means(curve: Curve) -> tuple[list[Any], list[float], list[list[float]] | None]:
+    """Where something was measured, its mean there, and what a bar has below and above it, if values differ."""
+    known = {x: values for x, values in curve.items() if len(values)}
+    means = [statistics.mean(values) for values in known.values()]
+    down = [mean - min(values) for mean, values in zip(means, known.values(), strict=True)]
+    up = [max(values) - mean for mean, values in zip(means, known.values(), strict=True)]
+    return [*known], means, [down, up] if any(down + up) else None
+
+
 def _fill(axis: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> None:
     for name, curve in panel.curves.items():
-        known = {x: values for x, values in sorted(curve.items()) if len(values)}
-        means = [statistics.mean(values) for values in known.values()]
-        down = [mean - min(values) for mean, values in zip(means, known.values(), strict=True)]
-        up = [max(values) - mean for mean, values in zip(means, known.values(), strict=True)]
-        bars = [down, up] if any(down + up) else None
-        axis.errorbar([*known], means, yerr=bars, capsize=3, label=name, **looks[name])
+        places, means, bars = _means(dict(sorted(curve.items())))
+        axis.errorbar(places, means, yerr=bars, capsize=3, label=name, **looks[name])
     for name, level in panel.beside.items():
         label = None if name in panel.curves else name
         axis.axhline(level, label=label, **{**REFERENCE, **looks[name], "marker": None})

@@ -163,7 +163,7 @@ def test_every_mechanism_stands_beside_the_control_with_its_curve(trained, tmp_p
     # the means of the bits of updates 1 to 100 and 101 to 200
     assert all(own["results"]["1"]["curve"] == {"100": 2**8.0, "200": 2**4.0} for own in results)
     assert "out/linear/lr0.1/seed2" in trained
-    assert (tmp_path / "out" / "perplexity.png").stat().st_size > 10_000
+    assert all((tmp_path / "out" / f"{name}.png").stat().st_size > 10_000 for name in ("perplexity", "mechanisms"))
 
 
 def test_every_mechanism_is_among_the_variants():

@@ -1,7 +1,7 @@
 """The pictures of all studies: styles and what is drawn."""
 
 import pytest
-from benchmarking.plots import Panel, draw, styles
+from benchmarking.plots import Dots, Panel, draw, draw_dots, styles
 from matplotlib.colors import to_hex
 
 
@@ -22,3 +22,17 @@ def test_a_picture_has_the_mean_of_every_curve_and_one_legend(figures, tmp_path)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["level", "a", "b"]
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["1k", "512"]
     assert figure.axes[0].get_yscale() == "log" and figure.axes[1].get_ylim() == (0, 5)
+
+
+def test_dots_stand_in_the_line_of_their_name(figures, tmp_path):
+    series = {"far": {"a": [1.0, 3.0], "b": [], "c": [5.0]}, "near": {"c": [4.0]}}
+    draw_dots([Dots(series, "cost"), Dots({"": {"b": [7.0]}}, "time")], tmp_path / "a.png")
+    (figure,) = figures
+    dots = [[series[0].get_xydata().tolist() for series in panel.containers] for panel in figure.axes]
+    assert dots == [[[[2.0, 0], [5.0, 2]], [[4.0, 2]]], [[[7.0, 1]]]], "none where nothing was measured"
+    first, second = figure.axes
+    assert [text.get_text() for text in first.get_yticklabels()] == ["a", "b", "c"] and first.yaxis_inverted()
+    assert second.get_xlabel() == "time" and [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "far",
+        "near",
+    ]
