@@ -151,7 +151,7 @@ def test_losses_are_measured_once_per_checkpoint(monkeypatch, tmp_path):
     assert loaded == [str(first)] * 2
 
 
-def test_every_mechanism_stands_beside_the_control_with_its_curve(trained, tmp_path, monkeypatch):
+def test_every_mechanism_stands_beside_the_control(trained, tmp_path, monkeypatch):
     given = {"softmax": 40.0, "linear": 30.5, "control": 50.0}
     monkeypatch.setattr(Pretraining, "losses", lambda self, trial: figures(given[trial.variant]))
     words = ["--data", tmp_path, "--out", tmp_path / "out", "--only", "softmax", "linear", "--updates", 2000]
@@ -163,7 +163,7 @@ def test_every_mechanism_stands_beside_the_control_with_its_curve(trained, tmp_p
     # the means of the bits of updates 1 to 100 and 101 to 200
     assert all(own["results"]["1"]["curve"] == {"100": 2**8.0, "200": 2**4.0} for own in results)
     assert "out/linear/lr0.1/seed2" in trained
-    assert all((tmp_path / "out" / f"{name}.png").stat().st_size > 10_000 for name in ("perplexity", "mechanisms"))
+    assert (tmp_path / "out/mechanisms.png").stat().st_size > 10_000
 
 
 def test_every_mechanism_is_among_the_variants():
