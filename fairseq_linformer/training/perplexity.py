@@ -1,6 +1,5 @@
 """Perplexity: of masked language models, and of the unigram model that they must beat."""
 
-import itertools
 import math
 
 import numpy as np
@@ -13,9 +12,7 @@ from fairseq.utils import move_to_cuda
 from ..data.frequencies import unigram_perplexity
 
 
-def masked_lm_perplexity(
-    model: BaseFairseqModel, task: MaskedLMTask, split: str = "valid", rows: int = 8, batches: int | None = None
-) -> float:
+def masked_lm_perplexity(model: BaseFairseqModel, task: MaskedLMTask, split: str = "valid", rows: int = 8) -> float:
     """exp of the mean loss in nats over the masked tokens of a split, as fairseq's criterion computes it.
 
     Masks and the order of rows depend on the task's seed only: they are the same for every model.
@@ -25,7 +22,6 @@ def masked_lm_perplexity(
         task: with the data; the split is loaded here.
         split: of the task's data.
         rows: per batch.
-        batches: the first so many; all by default.
 
     Raises:
         FileNotFoundError: the task's data has no such split.
@@ -34,7 +30,7 @@ def masked_lm_perplexity(
     criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
     samples = task.get_batch_iterator(task.dataset(split), max_sentences=rows, epoch=1).next_epoch_itr(shuffle=False)
     loss, count, on_gpu = 0.0, 0, next(model.parameters()).is_cuda
-    for sample in itertools.islice(samples, batches):
+    for sample in samples:
         batch = move_to_cuda(sample) if on_gpu else sample
         batch_loss, sample_size, _ = task.valid_step(batch, model, criterion)
         loss += float(batch_loss)

@@ -90,14 +90,12 @@ class Dots:
 def draw_dots(panels: Sequence[Dots], path: Path) -> None:
     """Saves a line of panels with the same things from the top down, those of the first series of the first panel."""
     names = [*next(iter(panels[0].series.values()))]
-    looks = [{**style_of(number), "linestyle": ""} for number in range(len(COLORS))]
     with picture(path, 1, len(panels), 1.6 + 3.6 * len(panels), 1.2 + 0.21 * len(names), sharey=True) as (figure, axes):
         for axis, panel in zip(axes[0], panels, strict=True):
-            for (label, own), look in zip(panel.series.items(), looks, strict=False):
+            for number, (label, own) in enumerate(panel.series.items()):
                 things, means, bars = _means(own)
-                axis.errorbar(
-                    means, [names.index(thing) for thing in things], xerr=bars, capsize=3, label=label, **look
-                )
+                lines, look = [names.index(thing) for thing in things], {**style_of(number), "linestyle": ""}
+                axis.errorbar(means, lines, xerr=bars, capsize=3, label=label, **look)
             axis.set(xlabel=panel.x)
             scale_log(axis.xaxis)
         axes[0][0].set_yticks(range(len(names)), names)
