@@ -111,6 +111,7 @@ def test_pretraining_continues_with_the_vocabulary_and_the_sizes_of_the_checkpoi
     assert continued["optimizer_history"][-1]["num_updates"] == 2
 
 
+@pytest.mark.exhaustive
 def test_the_flags_train_what_tiny_512_trains(corpus, tmp_path):
     """The same options, and after three updates the same weights to the last bit."""
     (tmp_path / "data-bin").mkdir()

@@ -130,6 +130,7 @@ def test_a_command_that_is_right_is_struck_without_a_finding(tmp_path):
     assert strike(WHOLE, tmp_path) == []
 
 
+@pytest.mark.exhaustive
 def test_a_killed_preparation_is_repeated(corpus, tmp_path):
     """The fixture's is the undisturbed one."""
 

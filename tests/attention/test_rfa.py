@@ -30,7 +30,7 @@ def test_converges_to_softmax_attention_of_unit_vectors(temperature):
     """The error falls as one over the root of the number of features: to about half with four times as many."""
     x = torch.randn(2, 60, 64, generator=torch.Generator().manual_seed(0))
     errors = []
-    for features in (64, 256, 1024, 4096):
+    for features in (64, 256, 1024):
         draws = []
         for seed in range(8):
             attention = built(features, temperature, dim=64, heads=4, seed=seed)
@@ -38,7 +38,7 @@ def test_converges_to_softmax_attention_of_unit_vectors(temperature):
             draws.append((attention(x) - exact).norm() / exact.norm())
         errors.append(torch.stack(draws).mean())
     assert all(more < 0.65 * fewer for fewer, more in pairwise(errors))
-    assert errors[-1] < 0.1
+    assert errors[-1] < 0.2
 
 
 def test_denominators_near_zero_or_below_are_raised():

@@ -213,7 +213,7 @@ def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
         onnx.run_session(session, onnx.random_batch(model.config, 1, N + 1))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_command_takes_a_checkpoint_as_well(tmp_path, vocabulary):
     """By way of a folder of transformers, of which nothing stays."""
     checkpoint, path = write_pretrained(tmp_path / "run", vocabulary), tmp_path / "model.onnx"

@@ -426,7 +426,7 @@ def test_out_again(tmp_path, kind, long):
         assert_same_pieces(tmp_path / "source", tmp_path / f"back-{saved}", nasty(50))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_imported_encoder_is_fine_tuned_and_pretrained_by_the_commands(tmp_path):
     write_encoder(tmp_path / "source")
     write_modules(tmp_path / "source")

@@ -61,6 +61,7 @@ def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
     assert_same_weights(tmp_path / "run" / LAST, growing / LAST)
 
 
+@pytest.mark.exhaustive
 def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone, tmp_path):
     settings = [f"task.data={classification}", f"checkpoint.finetune_from_model={alone / 'checkpoint_last.pt'}"]
     settings += ["lr_scheduler.total_num_update=6", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.001]"]
@@ -117,6 +118,7 @@ torch.distributed.new_group = with_late_threads
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="sets priorities as Linux has them")
 def test_ranks_end_in_order_with_threads_that_run_late(corpus, tmp_path):
     """Gloo's own run only while the main one waits: on a loaded machine the last one is late now and then."""

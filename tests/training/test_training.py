@@ -224,6 +224,7 @@ def test_a_run_from_another_ones_checkpoint_goes_on_from_its_own(trained, tmp_pa
         assert f"Loaded checkpoint {loaded}/checkpoint_last.pt (epoch 1 @ {updates - 1} updates)" in output
 
 
+@pytest.mark.exhaustive
 def test_jobs_of_a_multirun_leave_nothing_to_each_other(trained, tmp_path):
     """In one process the second would keep the first one's best loss, and have no best checkpoint and no curves."""
     run(*with_hydra(trained / "data", "runs/${common.seed}", 2, "common.seed=1,2", "--multirun"), cwd=tmp_path)

@@ -329,7 +329,7 @@ def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(tmp_path, co
     assert (tmp_path / "out" / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.real_data
 def test_the_sample_archive_and_its_folder_agree(real_data, tmp_path):
     source = real_data / "aclImdb_v1_10k.tar.xz"
