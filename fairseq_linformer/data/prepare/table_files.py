@@ -107,7 +107,7 @@ def _without_controls(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:
             found.append(number)
         yield text
     if found:
-        logger.warning(f"{path}, line {found[0]:,}: control characters are left out, in {len(found):,} lines in all")
+        logger.warning(f"{path}: control characters are left out, first in line {found[0]:,} (lines: {len(found):,})")
 
 
 def _folder(path: Path) -> dict[str, Iterator[Row]]:

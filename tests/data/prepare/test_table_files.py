@@ -155,5 +155,5 @@ def test_other_control_characters_are_left_out_and_named(tmp_path, caplog):
     (tmp_path / "x.csv").write_bytes(b"text,label\nfine,a\n\x08\x08bro\x1bken,b\n")
     (tmp_path / "x.conll").write_bytes(b"fine a\n\nbro\x1bken b\n")
     assert read(tmp_path / "x.csv")[1] == ["broken", "b"]
-    assert "x.csv, line 3: control characters are left out, in 1 lines in all" in caplog.text
+    assert "x.csv: control characters are left out, first in line 3 (lines: 1)" in caplog.text
     assert "broken" in str(read(tmp_path / "x.conll")[1])
