@@ -1,0 +1,39 @@
+# What measured docs/when.md, from the root of a clone with .venv activated. data has books (novels, a blank line after each)
+# and glue, aclImdb is the folder of IMDB or of a sample of it, all-MiniLM-L6-v2 its folder.
+set -euo pipefail
+
+python docs/commands/when_texts.py data/books data/glue aclImdb when/text
+linformer prepare corpus --train when/text/train.txt --valid when/text/valid.txt --out data-bin/when --vocab-size 8000
+
+# From nothing: the same model, after one update that changes hardly anything
+pretrain() { # NAME UPDATES LEARNING-RATE WARMUP
+    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast task.data=data-bin/when \
+        model.attention=softmax model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 dataset.batch_size=4 \
+        optimization.max_update=$2 optimization.lr=[$3] lr_scheduler.warmup_updates=$4 dataset.max_valid_steps=50 \
+        checkpoint.save_interval_updates=2000 checkpoint.save_dir=runs/when/$1
+}
+pretrain pretrained 5000 0.005 250
+pretrain nothing 1 1e-9 0
+linformer import all-MiniLM-L6-v2 --out runs/when/published
+
+for MODEL in pretrained nothing published; do
+    TO="--tokenizer runs/when/$MODEL --out data-bin/when-$MODEL"
+    linformer prepare table when/text/phrases.train.jsonl --test when/text/phrases.test.jsonl --split 0.98 0.02 $TO/phrases
+    linformer prepare table when/text/reviews.train.jsonl --valid when/text/reviews.valid.jsonl \
+        --test when/text/reviews.test.jsonl $TO/reviews
+done
+tune() { # MODEL TASK ROWS [OPTION...]
+    linformer finetune runs/when/$1 --data data-bin/when-$1 --tasks $2 --train-rows $3 --out runs/when/finetuned-$1 "${@:4}" \
+        optimization.clip_norm=1.0
+}
+for MODEL in pretrained nothing; do
+    RATES="--learning-rates 5e-4 2e-3" ONE="--seeds 1 --learning-rates 1e-3 --batch-sizes 16"
+    for ROWS in 50 500; do tune $MODEL phrases $ROWS $RATES; done
+    tune $MODEL phrases 4000 $RATES --epochs 3
+    tune $MODEL reviews 500 $ONE task.truncate_to=256
+    tune $MODEL reviews 4000 $ONE --epochs 3 task.truncate_to=256
+done
+tune published phrases 500 --seeds 1 --learning-rates 1e-4
+tune published phrases 4000 --seeds 1 --learning-rates 1e-4 --epochs 3
+PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published docs/when \
+    runs/when/finetuned-pretrained runs/when/finetuned-nothing runs/when/finetuned-published

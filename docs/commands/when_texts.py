@@ -1,0 +1,66 @@
+"""The text and the tables of docs/when.md:
+
+    python docs/commands/when_texts.py BOOKS GLUE IMDB OUT
+
+BOOKS holds train.txt.xz, novels with a blank line after each, GLUE the folder SST-2; IMDB is aclImdb or a sample of it
+with at least 5,500 reviews for training and 2,000 for the test.
+"""
+
+import csv
+import json
+import lzma
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+NOVELS, ROWS, VALID, TEST = 60, 5000, 500, 2000  # of them half per class
+Rows = list[tuple[str, str]]
+
+
+def read_phrases(file: Path) -> Rows:
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [(row["sentence"], row["label"]) for row in rows]
+
+
+def read_reviews(folder: Path) -> dict[str, list[str]]:
+    return {
+        label: [file.read_text(encoding="utf-8") for file in sorted((folder / label).glob("*.txt"))]
+        for label in ("neg", "pos")
+    }
+
+
+def slice_of(reviews: dict[str, list[str]], first: int, count: int) -> Rows:
+    begin, end = first // 2, (first + count) // 2
+    return [(text, label) for label, texts in reviews.items() for text in texts[begin:end]]
+
+
+def write(name: str, rows: Rows) -> None:
+    lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+    (out / name).write_text("".join(lines), encoding="utf-8")
+
+
+def document(lines: Iterable[str]) -> str:
+    return "\n".join(line for line in lines if line.strip())
+
+
+books, glue, imdb, out = map(Path, sys.argv[1:])
+out.mkdir(parents=True)
+train, test = (read_reviews(imdb / split) for split in ("train", "test"))
+phrases = {split: read_phrases(glue / "SST-2" / f"{split}.tsv") for split in ("train", "dev")}
+write("phrases.train.jsonl", phrases["train"])
+write("phrases.test.jsonl", phrases["dev"])
+write("reviews.train.jsonl", slice_of(train, 0, ROWS))
+write("reviews.valid.jsonl", slice_of(train, ROWS, VALID))
+negative, positive = test["neg"][: TEST // 2], test["pos"][-TEST // 2 :]
+write("reviews.test.jsonl", [*((text, "neg") for text in negative), *((text, "pos") for text in positive)])
+
+# To pretrain on: novels, and what is to be classified, without its labels and without the test's
+with lzma.open(books / "train.txt.xz", "rt", encoding="utf-8") as stream:
+    novels = [book for book in stream.read().split("\n\n") if book.strip()]
+texts = [document(book.split("\n")) for book in novels[: NOVELS + 1]]
+held_out = texts.pop()
+texts += [document(text.replace("<br />", "\n").split("\n")) for label in train for text in train[label]]
+texts.append(document(text for text, _ in phrases["train"]))
+(out / "valid.txt").write_text(held_out + "\n", encoding="utf-8")
+(out / "train.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
