@@ -49,7 +49,7 @@ def _without_progress(text):
     return [line for line in text.splitlines() if line.startswith("  ") or "->" in line]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_notebook(tmp_path):
     notebook = nbformat.read(ROOT / "docs/quickstart.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "the checkout has none"

@@ -35,5 +35,5 @@ for MODEL in pretrained nothing; do
 done
 tune published phrases 500 --seeds 1 --learning-rates 1e-4
 tune published phrases 4000 --seeds 1 --learning-rates 1e-4 --epochs 3
-PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published docs/when \
+PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published runs/when/picture \
     runs/when/finetuned-pretrained runs/when/finetuned-nothing runs/when/finetuned-published

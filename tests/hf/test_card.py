@@ -54,7 +54,7 @@ def trained(corpus, tmp_path_factory) -> tuple[list[dict[str, str]], str]:
     return cards, digest_file(source)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_updates_are_those_of_the_training_however_often_it_was_resumed(trained):
     """fairseq's history has an entry per process, cumulative, and those of the checkpoint that a training started from:
     a sum of them counts a resumed run twice, and a classifier's pretraining as its own.
@@ -64,7 +64,7 @@ def test_updates_are_those_of_the_training_however_often_it_was_resumed(trained)
     assert trained[0][0]["batch size"].startswith("at most ")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_a_model_was_converted_from_is_known_after_any_training(trained):
     """By name and content; from the checkpoint itself, as the folders between may be gone."""
     cards, digest = trained
