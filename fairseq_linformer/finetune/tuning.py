@@ -149,6 +149,7 @@ class FineTuning:
             self._training(run).is_complete()
         self._take_folder()
         self._warn_of_slow_rates(runs)
+        self._warn_of_few_updates(runs)
         self._keep_baselines()
         train = partial(self._train, jobs=jobs, launcher=launcher)
         return self._tune(train) if self._several else (train(runs), [])
@@ -159,6 +160,14 @@ class FineTuning:
             logger.warning(
                 f"lr {highest:g} is for models of d = 768 and more; one of d = {d} learns little with it: "
                 "--learning-rates 3e-4 1e-3 tries larger ones"
+            )
+
+    def _warn_of_few_updates(self, runs: Sequence[TaskRun]) -> None:
+        least = min(runs, key=lambda run: run.updates)
+        if self.epochs is not None and least.train_rows is not None and least.updates < LEAST_UPDATES:
+            logger.warning(
+                f"--epochs {self.epochs:g} makes {least.updates:,} updates of {least.train_rows:,} rows, which are few"
+                f": without it a run has at least {LEAST_UPDATES}"
             )
 
     def _tune(self, train: Callable[[list[TaskRun]], list[Result]]) -> tuple[list[Result], list[Result]]:

@@ -219,18 +219,19 @@ def test_few_rows_have_enough_updates_and_few_validations(pretrained):
     assert asked._run("SST-2", 2, Setting(1e-5, 8), 40).updates == 15
 
 
-def test_each_number_of_rows_has_its_best_setting(pretrained, tmp_path, monkeypatch):
+def test_each_number_of_rows_has_its_best_setting(pretrained, tmp_path, monkeypatch, caplog):
     best = {20: 1e-3, 40: 2e-3}
 
     def train_and_score(run, training, data, launcher):
         return Result(run, {"valid": {"accuracy": 50.0 + (run.setting.rate == best[run.train_rows])}})
 
     monkeypatch.setattr(tuning_module, "train_and_score", train_and_score)
-    tuning = tuning_to(tmp_path, pretrained, ["sst_2"], [1, 2], rates=[1e-3, 2e-3], train_rows=[20, 40])
+    tuning = tuning_to(tmp_path, pretrained, ["sst_2"], [1, 2], rates=[1e-3, 2e-3], train_rows=[20, 40], epochs=4)
     results, search = tuning.run()
     chosen = [(result.run.train_rows, result.run.seed, result.run.setting.rate) for result in results]
     assert chosen == [(20, 1, 1e-3), (40, 1, 2e-3), (20, 2, 1e-3), (40, 2, 2e-3)] and len(search) == 2
     assert results[-1].run.folder == tmp_path / "SST-2/rows40/lr0.002-batch32/seed2"
+    assert "--epochs 4 makes 3 updates of 20 rows, which are few: without it a run has at least 200" in caplog.text
 
 
 @pytest.fixture(scope="module")
