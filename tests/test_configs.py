@@ -75,7 +75,7 @@ def test_the_fast_preset_changes_the_optimizer_of_each(name):
     assert fast.optimizer._name == "muon" and fast.model.value_residual and not paper.model.value_residual
 
 
-@pytest.mark.parametrize("name", ["base_512", "base_4096"])
+@pytest.mark.parametrize("name", [name for name in PRETRAIN if name.startswith("base")])
 def test_the_low_rank_presets_are_models_of_each_length(name):
     """Alone and beside the fast one; k stays that of the recipe."""
     paper = composed("pretrain", name, "task.data=DATA")

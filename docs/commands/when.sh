@@ -18,7 +18,8 @@ linformer import all-MiniLM-L6-v2 --out runs/when/published
 
 for MODEL in pretrained nothing published; do
     TO="--tokenizer runs/when/$MODEL --out data-bin/when-$MODEL"
-    linformer prepare table when/text/phrases.train.jsonl --test when/text/phrases.test.jsonl --split 0.98 0.02 $TO/phrases
+    linformer prepare table data/glue/SST-2/train.tsv --test data/glue/SST-2/dev.tsv --text sentence --split 0.98 0.02 \
+        $TO/phrases
     linformer prepare table when/text/reviews.train.jsonl --valid when/text/reviews.valid.jsonl \
         --test when/text/reviews.test.jsonl $TO/reviews
 done
@@ -28,7 +29,7 @@ tune() { # MODEL TASK ROWS [OPTION...]
 }
 for MODEL in pretrained nothing; do
     RATES="--learning-rates 5e-4 2e-3" ONE="--seeds 1 --learning-rates 1e-3 --batch-sizes 16"
-    for ROWS in 50 500; do tune $MODEL phrases $ROWS $RATES; done
+    tune $MODEL phrases "50 500" $RATES
     tune $MODEL phrases 4000 $RATES --epochs 3
     tune $MODEL reviews 500 $ONE task.truncate_to=256
     tune $MODEL reviews 4000 $ONE --epochs 3 task.truncate_to=256

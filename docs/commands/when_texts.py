@@ -1,4 +1,4 @@
-"""The text and the tables of docs/when.md:
+"""The text to pretrain on, and the tables of reviews, of docs/when.md:
 
     python docs/commands/when_texts.py BOOKS GLUE IMDB OUT
 
@@ -6,21 +6,16 @@ BOOKS holds train.txt.xz, novels with a blank line after each, GLUE the folder S
 with at least 5,500 reviews for training and 2,000 for the test.
 """
 
-import csv
 import json
 import lzma
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from fairseq_linformer.data.prepare.glue import read_glue
+
 NOVELS, ROWS, VALID, TEST = 60, 5000, 500, 2000  # of them half per class
 Rows = list[tuple[str, str]]
-
-
-def read_phrases(file: Path) -> Rows:
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return [(row["sentence"], row["label"]) for row in rows]
 
 
 def read_reviews(folder: Path) -> dict[str, list[str]]:
@@ -47,9 +42,6 @@ def document(lines: Iterable[str]) -> str:
 books, glue, imdb, out = map(Path, sys.argv[1:])
 out.mkdir(parents=True)
 train, test = (read_reviews(imdb / split) for split in ("train", "test"))
-phrases = {split: read_phrases(glue / "SST-2" / f"{split}.tsv") for split in ("train", "dev")}
-write("phrases.train.jsonl", phrases["train"])
-write("phrases.test.jsonl", phrases["dev"])
 write("reviews.train.jsonl", slice_of(train, 0, ROWS))
 write("reviews.valid.jsonl", slice_of(train, ROWS, VALID))
 negative, positive = test["neg"][: TEST // 2], test["pos"][-TEST // 2 :]
@@ -61,6 +53,6 @@ with lzma.open(books / "train.txt.xz", "rt", encoding="utf-8") as stream:
 texts = [document(book.split("\n")) for book in novels[: NOVELS + 1]]
 held_out = texts.pop()
 texts += [document(text.replace("<br />", "\n").split("\n")) for label in train for text in train[label]]
-texts.append(document(text for text, _ in phrases["train"]))
+texts.append(document(str(row.text) for row in read_glue(glue, "SST-2")["train"].examples))
 (out / "valid.txt").write_text(held_out + "\n", encoding="utf-8")
 (out / "train.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")

@@ -237,10 +237,10 @@ def test_jobs_of_a_multirun_leave_nothing_to_each_other(trained, tmp_path):
 
 
 def test_a_job_of_a_multirun_that_fails_is_named_and_the_others_run(trained, tmp_path):
-    words = ["model.attention=linformer,softmax", "--multirun"]
+    words = ["model.attention=linformer,softmax,sparse", "--multirun"]
     output = run(*with_hydra(trained / "data", "run", 2, *words), cwd=tmp_path, status=1)
-    assert output.count("run holds a run with other settings (model.attention was linformer, is softmax") == 1
-    assert last_line(output) == "error: 1 of 2 jobs failed: model.attention=softmax"
+    assert output.count("run holds a run with other settings (model.attention was linformer, is s") == 2
+    assert last_line(output) == "error: 2 of 3 jobs failed: model.attention=softmax; model.attention=sparse"
     assert "Traceback" not in output
 
 
