@@ -385,6 +385,23 @@ def test_what_leaves_the_last_layer_at_some_positions_alone_is_what_does_at_all(
             torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("options", [{}, {"linformer_window": 2, "projection": "split-pool"}], ids=str)
+def test_a_head_may_read_the_mean_over_the_text(options):
+    """Padding has no part in it; nor is anything else another than where the head reads <s>."""
+    model, batch = small(classifier_pooling="mean", **options).eval(), tokens(3, 12)
+    batch[1, 5:], batch[2, 1:] = 1, 1
+    model.register_classification_head("head", num_classes=3)
+    model.double()
+    head = model.classification_heads["head"]
+    found, extra = model(batch, features_only=True, classification_head_name="head")
+    assert extra["inner_states"] is None
+    for row, length in enumerate((12, 5, 1)):
+        features = model(batch[row : row + 1, :length], features_only=True)[0]
+        torch.testing.assert_close(found[row : row + 1], head(features.mean(1, keepdim=True)), atol=1e-12, rtol=0)
+    with_states, extra = model(batch, True, return_all_hiddens=True, classification_head_name="head")
+    assert torch.equal(with_states, found) and len(extra["inner_states"]) == 3
+
+
 def test_masked_positions_where_layerdrop_leaves_no_layer():
     model, masked = small(encoder_layerdrop=0.999999).train(), tokens() < 20
     assert model(tokens(), masked_tokens=masked)[0].shape == (int(masked.sum()), VOCABULARY)

@@ -20,6 +20,8 @@ class LinformerRobertaConfig(PretrainedConfig):
         max_positions: n, the longest sequence in tokens.
         encoder_layers, encoder_embed_dim, encoder_ffn_embed_dim, encoder_attention_heads: the sizes.
         activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
+        classifier_pooling: what the head of a text classifier reads: the features of <s> ("cls") or their mean over the
+            text ("mean").
         gated_ffn, encoder_normalize_before, layernorm_embedding, layer_norm_eps: see the layer.
         dropout, attention_dropout, activation_dropout, pooler_dropout: probabilities, at least 0 and below 1.
         initializer_range: standard deviation of new weights.
@@ -64,6 +66,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         encoder_attention_heads: int = 12,
         activation_fn: str = "gelu",
         pooler_activation_fn: str = "tanh",
+        classifier_pooling: str = "cls",
         gated_ffn: bool = False,
         encoder_normalize_before: bool = False,
         layernorm_embedding: bool = True,

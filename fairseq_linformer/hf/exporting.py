@@ -121,7 +121,8 @@ class Exported:
         beside = options.local_conv or options.gated_ffn or options.value_residual or options.qk_norm
         plain = options.attention == "softmax" and options.positions == "learned" and not beside
         usual = options.layernorm_embedding and not options.encoder_normalize_before
-        head = record is None or (options.pooler_activation_fn == "tanh" and record.scale == 1)
+        usual_head = (options.pooler_activation_fn, options.classifier_pooling) == ("tanh", "cls")
+        head = record is None or (usual_head and record.scale == 1)
         exists = _KINDS[self.kind].stock is not None
         return exists and plain and usual and head and options.activation_fn == "gelu"  # its LM head knows no other
 

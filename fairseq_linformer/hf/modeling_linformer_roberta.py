@@ -21,7 +21,7 @@ from transformers.modeling_outputs import (
 from ..attention import Attention
 from ..attention.projection import Projection
 from ..model.architecture import Architecture, per_layer_lists, projection_defaults, validate
-from ..model.batch import Positions, check_length, may_be_padded, misplaced_padding, pick
+from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, pick
 from ..model.encoder import Encoder, EncoderLayer
 from ..model.parts import ACTIVATIONS, ClassificationHead, LocalConvolution
 from .configuration_linformer_roberta import LinformerRobertaConfig
@@ -162,7 +162,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         wanted: Positions | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Features (B, n, d), or of `wanted` positions (N, d), and with `everything` also the hidden states."""
-        mask = self._padding_mask(input_ids, attention_mask, inputs_embeds)
+        mask = self.padding_mask(input_ids, attention_mask, inputs_embeds)
         x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
         if mask is not None and not may_be_padded(mask):
             mask = None
@@ -176,7 +176,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             return self._gradient_checkpointing_func(layer.__call__, *arguments, *first_values.values())
         return layer(*arguments, **first_values)
 
-    def _padding_mask(
+    def padding_mask(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
     ) -> Tensor | None:
         """(B, n), True where padded."""
@@ -205,6 +205,7 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
 
     output_class: type[ModelOutput]
     wanted: Positions | None = None  # of the features; None for all of them
+    reads_mean = False  # whether the head reads their mean over the text
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
@@ -225,7 +226,10 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         """
         base = self.linformer_roberta
         everything = base.asked("output_hidden_states", output_hidden_states)
-        features, states = base.features(input_ids, attention_mask, inputs_embeds, everything, self.wanted)
+        inputs = (input_ids, attention_mask, inputs_embeds)
+        features, states = base.features(*inputs, everything, self.wanted)
+        if self.reads_mean:
+            features = mean_over_text(features, base.padding_mask(*inputs))
         logits = self.logits(features)
         loss = None if labels is None else self.loss(logits, labels)
         if input_ids is not None:
@@ -289,18 +293,19 @@ def classification_head(config: LinformerRobertaConfig) -> ClassificationHead:
 
 
 class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
-    """A class, several classes or a score per text, from the features of ``<s>``: logits (B, classes), scores (B, 1).
+    """A class, several classes or a score per text, by ``classifier_pooling``: logits (B, classes), scores (B, 1).
 
     Labels are classes (B,), for several classes per text 0 and 1 (B, classes), or scores (B,) or (B, 1).
     ``config.problem_type`` says which; left open it follows from ``num_labels`` and the type of the labels.
     """
 
     output_class = SequenceClassifierOutput
-    wanted = FIRST
     _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
+        self.reads_mean = config.classifier_pooling == "mean"
+        self.wanted = None if self.reads_mean else FIRST
         self.classifier = classification_head(config)
         self.post_init()
 

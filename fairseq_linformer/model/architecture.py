@@ -42,6 +42,9 @@ ARCHITECTURES: dict[str, dict[str, int]] = {
 }
 
 
+POOLINGS = ("cls", "mean")  # what a classification head reads: the features of <s>, or their mean over the text
+
+
 class Architecture(AttentionConfig, Protocol):
     """What the encoder's layers read of a configuration, resolved and validated."""
 
@@ -52,6 +55,7 @@ class Architecture(AttentionConfig, Protocol):
     layer_norm_eps: float
     encoder_ffn_embed_dim: int
     activation_fn: str
+    classifier_pooling: str
     gated_ffn: bool
     encoder_normalize_before: bool
     dropout: float
@@ -133,6 +137,7 @@ def validate(config: Architecture) -> None:
     layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
     check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
     check_width("local_conv", config.local_conv)
+    check("classifier_pooling", config.classifier_pooling, config.classifier_pooling in POOLINGS, " or ".join(POOLINGS))
     check("layer_norm_eps", config.layer_norm_eps, 0 < config.layer_norm_eps < 1, "above 0 and below 1")
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
         check_probability(name, getattr(config, name))

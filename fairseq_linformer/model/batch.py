@@ -20,6 +20,15 @@ def pick(x: Tensor, wanted: Positions | None) -> Tensor:
     return (x.flatten(0, 1) if numbered else x)[wanted]
 
 
+def mean_over_text(features: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """The mean of features (B, n, d) over positions that are no padding, (B, d); mask (B, n), None without padding."""
+    if padding_mask is None:
+        return features.mean(1)
+    real = ~padding_mask.unsqueeze(-1)
+    sums = (features * real).sum(1, dtype=torch.promote_types(features.dtype, torch.float32))
+    return (sums / real.sum(1)).to(features.dtype)
+
+
 def may_be_padded(padding_mask: Tensor) -> bool:
     """Whether any position is padding: looked at on the CPU, where it is free; elsewhere the question stops the host.
 

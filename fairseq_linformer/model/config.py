@@ -53,9 +53,7 @@ class AttentionOptions(FairseqDataclass):
     )
     qk_norm: bool = option(False, "RMS norm of each head's queries and keys, with learned gains, before their product")
     local_conv: int = option(
-        0,
-        "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none, as in the paper",
-        largest=10_001,
+        0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none", largest=10_001
     )
     positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
         "learned", "how attention knows where tokens stand: an embedding of each position, rotary or ALiBi"

@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task, prune_state_dict
 from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
@@ -28,6 +29,15 @@ from .resolve import resolve_config
 
 # To be used at once, not trained for hours.
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False, "flex_attention": False}
+
+
+class HubInterface(RobertaHubInterface):
+    """fairseq's, with padded batches and ``classifier_pooling`` in what a classification head predicts."""
+
+    def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
+        """Log-probabilities, or logits, (B, classes), of token ids (B, n) or (n,), padded on the right."""
+        logits, _ = self.model(torch.atleast_2d(tokens).to(self.device), classification_head_name=head)
+        return logits if return_logits else logits.log_softmax(-1)
 
 
 class FromCheckpoints(RobertaModel):
@@ -68,7 +78,7 @@ class FromCheckpoints(RobertaModel):
         data_name_or_path: str | None = None,
         bpe: str | None = None,
         **overrides: Any,
-    ) -> RobertaHubInterface:
+    ) -> HubInterface:
         """A checkpoint with fairseq's hub interface: encode, decode, extract_features, fill_mask, predict.
 
         It may be ours, of fairseq's ``examples/linformer``, or of fairseq's RoBERTa: that is ``attention=softmax``.
@@ -96,7 +106,7 @@ class FromCheckpoints(RobertaModel):
         except OmegaConfBaseException as error:
             said = str(error).partition("\n")[0]
             raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
-        hub = RobertaHubInterface(cfg, task, models[0])
+        hub = HubInterface(cfg, task, models[0])
         if isinstance(hub.bpe, SentencepieceBPE):
             hub.bpe = SentencePieceEncoder(cfg.bpe)
         return hub

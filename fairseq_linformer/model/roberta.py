@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention
 from .architecture import ARCHITECTURES, fill_in
+from .batch import mean_over_text
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
 from .flex import use_flex
@@ -31,8 +32,7 @@ class LinformerRobertaEncoder(RobertaEncoder):
         positions = None
         if args.positions == "learned":
             positions = PositionalEmbedding(args.max_positions, args.encoder_embed_dim, dictionary.pad(), learned=True)
-        recomputes = (args.checkpoint_activations, args.offload_activations)
-        encoder = SentenceEncoder(args, embed_tokens, positions, *recomputes)
+        encoder = SentenceEncoder(args, embed_tokens, positions, args.checkpoint_activations, args.offload_activations)
         if args.compile_layers:
             for layer in encoder.layers:
                 layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
@@ -107,11 +107,13 @@ class LinformerRobertaModel(FromCheckpoints):
         classification_head_name: str | None = None,
         **known: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa; for a classification head ``<s>`` alone leaves the last layer."""
+        """As in RoBERTa; a classification head reads ``<s>``, which alone leaves the last layer, or the text's mean."""
         head = None if classification_head_name is None else self.classification_heads[classification_head_name]
+        if isinstance(head, RobertaClassificationHead) and self.args.classifier_pooling == "mean":
+            features, extra = self.encoder.extract_features(src_tokens, return_all_hiddens, **known)
+            return head(mean_over_text(features, src_tokens.eq(self.encoder.dictionary.pad())).unsqueeze(1)), extra
         if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # another may read more than <s>
-            arguments = (src_tokens, features_only, return_all_hiddens, classification_head_name)
-            return super().forward(*arguments, **known)
+            return super().forward(src_tokens, features_only, return_all_hiddens, classification_head_name, **known)
         features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), **known)
         return head(features.unsqueeze(1)), {"inner_states": None}
 

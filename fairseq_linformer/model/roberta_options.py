@@ -9,11 +9,12 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from ..attention.options import option
 from ..errors import check
-from .architecture import check_probability
+from .architecture import POOLINGS, check_probability
 from .flex import validate_flex
 from .parts import ACTIVATIONS
 
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
+POOLING_CHOICES = ChoiceEnum(list(POOLINGS))
 
 
 @dataclass
@@ -26,6 +27,9 @@ class RobertaOptions(FairseqDataclass):
     encoder_attention_heads: Optional[int] = option(None, "h: number of attention heads, a divisor of d")
     activation_fn: ACTIVATION_CHOICES = option("gelu", "activation of the feed-forward network and the LM head")  # type: ignore[valid-type]
     pooler_activation_fn: ACTIVATION_CHOICES = option("tanh", "activation of the classification head")  # type: ignore[valid-type]
+    classifier_pooling: POOLING_CHOICES = option(  # type: ignore[valid-type]
+        "cls", "what a classification head reads: the features of <s>, or their mean over the text's positions"
+    )
     gated_ffn: bool = option(
         False, "feed-forward network act(x U) * (x V) times W without biases (GeGLU) instead of act(x U + b) W + c"
     )

@@ -107,6 +107,8 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         model = super().build_model(cfg, from_checkpoint)
         freeze_lm_head(model)
         if self.record.kind == "token-label":
+            pooling = model.args.classifier_pooling
+            check("classifier_pooling", pooling, pooling == "cls", "cls with token labels: each word has its own class")
             heads, name = model.classification_heads, self.cfg.classification_head_name
             parts = (heads[name].dense, heads[name].activation_fn, heads[name].dropout, heads[name].out_proj)
             heads[name] = ClassificationHead(*parts)  # of every token

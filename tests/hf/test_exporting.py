@@ -68,11 +68,11 @@ def test_logits_are_fairseqs_and_weights_come_back_bit_for_bit(options, vocabula
     assert_same_logits(model, hub_of(tmp_path / "back" / UNTRAINED))
 
 
-@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize(("kind", "pooling"), [(kind, "cls") for kind in LABELS] + [("single-label", "mean")])
 @pytest.mark.parametrize("attention", ["linformer", "softmax"])
-def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, attention, vocabulary, tmp_path):
+def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, pooling, attention, vocabulary, tmp_path):
     scale = 5.0 if kind == "regression" else 1.0
-    options = {"attention": attention}
+    options = {"attention": attention, "classifier_pooling": pooling}
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, kind, scale=scale, options=options, truncate_to=9)
     assert export(checkpoint, tmp_path / "out") == [exporting.OF_WORDS] * (kind == "token-label")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -82,7 +82,7 @@ def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, attention, vo
     assert tuple(config["id2label"].values()) == (predictor.labels or ("score",))
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
     hub = hub_of(checkpoint)
-    is_stock = attention == "softmax" and kind in ("single-label", "multi-label")
+    is_stock = (attention, pooling) == ("softmax", "cls") and kind in ("single-label", "multi-label")
     model = exporting._KINDS[kind][is_stock].from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
         found = model(rows(), attention_mask=rows().ne(1).long()).logits

@@ -14,6 +14,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 from fairseq_linformer import hf
 from fairseq_linformer.cli import export_onnx
 from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.hf.exporting import export
 from tests.helpers.exports import write_fine_tuned
@@ -139,6 +140,13 @@ def test_a_new_head_on_a_pretrained_export_leaves_logits_as_they_are(exported, t
     hf.LinformerRobertaForMaskedLM(source.config).save_pretrained(tmp_path)
     model = hf.LinformerRobertaForTokenClassification.from_pretrained(tmp_path)
     assert model.words.begins.all() and not source.words.begins.all()
+
+
+def test_a_mean_over_the_text_is_refused(vocabulary, tmp_path):
+    options = {"classifier_pooling": "mean"}
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "token-label", options=options)
+    with pytest.raises(UserError, match="classifier_pooling=mean is not allowed: it must be cls with token labels"):
+        Predictor(checkpoint)
 
 
 def test_the_onnx_graph_gives_the_same(exported, tmp_path):
