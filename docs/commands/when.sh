@@ -23,18 +23,20 @@ for MODEL in pretrained nothing published; do
     linformer prepare table when/text/reviews.train.jsonl --valid when/text/reviews.valid.jsonl \
         --test when/text/reviews.test.jsonl $TO/reviews
 done
-tune() { # MODEL TASK ROWS [OPTION...]
-    linformer finetune runs/when/$1 --data data-bin/when-$1 --tasks $2 --train-rows $3 --out runs/when/finetuned-$1 "${@:4}" \
+tune() { # MODEL TASK [OPTION...]
+    linformer finetune runs/when/$1 --data data-bin/when-$1 --tasks $2 --out runs/when/finetuned-$1 "${@:3}" \
         optimization.clip_norm=1.0
 }
 for MODEL in pretrained nothing; do
     RATES="--learning-rates 5e-4 2e-3" ONE="--seeds 1 --learning-rates 1e-3 --batch-sizes 16"
-    tune $MODEL phrases "50 500" $RATES
-    tune $MODEL phrases 4000 $RATES --epochs 3
-    tune $MODEL reviews 500 $ONE task.truncate_to=256
-    tune $MODEL reviews 4000 $ONE --epochs 3 task.truncate_to=256
+    MEAN="task.truncate_to=256 model.classifier_pooling=mean" # without it: the rows with the head on <s>
+    tune $MODEL phrases --train-rows 50 500 $RATES
+    tune $MODEL phrases --train-rows 4000 $RATES --epochs 3
+    tune $MODEL phrases --learning-rates 7e-4 2e-3 --epochs 2
+    tune $MODEL reviews --train-rows 500 $ONE $MEAN
+    tune $MODEL reviews --train-rows 4000 $ONE --epochs 3 $MEAN
 done
-tune published phrases 500 --seeds 1 --learning-rates 1e-4
-tune published phrases 4000 --seeds 1 --learning-rates 1e-4 --epochs 3
+tune published phrases --train-rows 500 --seeds 1 --learning-rates 1e-4
+tune published phrases --train-rows 4000 --seeds 1 --learning-rates 1e-4 --epochs 3
 PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published runs/when/picture \
     runs/when/finetuned-pretrained runs/when/finetuned-nothing runs/when/finetuned-published
