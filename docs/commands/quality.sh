@@ -104,6 +104,8 @@ $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST optimizer=muo
 $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST +preset=near_and_far optimizer=muon \
     --variant muon-qk-norm model.qk_norm=true --variant muon-masks task.mask_prob=0.3 task.mask_prob_end=0.15 \
     --variant muon-trapezoidal lr_scheduler=trapezoidal --variant muon-words task.mask_whole_words=true
+$PERPLEXITY --out runs/decay $FAST +preset=near_and_far optimizer=muon --variant muon \
+    --variant decay0.1 optimizer.weight_decay=0.1 # and decay0.5 with seed 1
 $FAR optimizer=muon --out runs/far-muon --seeds 1 \
     --variant softmax model.attention=softmax $V --variant fetch $ROWS model.linformer_fetch=8 \
     --variant window-and-mean $ONE $WINDOW
