@@ -14,6 +14,16 @@ $STUDY --task needles $BOOKS --lengths 512 $FIVE $CPU
 $STUDY --task needles $BOOKS --lengths 1024 --updates 4000 $FIVE $CPU
 $STUDY --task needles $BOOKS --lengths 1024 --updates 4000 --learning-rates 0.00075 --only fetch-class-token $CPU
 
+# Heads that read the mean over the passage
+MEAN=model.classifier_pooling=mean
+NEAR="model.projection=split-pool model.linformer_window=128 model.projected_length=128 model.value_residual=true $MEAN"
+$STUDY --task books $BOOKS --lengths 2048 --learning-rates 0.0005 0.001 0.002 0.004 $CPU \
+    --variant near-mean $NEAR --variant longformer-mean model.attention=longformer model.longformer_window=128 $MEAN \
+    --variant control-mean model.projection=mean-pool model.projected_length=1 $MEAN
+$STUDY --task books $BOOKS --lengths 2048 --learning-rates 0.0005 0.001 0.002 $CPU \
+    --variant softmax-mean model.attention=softmax model.value_residual=true $MEAN
+$STUDY --task needles $BOOKS --lengths 512 $CPU --variant near-mean $NEAR
+
 # Pretraining on longer blocks (data-bin/python: docs/commands/quality.sh)
 V=model.value_residual=true
 LENGTHS="linformer study lengths --data data-bin/python --out runs/lengths --updates 3000 --learning-rates 0.005 --jobs 1
