@@ -145,7 +145,8 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
                 token: looking at values on a GPU would stop the host.
         """
         everything = self.asked("output_hidden_states", output_hidden_states)
-        hidden, states = self.features(input_ids, attention_mask, inputs_embeds, everything)
+        mask = self.padding_mask(input_ids, attention_mask, inputs_embeds)
+        hidden, states = self.features(input_ids, inputs_embeds, mask, everything)
         output = BaseModelOutput(last_hidden_state=hidden, hidden_states=states)
         return output if self.asked("return_dict", return_dict) else output.to_tuple()
 
@@ -156,13 +157,15 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
     def features(
         self,
         input_ids: Tensor | None,
-        attention_mask: Tensor | None,
         inputs_embeds: Tensor | None,
+        mask: Tensor | None,
         everything: bool,
         wanted: Positions | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Features (B, n, d), or of `wanted` positions (N, d), and with `everything` also the hidden states."""
-        mask = self.padding_mask(input_ids, attention_mask, inputs_embeds)
+        """Features (B, n, d), or of `wanted` positions (N, d), and with `everything` also the hidden states.
+
+        The mask is that of ``padding_mask``.
+        """
         x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
         if mask is not None and not may_be_padded(mask):
             mask = None
@@ -226,10 +229,10 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         """
         base = self.linformer_roberta
         everything = base.asked("output_hidden_states", output_hidden_states)
-        inputs = (input_ids, attention_mask, inputs_embeds)
-        features, states = base.features(*inputs, everything, self.wanted)
+        mask = base.padding_mask(input_ids, attention_mask, inputs_embeds)
+        features, states = base.features(input_ids, inputs_embeds, mask, everything, self.wanted)
         if self.reads_mean:
-            features = mean_over_text(features, base.padding_mask(*inputs))
+            features = mean_over_text(features, mask)
         logits = self.logits(features)
         loss = None if labels is None else self.loss(logits, labels)
         if input_ids is not None:

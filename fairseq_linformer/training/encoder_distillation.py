@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..checkpoints.sentence_modules import pooling_of
 from ..data.chunks import cut_texts
 from ..errors import check
+from ..model.batch import mean_over_text
 from ..model.roberta import LinformerRobertaModel
 from .teacher import TEACHER_HELP, WithTeacher, layer_errors
 
@@ -139,13 +140,13 @@ def pooled(features: Tensor, real: Tensor, how: str) -> Tensor:
         real: (B, n), True where a position is no padding.
         how: as ``pooling_of`` says it.
     """
-    features, weights = features.to(torch.promote_types(features.dtype, torch.float32)), real.unsqueeze(-1)
+    features = features.to(torch.promote_types(features.dtype, torch.float32))
     if how == "cls":
         vectors = features[:, 0]
     elif how == "max":
-        vectors = features.masked_fill(~weights, -torch.inf).amax(1)
+        vectors = features.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(1)
     else:
-        vectors = (features * weights).sum(1) / weights.sum(1)
+        vectors = mean_over_text(features, ~real)
     return F.normalize(vectors, dim=1)
 
 
