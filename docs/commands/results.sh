@@ -39,7 +39,7 @@ SMALL="model.encoder_layers=2 model.encoder_embed_dim=128 model.encoder_ffn_embe
 quick() { # NAME [OVERRIDE...]
     fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast $SMALL \
         task.data=quickstart/data dataset.batch_size=4 optimization.lr=[0.005] lr_scheduler.warmup_updates=150 \
-        optimization.max_update=2500 checkpoint.save_dir=runs/quick/$1 "${@:2}"
+        optimizer.weight_decay=0.01 optimization.max_update=2500 checkpoint.save_dir=runs/quick/$1 "${@:2}"
     for SEED in 1 2 3; do
         fairseq-hydra-train --config-dir configs/finetune --config-name finetune recipe=docstrings model=tiny_512 $SMALL \
             task.data=quickstart/data-classification checkpoint.finetune_from_model=runs/quick/$1/checkpoint_best.pt \

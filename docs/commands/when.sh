@@ -8,7 +8,8 @@ linformer prepare corpus --train when/text/train.txt --valid when/text/valid.txt
 # From nothing: the same model, after one update that changes hardly anything
 pretrain() { # NAME UPDATES LEARNING-RATE WARMUP
     fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast task.data=data-bin/when \
-        model.attention=softmax model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 dataset.batch_size=4 \
+        optimizer.weight_decay=0.01 dataset.batch_size=4 \
+        model.attention=softmax model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 \
         optimization.max_update=$2 optimization.lr=[$3] lr_scheduler.warmup_updates=$4 dataset.max_valid_steps=50 \
         checkpoint.save_interval_updates=2000 checkpoint.save_dir=runs/when/$1
 }
