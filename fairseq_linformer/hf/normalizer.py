@@ -12,6 +12,7 @@ import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Regex, normalizers
@@ -77,9 +78,7 @@ def _compositions(processor: SentencePieceProcessor) -> tuple[str, str]:
     before them."""
     several = []
     before: dict[str, set[str]] = defaultdict(set)
-    for character in map(chr, range(sys.maxunicode + 1)):
-        if not unicodedata.decomposition(character):
-            continue
+    for character in _decomposable():
         if len(_normalized(character, processor)) > 1:
             several.append(character)
         parts = unicodedata.normalize("NFD", character)
@@ -89,6 +88,12 @@ def _compositions(processor: SentencePieceProcessor) -> tuple[str, str]:
     if _normalized("\u1100\u1161", processor) == "\uac00":
         joined += [f"(?<=[{_INITIALS}])[{_VOWELS}]", f"(?<=[{_INITIALS}][{_VOWELS}])[{_FINALS}]"]
     return "".join(several), "|".join(joined)
+
+
+@cache
+def _decomposable() -> list[str]:
+    """The few thousand characters of a million that Unicode composes of others."""
+    return [character for character in map(chr, range(sys.maxunicode + 1)) if unicodedata.decomposition(character)]
 
 
 def _normalized(text: str, processor: SentencePieceProcessor) -> str:
