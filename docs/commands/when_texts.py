@@ -44,6 +44,7 @@ out.mkdir(parents=True)
 train, test = (read_reviews(imdb / split) for split in ("train", "test"))
 write("reviews.train.jsonl", slice_of(train, 0, ROWS))
 write("reviews.valid.jsonl", slice_of(train, ROWS, VALID))
+write("reviews.all.jsonl", slice_of(train, 0, ROWS) + slice_of(train, ROWS + VALID, sum(map(len, train.values()))))
 negative, positive = test["neg"][: TEST // 2], test["pos"][-TEST // 2 :]
 write("reviews.test.jsonl", [*((text, "neg") for text in negative), *((text, "pos") for text in positive)])
 

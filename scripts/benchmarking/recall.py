@@ -223,7 +223,7 @@ def _until(stop_at: float, own: Tuned) -> str:
 
 def notes(options: Namespace, tuned: Sequence[Tuned]) -> list[str]:
     """What the columns are."""
-    seen = f"at most {options.updates:,} updates of {options.tokens:,} tokens; {len(options.seeds)} seeds"
+    seen = f"at most {options.updates:,} updates of {options.tokens:,} tokens; seeds: {len(options.seeds)}"
     said = f"Percent of the values of {TESTED:,} test rows after {seen}."
     return [f"{said} Who sees the values of a row, not whose they are, has 1/D."]
 

@@ -264,7 +264,7 @@ def test_the_table_says_what_was_brought_back_and_when():
         "| b | 64 | 50.0 | 25.0 |",
         "| b | 256 | 50.0 | 75.0 |",
         "",
-        "Percent of the values of 3,000 test rows after at most 500 updates of 4,096 tokens; 2 seeds. "
+        "Percent of the values of 3,000 test rows after at most 500 updates of 4,096 tokens; seeds: 2. "
         "Who sees the values of a row, not whose they are, has 1/D.",
     ]
 
