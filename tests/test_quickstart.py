@@ -28,9 +28,9 @@ def test_on_the_documentation_of_this_python(tmp_path):
     """Of a fifth of it, validated on a tenth: reading all takes longer than everything after."""
     (tmp_path / "less.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'scripts')!r})\n{OF_LESS_TEXT}")
     output = run(tmp_path / "less.py", cwd=tmp_path)
-    for said in ("before pretraining", "token frequencies", "after pretraining", "majority class", "pretrained  "):
+    for said in ("before pretraining", "token frequencies", "after pretraining", "majority class", "TF-IDF + SVM"):
         assert said in output
-    assert "random weights" in output and output.count("  ->  ") == 3
+    assert "pretrained  " in output and "random weights" in output and output.count("  ->  ") == 3
     assert (tmp_path / "q/losses.png").read_bytes().startswith(b"\x89PNG")
 
 
