@@ -12,8 +12,6 @@ from .compat import translate_flags
 from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig
 from .roberta_options import validate_training
 
-_STRUCTURE = OmegaConf.structured(LinformerRobertaConfig)  # made once: it takes most of the time of a conversion
-
 
 def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     """The complete, validated configuration of a model.
@@ -46,7 +44,7 @@ def _typed(cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, Namespace):  # with the flags of everything else
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
-        merged = OmegaConf.merge(_STRUCTURE, cfg)
+        merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
     except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"
