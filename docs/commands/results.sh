@@ -36,23 +36,23 @@ tune runs/linformer both model.adaptive_length=true model.linformer_class_token=
 
 # The quickstart's heads and options, after make quickstart
 SMALL="model.encoder_layers=2 model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512"
-head() { # CHECKPOINT NAME SEED [OVERRIDE...]
+classify() { # CHECKPOINT NAME SEED [OVERRIDE...]
     fairseq-hydra-train --config-dir configs/finetune --config-name finetune recipe=docstrings model=tiny_512 $SMALL \
         task.data=quickstart/data-classification checkpoint.finetune_from_model=$1 common.seed=$3 \
         checkpoint.save_dir=runs/quick/$2-$3 "${@:4}"
 }
 for SEED in 1 2 3; do
-    head quickstart/pretrained/checkpoint_best.pt s $SEED
-    head null s-random $SEED
+    classify quickstart/pretrained/checkpoint_best.pt s $SEED
+    classify null s-random $SEED
 done
 LONG="optimization.max_update=750 model.classifier_pooling=mean"
-head quickstart/pretrained/checkpoint_best.pt long 1 $LONG
-head null long-random 1 $LONG
+classify quickstart/pretrained/checkpoint_best.pt long 1 $LONG
+classify null long-random 1 $LONG
 quick() { # NAME [OVERRIDE...]
     fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast $SMALL \
         task.data=quickstart/data dataset.batch_size=4 optimization.lr=[0.005] lr_scheduler.warmup_updates=150 \
         optimizer.weight_decay=0.01 optimization.max_update=2500 checkpoint.save_dir=runs/quick/$1 "${@:2}"
-    for SEED in 1 2 3; do head runs/quick/$1/checkpoint_best.pt $1 $SEED; done
+    for SEED in 1 2 3; do classify runs/quick/$1/checkpoint_best.pt $1 $SEED; done
 }
 quick as-it-is
 quick masks task.mask_prob=0.3 task.mask_prob_end=0.15

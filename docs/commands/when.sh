@@ -41,20 +41,17 @@ tune published phrases --train-rows 500 --seeds 1 --learning-rates 1e-4
 tune published phrases --train-rows 4000 --seeds 1 --learning-rates 1e-4 --epochs 3
 
 # Reviews: less pretraining, what stands at the end, all of them, and the published encoder
-reviews() { # MODEL DATA NAME [OPTION...]
-    linformer finetune runs/when/$1 --data data-bin/$2 --tasks reviews --out runs/when/finetuned-$3 --seeds 1 \
-        --batch-sizes 16 optimization.clip_norm=1.0 $MEAN "${@:4}"
-}
-THREE="--learning-rates 1e-3 --epochs 3" ENDS=task.truncation=head-tail
+REVIEWS="--epochs 3 $ONE $MEAN" ENDS=task.truncation=head-tail
 pretrain short 1250 0.005 62
-reviews short when-pretrained short --train-rows 4000 $THREE
-reviews pretrained when-pretrained ends --train-rows 4000 $THREE $ENDS
-reviews nothing when-nothing nothing-ends --train-rows 4000 $THREE $ENDS
+tune short reviews --data data-bin/when-pretrained --train-rows 4000 $REVIEWS
+tune pretrained reviews --out runs/when/ends --train-rows 4000 $REVIEWS $ENDS
+tune nothing reviews --out runs/when/nothing-ends --train-rows 4000 $REVIEWS $ENDS
 linformer prepare table when/text/reviews.all.jsonl --valid when/text/reviews.valid.jsonl \
     --test when/text/reviews.test.jsonl --tokenizer runs/when/pretrained --out data-bin/when-all/reviews
-reviews pretrained when-all all $THREE $ENDS
-reviews published when-published published-reviews --train-rows 4000 --learning-rates 1e-4 --epochs 1
-reviews published when-published published-ends --train-rows 4000 --learning-rates 1e-4 --epochs 1 $ENDS
+tune pretrained reviews --data data-bin/when-all --out runs/when/all $REVIEWS $ENDS
+PUBLISHED="--train-rows 4000 --epochs 1 --seeds 1 --batch-sizes 16 --learning-rates 1e-4 $MEAN"
+tune published reviews --out runs/when/published-reviews $PUBLISHED
+tune published reviews --out runs/when/published-ends $PUBLISHED $ENDS
 
 PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published runs/when/picture \
     runs/when/finetuned-pretrained runs/when/finetuned-nothing runs/when/finetuned-published
