@@ -23,12 +23,3 @@ $STUDY --task books $BOOKS --lengths 2048 --learning-rates 0.0005 0.001 0.002 0.
 $STUDY --task books $BOOKS --lengths 2048 --learning-rates 0.0005 0.001 0.002 $CPU \
     --variant softmax-mean model.attention=softmax model.value_residual=true $MEAN
 $STUDY --task needles $BOOKS --lengths 512 $CPU --variant near-mean $NEAR
-
-# Pretraining on longer blocks (data-bin/python: docs/commands/quality.sh)
-V=model.value_residual=true
-LENGTHS="linformer study lengths --data data-bin/python --out runs/lengths --updates 3000 --learning-rates 0.005 --jobs 1
-    --variant softmax-residual model.attention=softmax $V
-    --variant near_and_far model.projection=split-pool model.linformer_window=128 model.projected_length=128 $V
-    --variant control model.projection=mean-pool model.projected_length=1 $V"
-$LENGTHS --lengths 512 1024 2048
-$LENGTHS --lengths 4096 --seeds 1

@@ -22,7 +22,7 @@ def perplexity_experiments(options: Namespace, store: Store) -> list[Pretraining
     for word in options.all:
         name, _, value = word.partition("=")
         n = int(value) if name == "task.tokens_per_sample" and value.isdigit() else n
-    return [Pretraining.of(options, store, n, chosen_variants(options, {}), folder="")]
+    return [Pretraining.of(options, store, n, chosen_variants(options, {}))]
 
 
 def draw_curves(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
@@ -52,7 +52,7 @@ def mechanism_experiments(options: Namespace, store: Store) -> list[Pretraining]
     """One, in which the control is always."""
     known = variants_of("mechanisms", 512)
     chosen = {**chosen_variants(options, known), "control": [*options.all, *known["control"]]}
-    return [Pretraining.of(options, store, 512, chosen, folder="")]
+    return [Pretraining.of(options, store, 512, chosen)]
 
 
 def draw_mechanisms(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:

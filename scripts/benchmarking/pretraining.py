@@ -1,4 +1,4 @@
-"""The small pretraining of the studies ``perplexity``, ``mechanisms`` and ``lengths``.
+"""The small pretraining of the studies ``perplexity`` and ``mechanisms``.
 
 It is configs/pretrain/tiny_512 with two layers of d=64, four rows per update and a quarter of the tokens masked.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
@@ -35,7 +35,6 @@ from .store import Figures, Store
 from .tables import with_deviation
 
 SIZES = ["model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
-Own = TypeVar("Own", bound="Pretraining")
 RECIPE = ["model.encoder_layers=2", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
 POINTS = 20  # of a curve: each is the mean of many updates, whose losses differ
@@ -48,7 +47,6 @@ class Pretraining(Experiment):
 
     Args:
         data: a prepared corpus, in shards or not.
-        folder: of the runs, in that of the store; it may be that itself.
         updates: of every run.
         seeds: the first of them tries the learning rates.
         jobs: runs at a time.
@@ -58,19 +56,16 @@ class Pretraining(Experiment):
     """
 
     data: Path
-    folder: str
     updates: int
     seeds: Sequence[int]
     rates: Sequence[float]
     jobs: int
 
     @classmethod
-    def of(
-        cls: type[Own], options: Namespace, store: Store, n: int, variants: Mapping[str, Sequence[str]], **own: Any
-    ) -> Own:
-        """With the options of a study; in the folder nN, unless `own` has another."""
+    def of(cls, options: Namespace, store: Store, n: int, variants: Mapping[str, Sequence[str]]) -> "Pretraining":
+        """With the options of a study."""
         asked = {name: getattr(options, name) for name in ("data", "updates", "seeds", "jobs")}
-        return cls(store, n, variants, rates=options.learning_rates, **{"folder": f"n{n}/", **asked, **own})
+        return cls(store, n, variants, rates=options.learning_rates, **asked)
 
     def __post_init__(self) -> None:
         for word in itertools.chain(*self.variants.values()):
@@ -96,7 +91,7 @@ class Pretraining(Experiment):
 
     def run_folder(self, trial: Trial) -> Path:
         """Where a run is, as an absolute path."""
-        return self.store.folder.absolute() / f"{self.folder}{trial.folder}"
+        return self.store.folder.absolute() / trial.folder
 
     @property
     def corpus(self) -> Path:
@@ -109,7 +104,7 @@ class Pretraining(Experiment):
 
     @cached_property
     def text(self) -> MaskedText:
-        """The first tokens of valid, some of them masked: the same for every variant, seed and n."""
+        """The first tokens of valid, some of them masked: the same for every variant and seed."""
         return MaskedText.of_stream(read_split(self.corpus, "valid", 1))
 
     def measure(self, trials: Sequence[Trial]) -> dict[Trial, Figures]:
@@ -153,7 +148,7 @@ class Pretraining(Experiment):
 
         about = {"text": self.text.digest, "window": WINDOW, "commonest": COMMONEST}
         about["checkpoint"] = digest_file(self.run_folder(trial) / CHECKPOINT)
-        return cast(Figures, self.store.once(f"{self.folder}{trial.folder}/losses", about, compute))
+        return cast(Figures, self.store.once(f"{trial.folder}/losses", about, compute))
 
     def by_distance(self, trial: Trial) -> LossesByDistance:
         """The losses of a run by where the answer stands."""
@@ -188,19 +183,14 @@ class Pretraining(Experiment):
         return {"data": digest_data(str(self.data.absolute())), **{name: list(self.variants[name]) for name in names}}
 
 
-def at_length(n: int, rows: int) -> list[str]:
-    """Hydra's overrides for rows of n tokens, so many per update."""
-    return [f"model.max_positions={n}", f"task.tokens_per_sample={n}", f"dataset.batch_size={rows}"]
-
-
 def perplexity_columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
-    """Perplexity of every seed, its mean, how far it is behind that of the first variant at the same n, and time."""
-    references = {own.n: own for own in reversed(tuned) if own.variant == tuned[0].variant}
+    """Perplexity of every seed, its mean, how far it is behind that of the first variant, and time."""
+    first = tuned[0]
 
     def behind(own: Tuned) -> str:
-        pairs = zip(own.each("perplexity"), references[own.n].each("perplexity"), strict=True)
+        pairs = zip(own.each("perplexity"), first.each("perplexity"), strict=True)
         others = [100 * (own / reference - 1) for own, reference in pairs]
-        return "" if own is references[own.n] else f"{with_deviation(others, '+.1f')} %"
+        return "" if own is first else f"{with_deviation(others, '+.1f')} %"
 
     seeds = ", ".join(map(str, options.seeds))
     title = f"perplexity after {options.updates} updates, seeds {seeds}"

@@ -8,7 +8,6 @@ from typing import Any
 from . import long_documents, recall, sentences, speed
 from .engine import Comparison
 from .flags import Flag
-from .lengths import LENGTHS
 from .perplexity import MECHANISMS, PERPLEXITY
 
 
@@ -30,7 +29,6 @@ class Study:
 STUDIES = {
     "perplexity": Study(PERPLEXITY),
     "mechanisms": Study(MECHANISMS),
-    "lengths": Study(LENGTHS),
     "recall": Study(recall.RECALL, recall.FLAGS),
     "long-documents": Study(long_documents.LONG_DOCUMENTS, long_documents.FLAGS),
     "sentences": Study(sentences.measure_sentences, sentences.FLAGS),

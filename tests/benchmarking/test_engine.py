@@ -102,7 +102,7 @@ def test_code_is_known_by_its_content(tmp_path):
 
 def test_updates_are_timed_in_turns_and_again_for_other_code_only(tmp_path, monkeypatch):
     stub = Stub(Store(tmp_path, {}))
-    asked = options("lengths", *WORDS, "--rounds", 3)
+    asked = options("perplexity", *WORDS, "--rounds", 3)
 
     def timed():
         tuned = [Tuned(name, 16, {}, 0.1, {}) for name in "ab"]

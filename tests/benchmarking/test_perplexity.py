@@ -67,7 +67,7 @@ def test_the_command_trains_what_it_is_asked_for_and_compares_seed_by_seed(train
 
 
 def experiment(data, store, **changes):
-    made = Pretraining(store, 512, {"a": []}, data, "", updates=5, seeds=[1], rates=[0.1], jobs=1)
+    made = Pretraining(store, 512, {"a": []}, data, updates=5, seeds=[1], rates=[0.1], jobs=1)
     return replace(made, **changes)
 
 
