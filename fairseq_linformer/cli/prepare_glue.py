@@ -1,9 +1,11 @@
 """What `linformer prepare glue` does: the tasks that a source holds, each into its folder."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
+from ..checkpoints.vocabulary import digest_vocabulary
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.summary import SUMMARY_FILE
@@ -15,16 +17,20 @@ from .program import print_next
 
 
 def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Whether an earlier command has prepared the task in `folder` with the same vocabulary."""
-    complete = (folder / SUMMARY_FILE).is_file()
-    return complete and load_dictionary(folder / DICTIONARY_FILE).symbols == tokenizer.dictionary.symbols
+    """Whether an earlier command has prepared the task in `folder` with the same vocabulary and subword model."""
+    if not (folder / SUMMARY_FILE).is_file():
+        return False
+    there = digest_vocabulary(load_dictionary(folder / DICTIONARY_FILE), folder)
+    with tempfile.TemporaryDirectory() as own:
+        tokenizer.save(Path(own))
+        return there == digest_vocabulary(tokenizer.dictionary, Path(own))
 
 
-def _found(folder: Path, tasks: Sequence[str], all_needed: bool) -> list[str]:
+def _found(folder: Path, tasks: Sequence[str], all_needed: bool, some_needed: bool) -> list[str]:
     """The tasks whose files are all there.
 
     Raises:
-        FileNotFoundError: none is there, or `all_needed` and one is not; the message has what each lacks.
+        FileNotFoundError: one that is needed is not there; the message has what each lacks.
     """
     missing = {}
     for task in tasks:
@@ -32,7 +38,7 @@ def _found(folder: Path, tasks: Sequence[str], all_needed: bool) -> list[str]:
             read_glue(folder, task)  # which reads no row yet
         except FileNotFoundError as error:
             missing[task] = str(error)
-    if missing and (all_needed or len(missing) == len(tasks)):
+    if missing and (all_needed or (some_needed and len(missing) == len(tasks))):
         raise FileNotFoundError("; ".join(missing.values()))
     if missing:
         print("not prepared, as the source does not hold them:", *(f"  {why}" for why in missing.values()), sep="\n")
@@ -50,7 +56,7 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
     unknown = Unknown()
     left = [task for task in asked if task not in done]
     with glue_folder(source, left) as folder:
-        found = _found(folder, left, all_needed=tasks is not None)
+        found = _found(folder, left, all_needed=tasks is not None, some_needed=not done)
         for task in found:
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}

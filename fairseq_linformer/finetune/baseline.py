@@ -37,6 +37,7 @@ from sklearn.svm import LinearSVC
 from ..data.summary import read_summary
 from ..data.task_record import Task
 from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
+from ..errors import UserError
 from .metrics import score
 
 STRENGTHS = (0.1, 1.0, 10.0)  # C of the SVM, 1 / alpha of ridge regression
@@ -173,7 +174,21 @@ class _Features:
             ngram_range=(1, 2), sublinear_tf=True, token_pattern=TOKEN, min_df=2 if len(texts) >= MANY_ROWS else 1
         )
         if not self._of_words:
-            self._vectorizer.fit(itertools.chain.from_iterable(texts))
+            self._fit([*itertools.chain.from_iterable(texts)])
+
+    def _fit(self, texts: Sequence[str]) -> None:
+        """With words that a single text has where no other word is left: rows of one long word each, say.
+
+        Raises:
+            UserError: the texts have no words.
+        """
+        try:
+            self._vectorizer.fit(texts)
+        except ValueError:
+            try:
+                self._vectorizer.set_params(min_df=1).fit(texts)
+            except ValueError as error:
+                raise UserError("the texts to train on have no words") from error
 
     def of(self, texts: Texts) -> csr_matrix:
         if self._of_words:

@@ -54,8 +54,10 @@ def summarise(results: Sequence[Result], config: ResolvedConfig, out: Path) -> l
         for split, title in task.scored.items():
             for name in task.metrics:
                 for part, found in zip(parts, beside, strict=True):
-                    row = _summarise(part, split, name, config, found)
-                    rows.append({"task": task.name, "split": split, "title": title, **row})
+                    own = part[0].run.task  # prepared again since, it may have had other splits with labels
+                    if split in own.scored and name in own.metrics:
+                        row = _summarise(part, split, name, config, found)
+                        rows.append({"task": task.name, "split": split, "title": title, **row})
     return rows
 
 

@@ -237,12 +237,19 @@ class FineTuning:
 
     def _batches_per_update(self, task: str) -> int:
         """Of all processes, and those whose gradients are summed."""
-        own = read_recipe(recipe_name(task), str(self._folders[task]), (ONE_PROCESS, *self.overrides))
-        processes, summed = own["distributed_training"]["distributed_world_size"], own["optimization"]["update_freq"]
-        check("distributed_training.distributed_world_size", processes, processes >= 1, "at least 1")
+        summed = self._recipe(task)["optimization"]["update_freq"]
         allowed = "one number, at least 1, in brackets"
         check("optimization.update_freq", summed, len(summed) == 1 and summed[0] >= 1, allowed)
-        return processes * summed[0]
+        return self._processes(task) * summed[0]
+
+    def _processes(self, task: str) -> int:
+        processes: int = self._recipe(task)["distributed_training"]["distributed_world_size"]
+        check("distributed_training.distributed_world_size", processes, processes >= 1, "at least 1")
+        return processes
+
+    def _recipe(self, task: str) -> Mapping[str, Any]:
+        """What the runs of a task are given."""
+        return read_recipe(recipe_name(task), str(self._folders[task]), (ONE_PROCESS, *self.overrides))
 
     def _epochs(self, task: str) -> float | None:
         """How often the training rows are seen; None where the recipe has a number of updates."""
@@ -287,9 +294,10 @@ class FineTuning:
         calls: list[Callable[[], Result]] = [
             partial(train_and_score, run, self._training(run), self._folders[run.task.name], launcher) for run in runs
         ]
+        gpus = max((self._processes(run.task.name) for run in runs), default=1)
         return [
             Result(run, error=str(result)) if isinstance(result, Exception) else result
-            for run, result in zip(runs, side_by_side(calls, jobs), strict=True)
+            for run, result in zip(runs, side_by_side(calls, jobs, gpus), strict=True)
         ]
 
 

@@ -23,6 +23,7 @@ PIPELINES: dict[str | None, str] = {
 }  # text-classification of all other kinds
 EXAMPLES: dict[str | None, str] = {None: "The answer is <mask>.", "token-label": "Words between spaces ."}
 SUMMARY = "corpus.json"  # what `linformer prepare corpus` writes into its folder
+QUOTES = "'\""  # around what Hydra reads, which are not a shell's
 
 
 def model_card(
@@ -128,7 +129,9 @@ def _command(state: Mapping[str, Any]) -> Iterator[str]:
 
 def _short(override: str) -> str:
     name, _, value = override.partition("=")
-    return f"{name}={Path(shlex.split(value)[0]).name}" if "/" in value else override
+    if "/" not in value:
+        return override
+    return f"{name}={Path(value.strip(QUOTES)).name}"
 
 
 def _results(run: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ Post-norm, learned positions, softmax attention: an encoder of ours with ``atten
 only the first comes along, in the embeddings of positions, to which it is added.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ PUBLISHED = {
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
 }
+_PRESENT = {"gamma": "weight", "beta": "bias"}
 REASONS = {
     "albert": "all its layers are one, and its embeddings are narrower than they",
     "bart": "it has a decoder",
@@ -135,6 +137,11 @@ def _first_position(config: PretrainedConfig) -> int:
     return config.pad_token_id + 1 if PUBLISHED[config.model_type].after_padding else 0
 
 
+def _present_name(name: str) -> str:
+    """Google's first BERT models came from TensorFlow with its names of a norm's gains and biases."""
+    return re.sub(r"LayerNorm\.(gamma|beta)$", lambda found: f"LayerNorm.{_PRESENT[found[1]]}", name)
+
+
 def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> tuple[dict[str, Tensor], list[str]]:
     """The parameters by their names in fairseq, and what is left out, in words.
 
@@ -143,6 +150,7 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
         config: theirs.
     """
     kind = PUBLISHED[config.model_type]
+    weights = {_present_name(name): tensor for name, tensor in weights.items()}
     if not any(name.startswith(kind.prefix) for name in weights):
         weights = {kind.prefix + name: tensor for name, tensor in weights.items()}
     names = fairseq_names(weights, kind.names, HEAD_NAME)

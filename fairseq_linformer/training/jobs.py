@@ -44,14 +44,14 @@ def _end(process: "subprocess.Popen[str]") -> None:
     process.wait()
 
 
-def side_by_side(calls: Sequence[Callable[[], T]], jobs: int) -> list[T | Exception]:
-    """Calls functions that train, `jobs` at a time, which share the cores, and the GPUs, each by turns one.
+def side_by_side(calls: Sequence[Callable[[], T]], jobs: int, gpus: int = 1) -> list[T | Exception]:
+    """Calls functions that train, `jobs` at a time, which share the cores, and by turns the GPUs: each has so many.
 
     A call that failed gives its error in place of a result; the others go on. An interruption ends them all: their
     checkpoints stay, and the runs go on from there when repeated.
     """
     stop = threading.Event()
-    with ThreadPoolExecutor(jobs, initializer=_begin_job, initargs=(itertools.count(), jobs, stop)) as pool:
+    with ThreadPoolExecutor(jobs, initializer=_begin_job, initargs=(itertools.count(), jobs, gpus, stop)) as pool:
         try:
             return [future.result() for future in [pool.submit(_result_or_error, call) for call in calls]]
         except BaseException:
@@ -63,15 +63,16 @@ def side_by_side(calls: Sequence[Callable[[], T]], jobs: int) -> list[T | Except
             raise
 
 
-def _begin_job(numbers: Iterator[int], jobs: int, stop: threading.Event) -> None:
+def _begin_job(numbers: Iterator[int], jobs: int, gpus: int, stop: threading.Event) -> None:
     """Gives a thread of ``side_by_side`` its share of the machine, for what it will start."""
     _job.stop = stop
     _job.environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, available_cores() // jobs)))}
     if devices := torch.cuda.device_count():
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
-        number = next(numbers) % devices
-        _job.environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number]
-        _job.device = f"cuda:{number}"
+        visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))).split(",")
+        first = next(numbers) * gpus
+        own = [(first + place) % devices for place in range(min(gpus, devices))]
+        _job.environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible[number] for number in own)
+        _job.device = f"cuda:{own[0]}"
 
 
 def job_environment() -> dict[str, str]:

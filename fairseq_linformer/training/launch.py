@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import shutil
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -138,8 +140,14 @@ class Training:
         """Runs fairseq-hydra-train to its end; whatever ends this function ends it too."""
         begin, fairseqs_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
         directory, name = self.config.split("/")
-        program = str(Path(sys.executable).with_name("fairseq-hydra-train"))
-        command = [program, "--config-dir", str(CONFIGS / directory), "--config-name", name, "common.log_format=json"]
+        command = [
+            _program(),
+            "--config-dir",
+            str(CONFIGS / directory),
+            "--config-name",
+            name,
+            "common.log_format=json",
+        ]
         command += self.settings
         fairseqs_log.parent.mkdir(exist_ok=True)
         with (
@@ -187,6 +195,21 @@ def read_run(folder: Path) -> RunState | None:
     except UserError as error:
         raise UserError(f"{error}: remove its folder, or name another one") from error
     return RunState(Provenance.of_json(content), content["complete"])
+
+
+def _program() -> str:
+    """fairseq-hydra-train of this Python's environment: beside it, where pip puts scripts, or in PATH.
+
+    Raises:
+        FileNotFoundError: it is in none of them.
+    """
+    places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+    found = shutil.which("fairseq-hydra-train", path=os.pathsep.join(places))
+    if found is None:
+        raise FileNotFoundError(
+            f"fairseq-hydra-train is not beside {sys.executable} nor in PATH: install fairseq-fixed"
+        )
+    return found
 
 
 def train(

@@ -10,6 +10,7 @@ from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import baseline
 from fairseq_linformer.finetune.baseline import baselines
 
@@ -84,6 +85,18 @@ def test_pairs_are_compared(tmp_path, tokenizer):
         baselines(prepare(tmp_path, "single-label", tokenizer, pairs(200), pairs(50)))[0].words["valid"]["accuracy"]
         == 100
     )
+
+
+def test_words_of_one_row_count_where_all_are_and_none_is_named(tmp_path, tokenizer, monkeypatch):
+    """Rows of one long word each: a protein, a sentence without spaces."""
+    monkeypatch.setattr(baseline, "MANY_ROWS", 2)
+    rows = [Example(f"word{number}", "xy"[number % 2]) for number in range(6)]
+    folder = prepare(tmp_path / "words", "single-label", tokenizer, rows, rows)
+    assert baselines(folder)[0].words["valid"]["accuracy"] == 100
+    nothing = [Example("film", "x"), Example("music", "y")]
+    monkeypatch.setattr(baseline, "TOKEN", "none")
+    with pytest.raises(UserError, match=r"^the texts to train on have no words$"):
+        baselines(prepare(tmp_path / "none", "single-label", tokenizer, nothing, nothing))
 
 
 @pytest.mark.parametrize("train", [1, 9])

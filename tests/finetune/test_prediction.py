@@ -426,7 +426,12 @@ def test_top_needs_probabilities(tagged, scores, tmp_path):
         ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv: 1 of the texts are empty \(line 3\)"),
         ("texts.csv", b'a,text\n1,"a\ndog"\n2,""\n', {}, r"texts\.csv: 1 of the texts are empty \(line 4\)"),
         ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl: 1 of the texts are empty \(line 2\)"),
-        ("texts.csv", 'a,text\n1,"a\ndog"\n2,\u200b\n'.encode(), {}, r"texts\.csv, line 4: no piece is left of"),
+        (
+            "texts.csv",
+            'a,text\n1,"a\ndog"\n2,\u200b\n'.encode(),
+            {},
+            r"texts\.csv: 1 of the texts are empty \(line 4\)",
+        ),
         ("texts.txt", b"dog\n", {"text": "text"}, r"--text and --second name columns or keys, but .*/texts\.txt is re"),
         ("texts.txt", b"dog\n", {"second": "b"}, "--text and --second name columns or keys"),
         ("texts.tsv", b"text\tb\n1\t2\n", {"second": "b"}, "--second b: .*/SST-2 predicts single texts"),

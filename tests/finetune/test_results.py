@@ -86,6 +86,18 @@ def result_of(task, scores, seed=1, metric="score", made=None):
     return Result(TaskRun(task, seed, Setting(0.01, 16), 6, Path("run"), metric), scores, made=made)
 
 
+def test_a_task_that_was_prepared_again_shows_what_each_number_of_rows_has(tmp_path):
+    """Its labelled test set came later: the runs before it have no score there."""
+    before, after = (replace(own_task("own", "single-label"), test_sets=sets) for sets in ({}, {"test": "t"}))
+    scores = dict.fromkeys(("accuracy", "macro_f1", "mcc"), 50.0)
+    results = [result_of(before, {"valid": scores}), result_of(after, {"valid": scores, "test": scores})]
+    results = [
+        replace(one, run=replace(one.run, train_rows=rows)) for one, rows in zip(results, (100, 200), strict=True)
+    ]
+    found = [(row["title"], row["metric"], row["rows"]) for row in summarise(results, MODEL, tmp_path)]
+    assert len(found) == 9 and all(rows == [200] for title, _, rows in found if title == "t")
+
+
 def test_dev_sets_have_their_names(tmp_path):
     """Those of the record: a second set of an own task is not mismatched."""
     own = replace(own_task("own", "single-label"), dev_sets={"valid": "", "valid1": "of 2026"}, test_sets={"test": "t"})

@@ -117,6 +117,7 @@ def hostile(vocabulary, tmp_path_factory) -> str:
     state["cfg"]["checkpoint"]["best_checkpoint_metric"] = HOSTILE
     state["cfg"]["common"]["seed"] = state["cfg"]["dataset"]["batch_size"] = state["extra_state"]["best"] = HOSTILE
     words = ["fairseq-hydra-train", "--config-dir", "configs/pretrain", "--config-name", "tiny_512", f"a='{PATHLESS}'"]
+    words.append("task.data='/home/bob\\'s texts/x'")  # as a study writes it, in Hydra's quotes
     state["task_state"] = {"made_of": {**MADE_OF, "command": words}}
     torch.save(state, checkpoint)
     hydra = {"job": {"config_name": "tiny_512"}, "overrides": {"task": [f"common.suppress_crashes='{PATHLESS}'"]}}

@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import transformers
+from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
@@ -133,6 +134,21 @@ def rows_of(folder: Path, texts: list[str]) -> torch.Tensor:
 def our_rows(folder: Path, texts: list[str]) -> torch.Tensor:
     rows = [torch.tensor([0, *ids[: N - 2].tolist(), 2]) for ids in load_tokenizer(folder).encode(texts)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1)
+
+
+def test_the_first_berts_name_gains_and_biases_as_tensorflow_does(tmp_path):
+    write_encoder(tmp_path / "source", "BertForMaskedLM", BERT)
+    import_folder(tmp_path / "source", tmp_path / "in")
+    file = tmp_path / "source/model.safetensors"
+    weights = load_file(file)
+    old = {
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): weights[name] for name in weights
+    }
+    save_file(old, file, {"format": "pt"})
+    remarks = import_folder(tmp_path / "source", tmp_path / "old")
+    first, second = (hub_of(tmp_path / name / UNTRAINED).model.state_dict() for name in ("in", "old"))
+    assert old.keys() != weights.keys() and not any("Norm" in remark for remark in remarks)
+    assert all(torch.equal(own, second[name]) for name, own in first.items())
 
 
 @torch.no_grad()

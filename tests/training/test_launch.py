@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 from pathlib import Path
@@ -282,6 +283,34 @@ def test_each_job_has_a_gpu_of_its_own(monkeypatch):
     found = sorted(side_by_side([device] * 3, jobs=3))
     assert found == [("4", "cuda:0"), ("4", "cuda:0"), ("6", "cuda:1")], "as this process numbers what it sees"
     assert job_device() == ("cuda" if torch.cuda.is_available() else "cpu"), "outside of them"
+
+
+def test_each_job_has_as_many_gpus_as_its_processes(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3,5,7")
+    barrier = threading.Barrier(2)
+
+    def devices():
+        barrier.wait(timeout=30)
+        return jobs._job.environment["CUDA_VISIBLE_DEVICES"], job_device()
+
+    assert sorted(side_by_side([devices] * 2, jobs=2, gpus=2)) == [("1,3", "cuda:0"), ("5,7", "cuda:2")]
+    monkeypatch.setattr(barrier, "wait", lambda timeout: None)
+    assert side_by_side([devices], jobs=1, gpus=8) == [("1,3,5,7", "cuda:0")], "all that there are"
+
+
+def test_the_program_is_looked_for_where_pip_may_have_put_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / name))
+    monkeypatch.setenv("PATH", str(tmp_path / "user"))
+    with pytest.raises(
+        FileNotFoundError, match=f"^fairseq-hydra-train is not beside {tmp_path}/bin/python nor in PATH"
+    ):
+        running._program()
+    for folder in ("user", "scripts", "bin"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "fairseq-hydra-train").touch(mode=0o755)
+        assert running._program() == str(tmp_path / folder / "fairseq-hydra-train")
 
 
 def test_temporary_files_of_a_run_are_gone_with_it(calls, data, tmp_path):

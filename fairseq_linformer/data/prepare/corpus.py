@@ -23,6 +23,7 @@ from ...system.processes import available_cores
 from ..frequencies import unigram_perplexity
 from ..indexed import IndexedWriter
 from ..shards import REPORT_FILE
+from ..text import first_of
 from ..tokenizer import (
     DICTIONARY_FILE,
     ENCODER_FILE,
@@ -111,7 +112,7 @@ def prepare_corpus(
     used = None if tokenizer is None else _given_tokenizer(tokenizer)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     with staged_folder(out.resolve(), REPORT_FILE) as (folder, report_file):
-        files = {split: _found(names, folder) for split, names in (("train", train), ("valid", valid)) if names}
+        files = _found(train, valid, folder)
         uses = (f"{len(found):,} to {'train' if split == 'train' else 'validate'} on" for split, found in files.items())
         print("text files:", ", ".join(uses), flush=True)
         with naming(str(folder / _SPOOL_FILE), "standard input"):
@@ -150,13 +151,18 @@ def _given_tokenizer(place: Path) -> Tokenizer:
     return GPT2Tokenizer(encoder, merges, dictionary_in(place)) if encoder.is_file() else load_tokenizer(place)
 
 
-def _found(names: Sequence[Path], folder: Path) -> list[Path]:
-    """The text files of one split. Standard input is first written to a file, as the text is read twice."""
+def _found(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[str, list[Path]]:
+    """The text files by split. Standard input is first written to a file, as the text is read twice."""
     spool = folder / _SPOOL_FILE
-    if STANDARD_INPUT in names:
+    if STANDARD_INPUT in (*train, *valid):
         with spool.open("wb") as stream:
             shutil.copyfileobj(sys.stdin.buffer, stream)
-    return find_files(spool if name == STANDARD_INPUT else name for name in names)
+    first, second = ([spool if name == STANDARD_INPUT else name for name in names] for names in (train, valid))
+    held_out = find_files(second)
+    trained = find_files(first, held_out)
+    if both := [path.name for path in held_out if path in trained]:
+        print(f"warning: to train and to validate on: {first_of(both)}; its loss will say little of other text")
+    return {"train": trained, **({"valid": held_out} if valid else {})}
 
 
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:

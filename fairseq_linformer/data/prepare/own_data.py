@@ -16,7 +16,7 @@ from itertools import chain
 from ...errors import UserError, check
 from ..task_record import KINDS, Task, own_task
 from ..text import first_of
-from .examples import Example, Label, names_of
+from .examples import Example, Label, is_blank, names_of
 from .stratified_split import quantile_bins, split_rows, text_key
 from .table_formats import Row
 
@@ -119,10 +119,11 @@ def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -
         second = None if columns.second is None else row.plain_text(columns.second)
         if items and isinstance(text, str) != isinstance(items[0].example.text, str):
             raise UserError(f"{row.where}: {columns.text} must hold text in all rows, or lists of words in all")
-        if not "".join(text).strip() or (second is not None and not second.strip()):
+        if is_blank("".join(text)) or (second is not None and is_blank(second)):
             empty += 1
             continue
-        group = None if columns.group is None else str(row.value(columns.group) or "") or None
+        group = None if columns.group is None else row.value(columns.group)
+        group = None if group in (None, "") else str(group)
         items.append(Item(Example(text, None, second, row.where), _raw_label(split, row, columns), group))
     if empty:
         notes.append(f"{split}: {empty:,} rows with an empty text are left out")

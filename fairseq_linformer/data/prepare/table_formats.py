@@ -11,7 +11,7 @@ from itertools import chain
 from ...errors import UserError
 from ...system.state import parse_json
 from ..text import MOST_NAMED, decoded, first_of
-from .examples import Example
+from .examples import Example, is_blank
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
 DELIMITERS = ",;\t"  # of CSV: which of them, its header says; a TSV that quotes its cells is a CSV with tabs
@@ -98,7 +98,7 @@ def check_filled(lines: Iterable[bytes], kind: str, source: str, text: str = "te
             first MOST_NAMED of them stand.
     """
     rows = read_rows(lines, kind, source, text, second)
-    empty = (row.where for row in rows if not ("".join(row.text) + (row.second or "")).strip())
+    empty = (row.where for row in rows if is_blank("".join(row.text) + (row.second or "")))
     if blank := [where.removeprefix(f"{source}, ") for where in empty]:
         named = first_of(blank, f" and {len(blank) - MOST_NAMED:,} more")
         raise UserError(

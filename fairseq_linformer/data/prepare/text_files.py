@@ -9,7 +9,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -36,26 +36,32 @@ class Chunk:
     bytes_read: int  # of text, after decompression
 
 
-def find_files(names: Iterable[Path]) -> list[Path]:
+def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Path]:
     """The files that `names` stand for: a file for itself, a folder for all text files below it, sorted.
+
+    Args:
+        names: of files and folders.
+        held_out: files that no folder stands for: it may hold what is to validate on.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or a folder holds no text files.
         UserError: a name is a pipe or a device, which cannot be read twice, or a tar archive, whose headers would be
             taken for text.
     """
-    found = [path for name in names for path in _files_of(name)]
+    other = set(map(os.path.realpath, held_out))
+    found = [path for name in names for path in _files_of(name, other)]
     for path in found:
         if _TAR_NAME.search(path.name):
             raise UserError(f"{path}: is a tar archive: unpack it")
     return found
 
 
-def _files_of(name: Path) -> list[Path]:
+def _files_of(name: Path, held_out: Set[str]) -> list[Path]:
     if name.is_dir():
-        below = sorted(_texts_below(name))
+        below = sorted(path for path in _texts_below(name) if os.path.realpath(path) not in held_out)
         if not below:
-            raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}")
+            besides = " beside what is to validate on" if held_out else ""
+            raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}{besides}")
         return below
     if name.is_file():
         return [name]

@@ -8,6 +8,7 @@ import lzma
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,23 @@ def test_every_way_of_giving_text_gives_the_same(tmp_path, texts, monkeypatch):
         prepare_corpus([source], [valid], tmp_path / f"out of {name}", vocab_size=356, workers=1)
         assert contents(tmp_path / f"out of {name}") == contents(tmp_path / "expected"), name
         assert sorted(os.listdir(tmp_path / f"out of {name}")) == sorted([*DATASET, "corpus.json"])
+
+
+def test_what_is_to_validate_on_is_left_out_of_a_folder_to_train_on(tmp_path, texts, model, capsys):
+    """A file that is named itself is trained on all the same, and said."""
+    (tmp_path / "folder").mkdir()
+    for path in texts:
+        shutil.copy(path, tmp_path / "folder")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "folder" / texts[1].name)
+    folder, valid = tmp_path / "folder", tmp_path / "link.txt"
+    prepare_corpus([folder], [valid], tmp_path / "out", tokenizer=model, workers=1)
+    prepare_corpus([texts[0]], [texts[1]], tmp_path / "expected", tokenizer=model, workers=1)
+    assert (tmp_path / "out/train.bin").read_bytes() == (tmp_path / "expected/train.bin").read_bytes()
+    assert "warning: to train and to validate on" not in capsys.readouterr().out
+    prepare_corpus([folder, valid], [valid], tmp_path / "both", tokenizer=model, workers=1)
+    assert "warning: to train and to validate on: link.txt; its loss" in capsys.readouterr().out
+    with pytest.raises(FileNotFoundError, match=r"no files below this folder end in .* beside what is to"):
+        prepare_corpus([folder], [folder], tmp_path / "none", tokenizer=model, workers=1)
 
 
 def test_documents(tmp_path, model, capsys):

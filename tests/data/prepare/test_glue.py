@@ -181,12 +181,27 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path
     main(["prepare", "glue", *words])
     printed = capsys.readouterr().out
     assert f"SST-2: already prepared in {out}/SST-2\n" in printed and printed.endswith("--tasks SST-2 WNLI\n")
+    main(["prepare", "glue", *words])
+    assert capsys.readouterr().out.endswith("--tasks SST-2 WNLI\n"), "nothing is left to do"
     with pytest.raises(SystemExit, match=f"^error: {source} holds no folder QQP; {source}/RTE lacks dev.tsv$"):
         main(["prepare", "glue", *words[:-1], str(tmp_path / "asked"), "--tasks", "sst2", "qqp", "rte"])
     assert not (tmp_path / "asked").exists()
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match=r"^error: .* holds no folder CoLA; .* holds no folder AX$"):
         main(["prepare", "glue", "--source", str(tmp_path / "empty"), *words[2:-1], str(tmp_path / "none")])
+
+
+def test_a_task_of_another_subword_model_is_not_taken_for_prepared(tmp_path, corpus):
+    """With as many pieces of the same names: a dictionary of WordPieces holds numbers alone."""
+    write_official(tmp_path / "glue", "SST-2")
+    words = ["--source", str(tmp_path / "glue"), "--out", str(tmp_path / "out"), "--tokenizer"]
+    main(["prepare", "glue", *words, str(corpus)])
+    shutil.copytree(corpus, tmp_path / "other")
+    with (tmp_path / "other/sentencepiece.bpe.model").open("ab") as model:
+        model.write(b"\xfa\x3f\x00")  # an unknown field: another file that reads alike
+    main(["prepare", "glue", *words, str(corpus)])
+    with pytest.raises(SystemExit, match=r"^error: .*out/SST-2"):
+        main(["prepare", "glue", *words, str(tmp_path / "other")])
 
 
 @pytest.mark.parametrize(

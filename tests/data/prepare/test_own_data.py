@@ -170,7 +170,7 @@ def test_names_that_hold_a_number_or_none_stay_classes():
 
 
 def test_empty_rows_are_left_out_and_counted():
-    data = own([*TWO, *rows_of((" \n", "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
+    data = own([*TWO, *rows_of((" \n\u200b\ufeff", "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
     for what, number in (("text", 1), ("label", 2)):
         assert f"train: {number} rows with an empty {what} are left out" in data.notes
@@ -194,6 +194,16 @@ def test_dev_and_test_sets_of_their_own_stay_as_they_are():
     assert "train: 2 rows whose text or group is in valid or test are left out" in data.notes
     with pytest.raises(ValueError, match=r"VALID, line 2: label 'x' of valid is not in train: neg \(2\), pos \(2\)"):
         own(TWO, fractions={}, valid=rows_of(("t", "x"), name="VALID"))
+
+
+def test_the_rows_of_a_group_stay_together_that_numbered_0_too():
+    groups = [number for number in range(20) for _ in range(10)]
+    rows = rows_of(
+        *((f"{row}", "xy"[row % 2], group) for row, group in enumerate(groups)), columns=("text", "label", "document")
+    )
+    data = own(rows, fractions=THIRDS, group="document")
+    found = [{groups[int(text)] for text in texts(data, split)} for split in data.splits]
+    assert sum(map(len, found)) == 20, "each in one split"
 
 
 def test_a_test_set_needs_no_labels():
