@@ -6,10 +6,11 @@ python docs/commands/when_texts.py data/books data/glue aclImdb when/text
 linformer prepare corpus --train when/text/train.txt --valid when/text/valid.txt --out data-bin/when --vocab-size 8000
 
 # From nothing: the same model, after one update that changes hardly anything
-pretrain() { # NAME UPDATES LEARNING-RATE WARMUP
-    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast task.data=data-bin/when \
-        optimizer.weight_decay=0.01 dataset.batch_size=4 \
-        model.attention=softmax model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 \
+RECIPE="+preset=fast optimizer.weight_decay=0.01"
+pretrain() { # NAME UPDATES LEARNING-RATE WARMUP [D]
+    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=data-bin/when $RECIPE \
+        dataset.batch_size=4 \
+        model.attention=softmax model.encoder_embed_dim=${5:-128} model.encoder_ffn_embed_dim=$((4 * ${5:-128})) \
         optimization.max_update=$2 optimization.lr=[$3] lr_scheduler.warmup_updates=$4 dataset.max_valid_steps=50 \
         checkpoint.save_interval_updates=2000 checkpoint.save_dir=runs/when/$1
 }
@@ -40,10 +41,12 @@ done
 tune published phrases --train-rows 500 --seeds 1 --learning-rates 1e-4
 tune published phrases --train-rows 4000 --seeds 1 --learning-rates 1e-4 --epochs 3
 
-# Reviews: less pretraining, what stands at the end, all of them, and the published encoder
+# Reviews: less pretraining of three sizes, what stands at the end, all of them, and the published encoder
 REVIEWS="--epochs 3 $ONE $MEAN" ENDS=task.truncation=head-tail
-pretrain short 1250 0.005 62
-tune short reviews --data data-bin/when-pretrained --train-rows 4000 $REVIEWS
+for D in 64 128 256; do
+    pretrain short$D 1250 0.005 62 $D
+    tune short$D reviews --data data-bin/when-pretrained --train-rows 4000 $REVIEWS
+done
 tune pretrained reviews --out runs/when/ends --train-rows 4000 $REVIEWS $ENDS
 tune nothing reviews --out runs/when/nothing-ends --train-rows 4000 $REVIEWS $ENDS
 linformer prepare table when/text/reviews.all.jsonl --valid when/text/reviews.valid.jsonl \
@@ -52,6 +55,17 @@ tune pretrained reviews --data data-bin/when-all --out runs/when/all $REVIEWS $E
 PUBLISHED="--train-rows 4000 --epochs 1 --seeds 1 --batch-sizes 16 --learning-rates 1e-4 $MEAN"
 tune published reviews --out runs/when/published-reviews $PUBLISHED
 tune published reviews --out runs/when/published-ends $PUBLISHED $ENDS
+
+# docs/quality.md: as many updates of Adam
+RECIPE="" pretrain adam 1250 0.0025 62
+linformer prepare glue --source data/glue --tasks STS-B --tokenizer runs/when/pretrained --out data-bin/when-pretrained
+STS="--seeds 1 --learning-rates 5e-4 2e-3 --batch-sizes 16 --epochs 4 model.classifier_pooling=mean"
+for MODEL in short128 adam; do
+    HERE="--data data-bin/when-pretrained"
+    tune $MODEL STS-B $HERE --out runs/when/sts-$MODEL $STS
+    tune $MODEL phrases $HERE --out runs/when/phrases-$MODEL --train-rows 4000 --seeds 1 --learning-rates 5e-4 2e-3 \
+        --epochs 3
+done
 
 PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published runs/when/picture \
     runs/when/finetuned-pretrained runs/when/finetuned-nothing runs/when/finetuned-published

@@ -45,7 +45,7 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def side_by_side(calls: Sequence[Callable[[], T]], jobs: int, gpus: int = 1) -> list[T | Exception]:
-    """Calls functions that train, `jobs` at a time, which share the cores, and by turns the GPUs: each has so many.
+    """Calls functions that train, `jobs` at a time, which share the cores; each has `gpus` of the GPUs, by turns.
 
     A call that failed gives its error in place of a result; the others go on. An interruption ends them all: their
     checkpoints stay, and the runs go on from there when repeated.
