@@ -72,9 +72,6 @@ TOGETHER = {
     "attention=revisited-linformer linformer_window=8": r"linformer_window=\[8.*\] .* left out with attention=revisit",
     "attention=revisited-linformer projected_length=513": "projected_length=513 .* from 1 to max_positions=512",
     "attention=revisited-linformer projection=conv sharing=none": "sharing=none .* with projection=conv",
-    "qk_norm=True attention=rfa attention_dropout=0": "qk_norm=True .* false with attention=rfa; others have altern",
-    "qk_norm=True attention=revisited-linformer": "false with attention=revisited-linformer; others .* sparse$",
-    "qk_norm=True attention=none attention_dropout=0": "must be false with attention=none",
     "value_residual=True encoder_layers=1": "^value_residual=True .* must be false with encoder_layers=1",
     "value_residual=True encoder_layers_to_keep=1,2": "^encoder_layers_to_keep=1,2 .* must be a list that has layer 0",
     # fairseq's checkpointing, compiled, would draw other dropout masks the second time: wrong gradients.

@@ -29,11 +29,11 @@ CASES += [
         {"linformer_window": 1, "k": 15},  # rows of one position each
         {"linformer_window": 4, "linformer_block": 3, "linformer_sinks": 3, "k": 15, **ROTARY},
         {"linformer_window": 100, "linformer_sinks": 100},
-        {"linformer_window": 4, "linformer_class_token": True, "qk_norm": True, "adaptive": True, "heads": 2},
+        {"linformer_window": 4, "linformer_class_token": True, "adaptive": True, "heads": 2},
     )
 ]
 CASES += [
-    ("longformer", {"longformer_window": 4, "longformer_global_tokens": 0, "qk_norm": True}),
+    ("longformer", {"longformer_window": 4, "longformer_global_tokens": 0}),
     ("longformer", {"longformer_window": 2, "longformer_global_tokens": 3, **ROTARY}),
     ("longformer", {"longformer_window": 512}),
 ]
@@ -183,7 +183,7 @@ def test_compiled_it_gives_the_same_on_a_cpu(monkeypatch):
 ON_A_GPU = [
     ("linformer", {**POOLED, "linformer_window": 64}),
     ("linformer", {"projection": "split-pool", "sharing": "key-value", "adaptive": True, "linformer_window": 128}),
-    ("linformer", {"linformer_window": 32, "linformer_block": 16, "linformer_sinks": 3, "qk_norm": True, **ROTARY}),
+    ("linformer", {"linformer_window": 32, "linformer_block": 16, "linformer_sinks": 3, **ROTARY}),
     ("longformer", {"longformer_window": 64, "longformer_global_tokens": 2, **ROTARY}),
 ]
 

@@ -34,7 +34,7 @@ COMPILED += [
 ]
 COMPILED += [{**options, "value_residual": True} for options in MODELS[-3::2]]  # with a window, and fetched segments
 COMPILED += [own for own in MODELS if own.get("attention") == "softmax" and "positions" in own]
-COMPILED += [{"linformer_class_token": True, "qk_norm": True}]
+COMPILED += [{"linformer_class_token": True}]
 CHECKPOINTED = {"checkpoint_activations": True}
 
 

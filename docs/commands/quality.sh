@@ -102,10 +102,17 @@ $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.00125 $FAST +preset=nea
 $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST optimizer=muon \
     --variant muon-softmax model.attention=softmax --variant muon-control $ONE
 $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST +preset=near_and_far optimizer=muon \
-    --variant muon-qk-norm model.qk_norm=true --variant muon-masks task.mask_prob=0.3 task.mask_prob_end=0.15 \
+    --variant muon-masks task.mask_prob=0.3 task.mask_prob_end=0.15 \
     --variant muon-trapezoidal lr_scheduler=trapezoidal --variant muon-words task.mask_whole_words=true
 $PERPLEXITY --out runs/decay $FAST +preset=near_and_far optimizer=muon --variant muon \
     --variant decay0.1 optimizer.weight_decay=0.1 # and decay0.5 with seed 1
+
+# At n = 2,048 a third of the updates, short rows first, against Adam in rows of 2,048
+LONG="$PERPLEXITY --seeds 1 --all model.max_positions=2048 task.tokens_per_sample=2048 dataset.batch_size=1"
+$LONG task.lengths=[512:0.6666667,2048:0.3333333] +preset=fast --out runs/race-fast --updates 1500 \
+    --variant softmax model.attention=softmax --variant fetch $ROWS model.linformer_fetch=8
+$LONG --out runs/race --updates 4500 --learning-rates 0.0025 0.005 --variant softmax model.attention=softmax
+
 $FAR optimizer=muon --out runs/far-muon --seeds 1 \
     --variant softmax model.attention=softmax $V --variant fetch $ROWS model.linformer_fetch=8 \
     --variant window-and-mean $ONE $WINDOW

@@ -75,13 +75,11 @@ class Head:
 
 def heads_of(attention: Attention, x: Tensor) -> Iterator[Head]:
     """The heads of a layer in turn on a row of text x, (1, n, d)."""
-    mapped = (attention.queries(x), attention.keys(x), attention.v_proj(x))
+    mapped = (attention.q_proj(x), attention.k_proj(x), attention.v_proj(x))
     queries, keys, values = (attention.split_heads(own)[0] for own in mapped)
     key_bias, value_bias = (
         linear.bias.view(attention.num_heads, attention.head_dim) for linear in (attention.k_proj, attention.v_proj)
     )
-    if attention.qk_norm:  # E projects what was normalised, bias and all
-        key_bias = torch.zeros_like(key_bias)
     for i, weights in enumerate(softmax_maps(attention, x)):
         yield Head(weights, queries[i], keys[i] - key_bias[i], values[i] - value_bias[i], key_bias[i], value_bias[i])
 

@@ -42,7 +42,6 @@ class AlternatingAttention(Attention):
     """The layers are those of ``softmax`` and of ``longformer`` without global tokens; none is of this class."""
 
     RELATIVE_POSITIONS = True
-    TAKES_QK_NORM = True
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:

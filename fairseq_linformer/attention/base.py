@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from .dropout import is_slow
 from .options import AttentionConfig, Options
 from .positions import RelativePositions
-from .qk_norm import QueryKeyNorm
 from .residual import ValueResidual
 from .sdpa import attend_with_dropout
 
 
-class Attention(ValueResidual, RelativePositions, QueryKeyNorm, ABC):
+class Attention(ValueResidual, RelativePositions, ABC):
     """Bidirectional self-attention over a batch of sequences.
 
     Contract, held by one test suite over the whole registry:
@@ -33,7 +32,6 @@ class Attention(ValueResidual, RelativePositions, QueryKeyNorm, ABC):
     * n is any length from 1 to ``max_positions``; the encoder refuses longer ones.
     * A mechanism with ``RELATIVE_POSITIONS`` has ``rotated`` queries and keys, and its masks ``biased``, wherever a
       query meets a position as it is; the configuration refuses such positions to all others.
-    * A mechanism with ``TAKES_QK_NORM`` has ``queries`` and ``keys`` wherever they meet, or what ``project`` gives.
     * Attention dropout applies to the attention weights, in training mode only. A mechanism that never has them
       (``HAS_WEIGHTS``) is not built with any.
     """
@@ -43,6 +41,8 @@ class Attention(ValueResidual, RelativePositions, QueryKeyNorm, ABC):
     HAS_WEIGHTS: ClassVar[bool] = True
     USES_PROJECTION: ClassVar[bool] = False  # whether it reads the options of E and F, which are validated if so
     flex: Any = None  # in place of a window's own code, where ``model/flex.py`` puts it: what gives the heads
+    q_proj: nn.Linear
+    k_proj: nn.Linear
     INPUT_MAPS: ClassVar[tuple[str, ...]] = ("k_proj", "v_proj", "q_proj")  # those that it has, in fairseq's order
 
     @abstractmethod
@@ -84,11 +84,10 @@ class Attention(ValueResidual, RelativePositions, QueryKeyNorm, ABC):
             self.add_module(name, module)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim)
         self.register_parameter("value_mix", None)  # add_value_residual makes it one
-        self.set_qk_norm(config, self.INPUT_MAPS)
 
     def project(self, x: Tensor, first_values: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys, rotated where positions are rotary, and values: (B, n, d) -> three times (B, n, d)."""
-        return self.rotated(self.queries(x)), self.rotated(self.keys(x)), self.values(x, first_values)
+        return self.rotated(self.q_proj(x)), self.rotated(self.k_proj(x)), self.values(x, first_values)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, n, d) -> (B, h, n, d_h)."""

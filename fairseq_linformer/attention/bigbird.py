@@ -67,7 +67,6 @@ class BigBirdAttention(Attention):
     """
 
     RELATIVE_POSITIONS = True
-    TAKES_QK_NORM = True
 
     random_blocks: Tensor
 

@@ -18,7 +18,7 @@ from .base import Attention
 from .blocks import attend_in_blocks
 from .near import LinformerOptions, Seen, attend_from_first, see_near
 from .options import AttentionConfig
-from .product_order import embed_rows, embed_then_project, embedding_first, in_cheaper_order
+from .product_order import embed_rows, embed_then_project, embedding_first
 from .projection import Projection
 from .registry import PROJECTIONS, register_attention
 
@@ -85,13 +85,7 @@ class ProjectedAttention(Attention):
             E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that queries attend to, or None for all.
         """
         real = self.zero_padding(x, padding_mask)
-        if self.qk_norm:
-            # As tokens, so that a row's score is what E makes of its tokens' bounded scores: for a mean, their mean. If
-            # rows were normalised, a mean of unlike keys, which is near zero, would be as long as the key of a token.
-            keys = self.split_heads(self.zero_padding(self.keys(x), padding_mask))
-            keys = self.key_projection.project_values(keys, real, padding_mask)
-            values = in_cheaper_order(self, real, padding_mask, self.value_projection, self.v_proj)
-        elif embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
+        if embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
             keys = embed_then_project(self, real, padding_mask, self.key_projection, self.k_proj)
             values = embed_then_project(self, real, padding_mask, self.value_projection, self.v_proj)
         else:
@@ -112,13 +106,12 @@ class LinformerAttention(ProjectedAttention):
     """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
 
     Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
-    where softmax attention takes B (4 n d^2 + 2 n^2 d); with ``qk_norm`` B (n - k) d^2 more.
+    where softmax attention takes B (4 n d^2 + 2 n^2 d).
 
     ``LinformerOptions`` says what a window and a class token change and cost.
     """
 
     RELATIVE_POSITIONS = True
-    TAKES_QK_NORM = True
 
     def __init__(self, config: AttentionConfig, options: LinformerOptions, layer: int, *projections: Projection):
         super().__init__(config, options, layer, *projections)
@@ -144,7 +137,7 @@ class LinformerAttention(ProjectedAttention):
 
     def see(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None) -> Seen:
         """Queries, and what they attend to; see ``forward`` for the arguments."""
-        queries = self.queries(x)
+        queries = self.q_proj(x)
         if not self.window:
             keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
             return Seen(queries, keys, values, None if rows is None else rows[:, None, None], None)

@@ -17,7 +17,6 @@ and to what they have become, C, without dropout on these weights:
 And a depthwise convolution of the values LN_L(V_i) along the sequence, one kernel per head, may be added to C
 afterwards. It starts at zero, so that it changes nothing at first.
 
-With ``qk_norm`` Q_i and K_i are normalised before all this: LN_L and LN_G are of keys alone, over all heads together.
 With rotary positions LN_L's keys nearby are turned after LN_L; summaries and the class token have no position: queries
 score them by content alone, and ALiBi has no bias for them.
 
@@ -77,7 +76,6 @@ class LongShortAttention(Attention):
     """Attention to the segments nearby and to r summaries of the sequence, which weigh its positions by content."""
 
     RELATIVE_POSITIONS = True
-    TAKES_QK_NORM = True
 
     def __init__(self, config: AttentionConfig, options: LongShortOptions, layer: int):
         super().__init__(config, options, layer)
@@ -100,7 +98,7 @@ class LongShortAttention(Attention):
             # A position of padding at the end, so that something is left of a text of one token.
             x, real = F.pad(x[:, 1:], (0, 0, 0, 1)), F.pad(real[:, 1:], (0, 1))
             first_values = None if first_values is None else F.pad(first_values[:, 1:], (0, 0, 0, 1))
-        keys, values = self.local_norm(self.keys(x)), self.local_norm(self.values(x, first_values))
+        keys, values = self.local_norm(self.k_proj(x)), self.local_norm(self.values(x, first_values))
         heads = self._attend(x, keys, values, real, token)  # (B, h, n, d_h)
         out = heads
         if self.conv is not None:
@@ -117,9 +115,7 @@ class LongShortAttention(Attention):
         far_keys = self.content(self._far(keys, projection, token_key))
         keys = self._far_and_near(far_keys, self.rotated(keys), window)
         values = self._far_and_near(self._far(values, projection, token_value), values, window)
-        return attend_in_blocks(
-            self, self.rotated(self.queries(x)), keys, values, self._attn_mask(real, window), window
-        )
+        return attend_in_blocks(self, self.rotated(self.q_proj(x)), keys, values, self._attn_mask(real, window), window)
 
     def _attn_mask(self, real: Tensor, window: int) -> Tensor:
         """Which keys each segment sees, or ALiBi's bias: (B, n) -> (B, s, 1, 1, m) or (B, s, h, w, m)."""

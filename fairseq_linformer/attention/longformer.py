@@ -56,12 +56,10 @@ class LongformerAttention(Attention):
     """Attention over w neighbours and g global positions; see the module.
 
     Global attention has projections of its own, which start as copies of the others (section 3.1): of those that a
-    model begins with, and of those of a checkpoint that has none, such as RoBERTa's. The gains of ``qk_norm`` are the
-    layer's for both.
+    model begins with, and of those of a checkpoint that has none, such as RoBERTa's.
     """
 
     RELATIVE_POSITIONS = True
-    TAKES_QK_NORM = True
     GLOBAL: ClassVar[dict[str, str]] = {
         f"{part}_proj_global.{kind}": f"{part}_proj.{kind}" for part in "kvq" for kind in ("weight", "bias")
     }
@@ -104,9 +102,9 @@ class LongformerAttention(Attention):
 
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """The rows of the global positions: (B, n, d) -> (B, g, d)."""
-        queries = self.split_heads(self.rotated(self.q_norm(self.q_proj_global(self._first(x)))))
+        queries = self.split_heads(self.rotated(self.q_proj_global(self._first(x))))
         values = self.with_first_values(self.v_proj_global(x), first_values)
-        keys = self.split_heads(self.rotated(self.k_norm(self.k_proj_global(x))))
+        keys = self.split_heads(self.rotated(self.k_proj_global(x)))
         attn_mask = real[:, None, None, :]
         if self.alibi:
             at = torch.arange(x.size(1), device=x.device)

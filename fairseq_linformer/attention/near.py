@@ -334,7 +334,7 @@ class Shown(NamedTuple):
 
 def show(attention: Windowed, x: Tensor, padding_mask: Tensor | None, first: Tensor | None) -> Shown:
     """Of a layer with a window; the other arguments are those of its ``forward``."""
-    own = attention.keys(x), attention.values(x, first)
+    own = attention.k_proj(x), attention.values(x, first)
     if attention.key_projection.AVERAGES:
         keys, values = _averages(attention, own, x, padding_mask)
         rows = attention.key_projection.attended_rows(padding_mask)
@@ -393,14 +393,11 @@ def weights_of_first(attention: Attention, x: Tensor, padding_mask: Tensor | Non
     """softmax(q K^T / sqrt(d_h)) of the first position's query, by content alone: (B, n, d) -> (B, h, n).
 
     With one query it takes fewer products to move W_k to the side of q: q K^T is (q W_k) X^T but for a constant, which
-    softmax does not see. That is B n h d. With ``qk_norm`` each key is divided by a length of its own: B n d^2.
+    softmax does not see. That is B n h d.
     """
-    queries = attention.split_heads(attention.content(attention.queries(x[:, :1]))) * attention.head_dim**-0.5
-    if attention.qk_norm:
-        scores = (queries @ attention.split_heads(attention.keys(x)).transpose(2, 3)).squeeze(2)
-    else:
-        weight, _ = attention.of_each_head(attention.k_proj)
-        scores = (queries @ weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
+    queries = attention.split_heads(attention.content(attention.q_proj(x[:, :1]))) * attention.head_dim**-0.5
+    weight, _ = attention.of_each_head(attention.k_proj)
+    scores = (queries @ weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
     if padding_mask is not None:
         scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
     return scores.softmax(-1)

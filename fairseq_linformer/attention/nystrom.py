@@ -54,8 +54,6 @@ class NystromAttention(Attention):
     Attention dropout acts on the weights of the first softmax, those that each position gives to the landmarks.
     """
 
-    TAKES_QK_NORM = True
-
     def __init__(self, config: AttentionConfig, options: NystromOptions, layer: int):
         super().__init__(config, options, layer)
         self.landmarks = options.nystrom_landmarks

@@ -14,7 +14,6 @@ class AttentionConfig(Protocol):
     encoder_attention_heads: int
     attention_dropout: float
     max_positions: int
-    qk_norm: bool
     positions: str
     rotary_base: float
     rotary_share: float

@@ -51,7 +51,6 @@ def orthogonal_features(number: int, size: int, generator: torch.Generator) -> T
 class PerformerAttention(RandomKernelAttention):
     """Softmax attention by random features, the same for all heads of a layer."""
 
-    TAKES_QK_NORM = True
     smallest_denominator = 1e-12  # never reached: no feature is below STABILIZER
     projection: Tensor  # (m, d_h): the w_r
 

@@ -61,12 +61,10 @@ class ReformerOptions(Options):
 class ReformerAttention(Attention):
     """Attention within chunks of the sequence as sorted by hash, in several rounds, each pair counted once.
 
-    There is no projection of keys: ``k_proj`` is ``q_proj``, and no parameter of its own. With ``qk_norm`` the queries
-    are normalised, and keys come from these. The rotations are drawn once and kept in checkpoints: ``rotations`` (h, r,
-    f, d_h, c).
+    There is no projection of keys: ``k_proj`` is ``q_proj``, and no parameter of its own. The rotations are
+    drawn once and kept in checkpoints: ``rotations`` (h, r, f, d_h, c).
     """
 
-    TAKES_QK_NORM = True
     INPUT_MAPS = ("v_proj", "q_proj")
 
     rotations: Tensor
@@ -91,7 +89,7 @@ class ReformerAttention(Attention):
         real = self.zero_padding(x, padding_mask)
         lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
         # Projected first: a matrix product of another layout would round otherwise, and hashing would tell.
-        projected = (self.queries(real), self.values(real, first_values))
+        projected = (self.q_proj(real), self.values(real, first_values))
         whole = (into_blocks(rows, m).flatten(1, 2) for rows in projected)  # (B, N, d)
         queries, values = (self.split_heads(rows) for rows in whole)  # (B, h, N, d_h)
 

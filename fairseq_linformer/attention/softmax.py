@@ -17,7 +17,6 @@ class SoftmaxAttention(Attention):
     """Every position attends to every other: softmax(Q K^T / sqrt(d_h)) V."""
 
     RELATIVE_POSITIONS = True
-    TAKES_QK_NORM = True
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         attn_mask = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)

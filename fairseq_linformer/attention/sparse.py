@@ -86,8 +86,6 @@ class SparseAttention(Attention):
     fixed pattern c columns, which ones depends on the head. The buffer ``sub_blocks`` (h,) has u of each head.
     """
 
-    TAKES_QK_NORM = True
-
     sub_blocks: Tensor
 
     def __init__(self, config: AttentionConfig, options: SparseOptions, layer: int):

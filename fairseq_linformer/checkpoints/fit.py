@@ -78,7 +78,6 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
         "encoder_ffn_embed_dim": shapes.get(f"{first}fc2.weight", (0,))[-1],
         "gated_ffn": f"{first}fc1.weight" in state and f"{first}fc1.bias" not in state,
         "value_residual": any(name.endswith(".value_mix") for name in state),
-        "qk_norm": any(name.endswith(".self_attn.q_norm.weight") for name in state),
         "local_conv": shapes.get(f"{first}local_conv.conv.weight", (0,))[-1],
         "encoder_normalize_before": f"{encoder}layer_norm.weight" in state,
         "layernorm_embedding": f"{encoder}layernorm_embedding.weight" in state,

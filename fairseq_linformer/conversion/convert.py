@@ -38,7 +38,7 @@ OF_KIND = ("projection_init", "projection_multiplier", "sharing", "freeze_projec
 CONVERSION_FILE = "conversion.json"  # beside the checkpoint
 LONG = CONFIGS / "pretrain" / "preset" / "long.yaml"  # what --long stands for, but for n and k
 SEED = 1  # of what starts at random: the same command gives the same weights
-OF_EVERY_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj", "q_norm", "k_norm", "value_mix")  # that has them
+OF_EVERY_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj", "value_mix")  # that has them
 
 
 class Converted(NamedTuple):

@@ -14,7 +14,7 @@ class LinformerRobertaConfig(PretrainedConfig):
     Args:
         vocab_size: number of token ids.
         attention, projection, projection_init, projection_multiplier, projected_length, adaptive_length, sharing,
-            freeze_projection, value_residual, qk_norm, local_conv: the attention; None for the default, which depends
+            freeze_projection, value_residual, local_conv: the attention; None for the default, which depends
             on the others.
         positions, rotary_base, rotary_share: how attention knows where tokens stand.
         max_positions: n, the longest sequence in tokens.
@@ -54,7 +54,6 @@ class LinformerRobertaConfig(PretrainedConfig):
         sharing: str | None = None,
         freeze_projection: bool = False,
         value_residual: bool = False,
-        qk_norm: bool = False,
         local_conv: int = 0,
         positions: str = "learned",
         rotary_base: float = 10_000.0,

@@ -118,7 +118,7 @@ class Exported:
     def is_stock(self) -> bool:
         """Whether RoBERTa of transformers is this very model."""
         options, record = self.options, self.record
-        beside = options.local_conv or options.gated_ffn or options.value_residual or options.qk_norm
+        beside = options.local_conv or options.gated_ffn or options.value_residual
         plain = options.attention == "softmax" and options.positions == "learned" and not beside
         usual = options.layernorm_embedding and not options.encoder_normalize_before
         usual_head = (options.pooler_activation_fn, options.classifier_pooling) == ("tanh", "cls")

@@ -162,9 +162,6 @@ def _validate_attention(config: Architecture) -> None:
     able = sorted(name for name, kind in ATTENTIONS.items() if kind.RELATIVE_POSITIONS)
     allowed = f"learned with attention={config.attention}; others have {', '.join(able)}"
     check("positions", config.positions, config.positions == "learned" or config.attention in able, allowed)
-    able = sorted(name for name, kind in ATTENTIONS.items() if kind.TAKES_QK_NORM)
-    allowed = f"false with attention={config.attention}; others have {', '.join(able)}"
-    check("qk_norm", config.qk_norm, config.attention in able or not config.qk_norm, allowed)
     chosen.Options.read(config).validate(config)
     rate = config.attention_dropout
     allowed = f"0 with attention={config.attention}, which has no attention weights"

@@ -1,9 +1,10 @@
-"""Compatibility with fairseq's ``examples/linformer``, its flags and names of parameters, and with its RoBERTa."""
+"""Compatibility with fairseq's ``examples/linformer``, its flags and parameters, its RoBERTa, and with earlier code."""
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -16,6 +17,8 @@ from ..attention.projection import LinearProjection
 from ..errors import UserError, check
 
 logger = logging.getLogger(__name__)
+
+GONE = {"qk_norm": False}  # options that no longer are, and in checkpoints and records the value that changed nothing
 
 
 @dataclass
@@ -93,3 +96,9 @@ def add_multipliers(state: dict[str, Tensor], model: nn.Module) -> None:
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, LinearProjection) and f"{name}.weight" in state:
             state.setdefault(f"{name}.multiplier", torch.tensor(1.0))
+
+
+def without_gone(options: Mapping[str, Any], prefix: str = "") -> Mapping[str, Any]:
+    """Without the options of GONE, their names after a prefix, where they have the value that changed nothing."""
+    gone = {prefix + name for name, value in GONE.items() if options.get(prefix + name) == value}
+    return {name: options[name] for name in options if name not in gone} if gone else options

@@ -51,7 +51,6 @@ class AttentionOptions(FairseqDataclass):
     value_residual: bool = option(
         False, "mix the first layer's values into those of every other layer, with two learned weights per layer"
     )
-    qk_norm: bool = option(False, "RMS norm of each head's queries and keys, with learned gains, before their product")
     local_conv: int = option(
         0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none", largest=10_001
     )

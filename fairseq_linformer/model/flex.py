@@ -66,7 +66,7 @@ def _see_linformer(
     keys = [shown.turned.transpose(1, 2), shown.keys, near.first(shown.contents).transpose(1, 2)]
     values = [shown.own_values.transpose(1, 2), shown.values, near.first(shown.own_values).transpose(1, 2)]
     return Sight(
-        attention.split_heads(attention.rotated(attention.queries(x))),
+        attention.split_heads(attention.rotated(attention.q_proj(x))),
         torch.cat(keys, dim=2),
         torch.cat(values, dim=2),
         near.size,

@@ -8,7 +8,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from ..errors import UserError, check
 from .architecture import Architecture, architecture_defaults, layers_to_keep, projection_defaults, validate
-from .compat import translate_flags
+from .compat import translate_flags, without_gone
 from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig
 from .roberta_options import validate_training
 
@@ -44,7 +44,7 @@ def _typed(cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, Namespace):  # with the flags of everything else
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), cfg)
+        merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), without_gone(cfg))
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
     except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"

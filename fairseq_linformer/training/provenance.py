@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoints.files import LAST
 from ..checkpoints.resuming import Progress
 from ..errors import UserError
+from ..model.compat import without_gone
 from ..model.config import OPTIONS
 from ..model.resolve import resolve_config
 from ..model.roberta import LinformerRobertaModel
@@ -158,7 +159,8 @@ class Provenance:
         """The configuration; options of model and task that it does not name are at their defaults."""
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
-        return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **self.configuration}
+        given = without_gone(self.configuration, "model.")
+        return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **given}
 
 
 def _may_change(name: str) -> bool:

@@ -68,29 +68,15 @@ CASES += [
     for relative in RELATIVE
     if relative != {"positions": "rotary"}
 ]
-WITH_QK_NORM = [
-    (name, {**small, "heads": heads, "qk_norm": True})
-    for name, kind in ATTENTIONS.items()
-    if kind.TAKES_QK_NORM and name != "linformer"
-    for small, heads in zip(kind.Options.SMALL, (3, 2, 3, 2), strict=False)
-] + [
-    ("linformer", {"projection": projection, "sharing": sharing, "qk_norm": True})
-    for projection, kind in PROJECTIONS.items()
-    for sharing in kind.SHARINGS[:2]
-]
-WITH_QK_NORM += [
-    ("linformer", {"sharing": "key-value", **own, "qk_norm": True})
+CASES += [
+    ("linformer", {"sharing": "key-value", **own})
     for own in (
         {"adaptive": True, "k": N},
-        {"linformer_window": 4, "linformer_class_token": True},
         {"projection": "max-pool", "linformer_window": 4, "adaptive": True},
         {"projection": "mean-pool", **FETCHING, "linformer_sinks": 1, "linformer_class_token": True, **RELATIVE[0]},
         {"projection": "split-pool", **FETCHING, "adaptive": True, **RELATIVE[2]},
     )
 ]
-WITH_QK_NORM += [("softmax", {**relative, "qk_norm": True}) for relative in RELATIVE]
-WITH_QK_NORM += [("longformer", {"longformer_window": 4, **RELATIVE[0], "qk_norm": True})]
-CASES += WITH_QK_NORM
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
 AT_THE_ENDS = [  # windows, blocks, strides, … of one position, and of more than the text has
     ("sparse", {"sparse_pattern": "strided", "sparse_stride": 1}),
@@ -229,19 +215,6 @@ def test_dropout_reaches_attention_weights_in_training_alone(name, options):
     torch.testing.assert_close(attention(x), build(name, **options)[0](x))
 
 
-@pytest.mark.parametrize(("name", "options"), WITH_QK_NORM, ids=str)
-def test_how_large_queries_and_keys_are_does_not_matter_to_qk_norm(name, options):
-    """Wherever a mechanism takes them from: also those of global tokens, of a class token, of what is near."""
-    attention = build(name, **options)[0].double()
-    x = 10 * torch.randn(2, N, D, dtype=torch.float64)  # beside which what is added to mean squares is nothing
-    mask = torch.arange(N) >= torch.tensor([[N], [8]])
-    expected = attention(x, mask)
-    for linear in (getattr(attention, part, None) for part in ("q_proj", "k_proj", "q_proj_global", "k_proj_global")):
-        for parameter in [] if linear is None else linear.parameters():
-            parameter.data.mul_(3.0)
-    torch.testing.assert_close(attention(x, mask)[~mask], expected[~mask], atol=1e-5, rtol=0)
-
-
 class LargestTensor(TorchDispatchMode):
     """Notes the number of elements of the largest tensor that is made."""
 
@@ -262,7 +235,6 @@ AT_DEFAULTS += [
     if kind.RELATIVE_POSITIONS and name != "linformer"
     for positions in ("rotary", "alibi")
 ]
-AT_DEFAULTS += [(name, {"qk_norm": True}) for name, kind in ATTENTIONS.items() if kind.TAKES_QK_NORM]
 
 
 @pytest.mark.parametrize(
@@ -312,11 +284,10 @@ def test_what_was_drawn_at_random_comes_from_the_seed_and_is_in_the_checkpoint(n
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("qk_norm", [False, True])
-def test_linformer_with_identity_projection_is_softmax_attention(sharing, qk_norm):
+def test_linformer_with_identity_projection_is_softmax_attention(sharing):
     """Contract 1: k = n and E = F = I."""
-    projected = build("linformer", sharing=sharing, k=N, qk_norm=qk_norm)[0]
-    softmax = build("softmax", qk_norm=qk_norm)[0]
+    projected = build("linformer", sharing=sharing, k=N)[0]
+    softmax = build("softmax")[0]
     with torch.no_grad():
         for projection in (projected.key_projection, projected.value_projection):
             projection.weight.copy_(torch.eye(N).expand_as(projection.weight))

@@ -51,7 +51,6 @@ from tests.helpers.models import SIZES, Task, small, tokens
         ({"encoder_ffn_embed_dim": 24}, {}, "has encoder_ffn_embed_dim=24"),
         ({"gated_ffn": True}, {}, r"has gated_ffn=True, this model has gated_ffn=False: pass model\.gated_ffn=true "),
         ({"value_residual": True}, {}, r"pass model\.value_residual=true "),
-        ({}, {"qk_norm": True}, r"has qk_norm=False, this model has qk_norm=True: pass model\.qk_norm=false "),
         ({"encoder_normalize_before": True}, {}, "pass model.encoder_normalize_before=true "),
         ({}, {"attention": "softmax"}, r"of another model: .*key_projection.weight \(8x64 there, absent here\)"),
         ({"projection": "conv"}, {"projection": "conv", "projected_length": 16}, r"\(8x24 there, 4x24 here\)"),

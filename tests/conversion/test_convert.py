@@ -94,22 +94,6 @@ def test_the_weights_of_value_residuals_are_taken_over(vocabulary, tmp_path):
     assert torch.equal(model.state_dict()[name], state["model"][name]) and started.new == started.left_out == []
 
 
-def test_the_gains_of_qk_norm_are_taken_over(vocabulary, tmp_path):
-    """With as many rows as positions Linformer is the source; an attention without them is refused."""
-    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="softmax", qk_norm=True)
-    state = torch.load(checkpoint, weights_only=False)
-    for name in state["model"]:
-        if "_norm.weight" in name and "self_attn." in name:
-            state["model"][name] = torch.rand(4) + 0.5
-    torch.save(state, checkpoint)
-    convert(checkpoint, tmp_path / "out", [*LINFORMER, f"model.projected_length={N}", "model.sharing=layerwise"])
-    assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
-    with pytest.raises(UserError, match="qk_norm=True is not allowed: it must be false with attention=linear"):
-        convert(checkpoint, tmp_path / "other", ["model.attention=linear"])
-    with pytest.raises(UserError, match=r"model\.qk_norm=false: only these may be other than in the source"):
-        convert(checkpoint, tmp_path / "other", ["model.qk_norm=false"])
-
-
 @pytest.mark.parametrize("positions", ["rotary", "alibi"])
 def test_relative_positions_read_longer_texts_without_new_parameters(vocabulary, tmp_path, positions):
     options = {"attention": "softmax", "positions": positions, "rotary_share": 0.5}

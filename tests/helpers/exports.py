@@ -60,9 +60,7 @@ LAYERS = [
     {"attention": "softmax", "activation_fn": "relu"},
     {"attention": "softmax", "positions": "rotary", "rotary_base": 20.0, "rotary_share": 0.5},
     {"attention": "longformer", "longformer_window": 4, "positions": "alibi"},
-    {"attention": "softmax", "qk_norm": True},
-    {"attention": "reformer", "reformer_chunk_length": 4, "qk_norm": True},
-    {"linformer_window": 4, "linformer_class_token": True, "sharing": "none", "qk_norm": True},
+    {"linformer_window": 4, "linformer_class_token": True, "sharing": "none"},
     {
         "projection": "mean-pool",
         "linformer_window": 4,

@@ -6,7 +6,6 @@ import torch
 
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.attention.pooling import AttentionPooling
-from fairseq_linformer.attention.qk_norm import HeadNorm
 from fairseq_linformer.attention.registry import PROJECTIONS
 
 N, D = 15, 12
@@ -23,7 +22,7 @@ SHORT = {  # what tests call some options
 }
 DEFAULTS = {"attention_dropout": 0.0, "positions": "learned", "rotary_base": 20.0, "rotary_share": 1.0}
 DEFAULTS |= {"projection": "linear", "projection_init": None, "projection_multiplier": 1.0, "sharing": "none"}
-DEFAULTS |= {"adaptive_length": False, "freeze_projection": False, "qk_norm": False}
+DEFAULTS |= {"adaptive_length": False, "freeze_projection": False}
 
 
 def configured(heads=3, k=5, layers=2, n=N, d=D, **options):
@@ -49,7 +48,7 @@ def build(name, seed=0, **options):
             torch.nn.init.normal_(linear.weight, std=0.5)
             torch.nn.init.normal_(linear.bias, std=0.5)
         for module in attention.modules():
-            if isinstance(module, AttentionPooling | HeadNorm):  # which start as the mean, and with gains of 1
+            if isinstance(module, AttentionPooling):  # which starts as the mean
                 torch.nn.init.normal_(module.weight, std=0.5)
     return attentions
 

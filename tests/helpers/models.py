@@ -36,7 +36,6 @@ MODELS += [
     {"attention": "long-short", "long_short_window": 4, "positions": "alibi"},
 ]
 MODELS += [{"gated_ffn": True}]
-MODELS += [{"qk_norm": True}, {"attention": "longformer", "longformer_window": 4, "qk_norm": True}]
 MODELS += [{"value_residual": True, "encoder_normalize_before": True}]
 MODELS += [{"linformer_window": 8}, {"linformer_window": 8, "projection": "split-pool", "adaptive_length": True}]
 FETCHING = {"linformer_window": 8, "linformer_block": 4, "linformer_fetch": 2, "linformer_sinks": 1}

@@ -31,7 +31,6 @@ HEADS = {
         "linformer_fetch": 2,
         "linformer_class_token": True,
         "value_residual": True,
-        "qk_norm": True,
     },
     hf.LinformerRobertaForTokenClassification: {"projection": "max-pool", "adaptive_length": True, "gated_ffn": True},
 }
@@ -54,7 +53,6 @@ MECHANISMS += [
     if kind.RELATIVE_POSITIONS and name != "linformer"
     for positions in ("rotary", "alibi")
 ]
-MECHANISMS += [{"attention": "linformer", "sharing": "none", "qk_norm": True}]
 
 
 def small(kind=hf.LinformerRobertaForMaskedLM, **options):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.bigbird import BigBirdAttention
 
-from .naive_attention import attend, heads_of, normed
+from .naive_attention import attend, heads_of
 from .positions import bias, turned
 
 
@@ -24,8 +24,8 @@ def reference(module: BigBirdAttention, x: Tensor) -> Tensor:
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
         at = list(range(len(x)))
-        queries = turned(module, normed(module.q_norm, x @ wq.T + bq), at)
-        keys = turned(module, normed(module.k_norm, x @ wk.T + bk), at)
+        queries = turned(module, x @ wq.T + bq, at)
+        keys = turned(module, x @ wk.T + bk, at)
         values = x @ wv.T + bv
         rows = []
         for i in range(len(x)):

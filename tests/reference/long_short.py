@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from fairseq_linformer.attention.long_short import LongShortAttention
 
-from .naive_attention import attend, heads_of, normed
+from .naive_attention import attend, heads_of
 from .nystrom import convolve
 from .positions import bias, turned, without_turned
 
@@ -35,10 +35,8 @@ def reference(module: LongShortAttention, x: Tensor) -> Tensor:
     first = 1 if module.class_token else 0
     token, rest = x[:first], x[first:]
     sides = []
-    for linear, of_heads in ((module.k_proj, module.k_norm), (module.v_proj, None)):
+    for linear in (module.k_proj, module.v_proj):
         rows = [linear.weight @ position + linear.bias for position in x]
-        if of_heads is not None:
-            rows = [normed(of_heads, row.view(-1, module.head_dim)).flatten() for row in rows]
         own, near = rows[:first], [norm(module.local_norm, row) for row in rows[first:]]
         far = summaries(module, rest, near, own) if near else []
         sides.append((own, far, near))
@@ -55,7 +53,7 @@ def reference(module: LongShortAttention, x: Tensor) -> Tensor:
             near = turned(module, torch.stack([near_keys[q] for q in seen])[:, own], seen)
             keys = torch.cat([without_turned(module, far_keys[:, own]), near])
             values = torch.stack([*far_values, *(near_values[q] for q in seen)])[:, own]
-            query = turned(module, normed(module.q_norm, (weight @ rest[p] + added).unsqueeze(0)), [p])
+            query = turned(module, (weight @ rest[p] + added).unsqueeze(0), [p])
             biases = torch.cat([torch.zeros(len(far_keys), dtype=x.dtype), bias(module, i, p, seen)])
             rows.append(attend(query, keys, values, [biases])[0])
         out = list(rows)
@@ -64,7 +62,7 @@ def reference(module: LongShortAttention, x: Tensor) -> Tensor:
             out = [row + added_row for row, added_row in zip(rows, convolved, strict=True)]
         if module.class_token:
             keys, values = torch.stack([token_keys[0][own], *rows]), torch.stack([token_values[0][own], *rows])
-            query = normed(module.q_norm, (weight @ token[0] + added).unsqueeze(0))
+            query = (weight @ token[0] + added).unsqueeze(0)
             out = [attend(query, keys, values)[0], *out]
         heads.append(torch.stack(out))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias

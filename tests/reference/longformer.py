@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.longformer import LongformerAttention
 
-from .naive_attention import attend, heads_of, normed
+from .naive_attention import attend, heads_of
 from .positions import bias, turned
 
 
@@ -19,7 +19,6 @@ def reference(module: LongformerAttention, x: Tensor) -> Tensor:
             rows = x @ weight.T + added
             if name.startswith("v"):
                 return rows
-            rows = normed(module.q_norm if name.startswith("q") else module.k_norm, rows)
             return turned(module, rows, list(range(len(x))))
 
         queries, keys, values = embed("q_proj"), embed("k_proj"), embed("v_proj")

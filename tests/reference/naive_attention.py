@@ -20,7 +20,6 @@ from fairseq_linformer.attention.pooling import (
     WindowProjection,
 )
 from fairseq_linformer.attention.projection import LinearProjection, Projection
-from fairseq_linformer.attention.qk_norm import HeadNorm
 from fairseq_linformer.attention.softmax import SoftmaxAttention
 
 from .positions import bias, turned, without_turned
@@ -46,38 +45,26 @@ def heads_of(module: torch.nn.Module, linear: torch.nn.Linear) -> list[tuple[Ten
     ]
 
 
-def normed(norm: torch.nn.Module, rows: Tensor) -> Tensor:
-    """RMS norm with gains of the queries or keys of a head, one row at a time; without ``qk_norm`` as they are."""
-    if not isinstance(norm, HeadNorm):
-        return rows
-    return torch.stack([norm.weight * row / ((row**2).mean() + 1e-6).sqrt() for row in rows])
-
-
 def softmax(module: SoftmaxAttention, x: Tensor, first: int = 0) -> Tensor:
     """`first` is the position of the first row."""
     heads, at = [], list(range(first, first + len(x)))
     for head, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        queries = turned(module, normed(module.q_norm, x @ wq.T + bq), at)
-        keys = turned(module, normed(module.k_norm, x @ wk.T + bk), at)
+        queries = turned(module, x @ wq.T + bq, at)
+        keys = turned(module, x @ wk.T + bk, at)
         heads.append(attend(queries, keys, x @ wv.T + bv, [bias(module, head, i, at) for i in at]))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
 
 
-def project(projection: Projection, head: int, x: Tensor, projected: Tensor | None = None) -> Tensor:
-    """E x for one head: (n, d) -> (m, d), row by row, each a loop over positions.
-
-    With `projected` (n, d) it is E of that, with the weights that E has for x.
-    """
-    own = x if projected is None else projected
+def project(projection: Projection, head: int, x: Tensor) -> Tensor:
+    """E x for one head: (n, d) -> (m, d), row by row, each a loop over positions."""
     if isinstance(projection, LinearProjection):
         matrix = projection.weight[head] if projection.weight.dim() == 3 else projection.weight
-        own = stretched(own, matrix.shape[1]) if projection.adaptive else own
+        own = stretched(x, matrix.shape[1]) if projection.adaptive else x
         return torch.stack([sum(projection.multiplier * row[p] * own[p] for p in range(len(own))) for row in matrix])
     assert isinstance(projection, WindowProjection)
-    pairs = zip(windows(projection, x), windows(projection, own), strict=True)
-    return torch.stack([pooled(projection, head, window, others) for window, others in pairs])
+    return torch.stack([pooled(projection, head, window) for window in windows(projection, x)])
 
 
 def stretched(x: Tensor, n: int) -> Tensor:
@@ -99,8 +86,8 @@ def windows(projection: WindowProjection, x: Tensor) -> list[list[Tensor]]:
     return [list(x[j * len(x) // k : (j + 1) * len(x) // k]) for j in range(k)]
 
 
-def pooled(projection: WindowProjection, head: int, seen: list[Tensor], window: list[Tensor]) -> Tensor:
-    """A row of a window, with the weights of what is seen there."""
+def pooled(projection: WindowProjection, head: int, window: list[Tensor]) -> Tensor:
+    """A row of a window."""
     if isinstance(projection, ConvProjection):
         if projection.rows is None:
             return sum(weight * position for weight, position in zip(projection.weight, window, strict=False))
@@ -110,7 +97,7 @@ def pooled(projection: WindowProjection, head: int, seen: list[Tensor], window: 
     if isinstance(projection, MeanPooling):
         return sum(window) / len(window)
     if isinstance(projection, AttentionPooling):
-        weights = [(projection.weight[head] * position).sum().exp() for position in seen]
+        weights = [(projection.weight[head] * position).sum().exp() for position in window]
         return sum(weight * position for weight, position in zip(weights, window, strict=True)) / sum(weights)
     if isinstance(projection, SplitPooling):
         share = len(window) / projection.num_heads  # of the window, to each head, in positions and parts of them
@@ -175,22 +162,15 @@ def alone(module: LinformerAttention, length: int) -> dict[int, int]:
 
 
 def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
-    """Equation 7 of arXiv 2006.04768, with the bias added after the projection along the sequence.
-
-    With ``qk_norm`` the keys that are projected are normalised, and have their bias.
-    """
+    """Equation 7 of arXiv 2006.04768, with the bias added after the projection along the sequence."""
     heads = []
-    normed_keys = torch.cat([normed(module.k_norm, x @ w.T + b) for w, b in heads_of(module, module.k_proj)], dim=1)
     for i, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        if module.qk_norm:
-            keys = project(module.key_projection, i, x, normed_keys).split(module.head_dim, dim=1)[i]
-        else:
-            keys = project(module.key_projection, i, x) @ wk.T + bk
+        keys = project(module.key_projection, i, x) @ wk.T + bk
         keys = without_turned(module, keys)
         values = project(module.value_projection, i, x) @ wv.T + bv
-        queries, own_keys = normed(module.q_norm, x @ wq.T + bq), normed(module.k_norm, x @ wk.T + bk)
+        queries, own_keys = x @ wq.T + bq, x @ wk.T + bk
         own_values, rows = x @ wv.T + bv, []
         for p in range(len(x)):
             query = queries[p : p + 1]

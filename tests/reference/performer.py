@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.performer import PerformerAttention
 
-from .naive_attention import heads_of, normed
+from .naive_attention import heads_of
 
 
 def features(vector: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def reference(module: PerformerAttention, x: Tensor) -> Tensor:
     for (wq, bq), (wk, bk), (wv, bv) in zip(
         *(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True
     ):
-        queries, keys = normed(module.q_norm, x @ wq.T + bq) / root, normed(module.k_norm, x @ wk.T + bk) / root
+        queries, keys = (x @ wq.T + bq) / root, (x @ wk.T + bk) / root
         values = x @ wv.T + bv
         largest = max(row @ key for key in keys for row in projection).detach()
         of_keys = [features(key, projection, largest) for key in keys]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.reformer import ReformerAttention
 
-from .naive_attention import attend, heads_of, normed
+from .naive_attention import attend, heads_of
 
 
 def bucket(rotations: Tensor, vector: Tensor, factor: int) -> int:
@@ -37,7 +37,7 @@ def reference(module: ReformerAttention, x: Tensor) -> Tensor:
     for head, ((wq, bq), (wv, bv)) in enumerate(
         zip(heads_of(module, module.q_proj), heads_of(module, module.v_proj), strict=True)
     ):
-        queries, values = normed(module.q_norm, x @ wq.T + bq), x @ wv.T + bv
+        queries, values = x @ wq.T + bq, x @ wv.T + bv
         keys = queries / queries.norm(dim=1, keepdim=True) * module.head_dim**0.5  # attend divides by that root
         rows = []
         for i, others in enumerate(seen(module, head, queries)):
