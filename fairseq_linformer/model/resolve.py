@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from ..errors import UserError, check
@@ -44,7 +44,8 @@ def _typed(cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, Namespace):  # with the flags of everything else
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), without_gone(cfg))
+        given = without_gone(cfg) if isinstance(cfg, DictConfig) else cfg
+        merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), given)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
     except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"
