@@ -49,12 +49,3 @@ def embed_rows(attention: Attention, rows: Tensor, linear: nn.Linear) -> Tensor:
         return attention.split_heads(linear(rows))
     weight, bias = attention.of_each_head(linear)
     return rows @ weight.transpose(1, 2) + bias
-
-
-def in_cheaper_order(
-    attention: Attention, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
-) -> Tensor:
-    """(B, n, d) -> (B, h, m, d_h), for keys or values alone."""
-    if embedding_first(projection, projection, *x.shape[1:]):
-        return embed_then_project(attention, x, padding_mask, projection, linear)
-    return embed_rows(attention, projection(x, padding_mask), linear)

@@ -196,4 +196,4 @@ def perplexity_columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     title = f"perplexity after {options.updates} updates, seeds {seeds}"
     each: Columns = {title: lambda own: ", ".join(f"{value:.2f}" for value in own.each("perplexity"))}
     mean = values_column("mean", lambda own: own.each("perplexity"), ".2f")
-    return {**each, **mean, f"behind {tuned[0].variant}": behind, **cost_column()}
+    return {**each, **mean, f"behind {first.variant}": behind, **cost_column()}

@@ -72,6 +72,7 @@ CASES += [
     ("linformer", {"sharing": "key-value", **own})
     for own in (
         {"adaptive": True, "k": N},
+        {"linformer_window": 4, "linformer_class_token": True},
         {"projection": "max-pool", "linformer_window": 4, "adaptive": True},
         {"projection": "mean-pool", **FETCHING, "linformer_sinks": 1, "linformer_class_token": True, **RELATIVE[0]},
         {"projection": "split-pool", **FETCHING, "adaptive": True, **RELATIVE[2]},

@@ -160,8 +160,9 @@ def _found(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[s
     first, second = ([spool if name == STANDARD_INPUT else name for name in names] for names in (train, valid))
     held_out = find_files(second)
     trained = find_files(first, held_out)
-    if both := [path.name for path in held_out if path in trained]:
-        print(f"warning: to train and to validate on: {first_of(both)}; its loss will say little of other text")
+    if both := sorted({*held_out} & {*trained}):
+        named = first_of([path.name for path in both])
+        print(f"warning: to train and to validate on: {named}; its loss will say little of other text")
     return {"train": trained, **({"valid": held_out} if valid else {})}
 
 

@@ -13,7 +13,7 @@ from ...system.state import read_state
 from ..shards import REPORT_FILE, SHARDS_FILE, ShardList, Shards, find_shards
 from ..text import first_of
 from ..unknown_pieces import Unknown
-from .corpus import SplitReport, prepare_corpus
+from .corpus import STANDARD_INPUT, SplitReport, prepare_corpus
 from .text_files import find_files
 
 
@@ -47,7 +47,8 @@ def prepare_shards(
         OSError, UserError: as ``prepare_corpus``; and `out` holds shards of other files, or another number of them.
     """
     check_data_path(out)
-    parts = divide(find_files(train, find_files(valid)), shards)
+    held_out = find_files(name for name in valid if name != STANDARD_INPUT)
+    parts = divide(find_files(train, held_out), shards)
     planned = _begun(out.resolve(), [[f"{file.name}, {file.stat().st_size} bytes" for file in part] for part in parts])
     unknown = Unknown()
     for number in range(1, shards + 1) if shard is None else [shard]:

@@ -123,6 +123,15 @@ def test_files_are_divided_by_size(tmp_path):
         divide([*files, files[1]], 2)
 
 
+def test_a_folder_to_train_on_may_hold_what_is_to_validate_on(texts, tmp_path, monkeypatch):
+    """Which may come as standard input, too: then nothing is left out."""
+    monkeypatch.setattr(sharded_corpus, "prepare_corpus", lambda *arguments, **options: Unknown())
+    for valid, left in ((texts / "valid.txt", 5), (Path("-"), 6)):
+        prepare_shards([texts], [valid], tmp_path / f"{left}", 2, 1)
+        shards = json.loads((tmp_path / f"{left}" / "shards.json").read_text())["shards"]
+        assert sum(map(len, shards)) == left
+
+
 def test_what_is_in_the_folder_must_be_the_same_shards(texts, tmp_path, monkeypatch):
     monkeypatch.setattr(sharded_corpus, "prepare_corpus", lambda *arguments, **options: Unknown())
     (tmp_path / "other").mkdir()
