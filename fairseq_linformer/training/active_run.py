@@ -224,7 +224,7 @@ class ActiveRun:
         """Called after an update; both are the same on all ranks."""
         self._stops = stop_is_due
         if save_is_due or stop_is_due:
-            self.saving.request(self.updates, self.iterator)
+            self.saving.request(self.updates, self.iterator, stops=stop_is_due)
         if self._first_update is None:
             self._first_update = time.monotonic(), self.updates
         if self.cfg.optimization.max_update > 0:

@@ -62,6 +62,12 @@ class Muon(FusedAdam):
 
     supports_flat_params = False  # it must see which parameters are matrices
 
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, **options)
+        # With common.amp the loss scale overflows now and then. Adam's kernel leaves such a step out itself; of this
+        # optimizer, whose matrices have no such kernel, PyTorch's scaler leaves it out as a whole.
+        self._step_supports_amp_scaling = False
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of the parameters that have a gradient; ``closure`` as in every optimizer of PyTorch."""
         groups = self.param_groups

@@ -28,23 +28,40 @@ class TimedSaving:
         self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
         self._given: tuple[Any, ...] | None = None  # the user's settings, while they are changed
         self._timed = False  # whether the current save was requested here
+        self._kept: int | None = None  # the user's number of checkpoints by updates, until that save is over
         self._saved_at = clock()
 
     def is_due(self) -> bool:
         """Whether this rank has waited long enough."""
         return 0 < self._seconds <= self._clock() - self._saved_at
 
-    def request(self, updates: int, iterator: EpochBatchIterator | None) -> None:
-        """Makes fairseq save after `updates`, unless it saves or validates then anyway."""
+    def request(self, updates: int, iterator: EpochBatchIterator | None, stops: bool = False) -> None:
+        """Makes fairseq save after `updates`, unless it saves then anyway.
+
+        Where it validates without saving, it can wait for the next update, unless the run `stops` after this one.
+        """
         checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
-        intervals = (checkpoint.save_interval_updates, dataset.validate_interval_updates)
-        regular = any(interval > 0 and updates % interval == 0 for interval in intervals)
-        is_last = 0 < self._cfg.optimization.max_update <= updates
-        if regular or is_last or checkpoint.no_save or iterator is None or iterator.end_of_epoch():
+        if checkpoint.no_save or iterator is None:
+            return
+        ends = iterator.end_of_epoch()
+        at_interval, validated = (
+            interval > 0 and updates % interval == 0
+            for interval in (checkpoint.save_interval_updates, dataset.validate_interval_updates)
+        )
+        saves = (
+            (at_interval and updates >= dataset.validate_after_updates)
+            or (ends and iterator.epoch % checkpoint.save_interval == 0)
+            or 0 < self._cfg.optimization.max_update <= updates
+        )
+        if saves or (not stops and (ends or at_interval or validated)):
             return
         self._given = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
         checkpoint.save_interval_updates, dataset.validate_after_updates = updates, 0
         dataset.disable_validation = True
+        if checkpoint.keep_interval_updates > 0 and not checkpoint.no_last_checkpoints and self._kept is None:
+            # The copy named after the update is counted among those to keep, before ``saved`` removes it.
+            self._kept = checkpoint.keep_interval_updates
+            checkpoint.keep_interval_updates += 1
 
     def restore(self) -> None:
         """Restores the settings, before they are saved in the checkpoint and before the next update."""
@@ -57,4 +74,6 @@ class TimedSaving:
         """Restarts the clock. Of a timed save's two copies, the one named after the update is removed."""
         if self._timed and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
             path.unlink()
-        self._timed, self._saved_at = False, self._clock()
+        if self._kept is not None:
+            self._cfg.checkpoint.keep_interval_updates = self._kept
+        self._timed, self._kept, self._saved_at = False, None, self._clock()

@@ -83,3 +83,19 @@ def test_it_goes_on_from_a_state():
 def test_without_matrices_it_says_what_to_choose():
     with pytest.raises(ValueError, match="optimizer=fused_adam"):
         FairseqMuon(CONFIG, [torch.nn.Parameter(torch.zeros(3))])
+
+
+def test_an_overflow_of_the_loss_scale_costs_one_step():
+    """With common.amp. A step with infinite gradients would leave nothing but nan in the matrices' momentum."""
+    parameters, optimizer = make()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for gradient in (math.inf, 1.0):
+        before = [parameter.detach().clone() for parameter in parameters]
+        scaler.scale(torch.ones(()))
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, gradient)
+        scaler.step(optimizer.optimizer)
+        scaler.update()
+        moved = [not torch.equal(new, old) for new, old in zip(parameters, before, strict=True)]
+        assert moved == [math.isfinite(gradient)] * len(parameters)
+    assert all(parameter.isfinite().all() for parameter in parameters)
