@@ -52,6 +52,7 @@ NAMES = {
     "model.attention=softmax model.projected_length=64 optimization.lr=[0.01]": "-softmax",
     "+preset=near_and_far": "-near_and_far",
     "+preset=[fast,near_and_far]": "-fast_near_and_far",
+    "+distributed=slurm": "",
     "+precision=bf16 common.seed=2 optimizer=adam": "-bf16-adam",
     "task.mask_prob=0.4 dataset.batch_size=1": "",
     "model.projected_length='256..64' ++model.local_conv=3": "",

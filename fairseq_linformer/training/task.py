@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
 from .active_run import ActiveRun
+from .configuration import typed_model_options
 from .option_checks import adapt, check_launch
 
 logger = logging.getLogger(__name__)
@@ -185,9 +186,10 @@ def whole_config(cfg: Any) -> DictConfig | None:
 
 
 def adopt_model_options(cfg: DictConfig) -> None:
-    """Where a run starts from a pretrained model, sets the model options that have their defaults to that model's.
+    """Where a run starts from a pretrained model, sets the model options that nobody gave to that model's.
 
-    Options of training, such as dropout, stay those of the run.
+    Those that are typed stay, and so do values of a configuration that are not the default. Options of training, like
+    dropout, are the run's.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
@@ -200,13 +202,18 @@ def adopt_model_options(cfg: DictConfig) -> None:
     source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
     if source is None:
         raise no_such_checkpoint("finetune_from_model", Path(named))
-    adopt(cfg.model, architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"])))
+    options = architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"]))
+    adopt(cfg.model, options, typed=typed_model_options())
 
 
-def adopt(model: DictConfig, options: Mapping[str, Any]) -> None:
-    """Sets the options of a model that are None or have their defaults, in place."""
+def adopt(model: DictConfig, options: Mapping[str, Any], typed: Collection[str] = ()) -> None:
+    """Sets the options of a model that are None or have their defaults, and were not typed so, in place."""
     defaults = LinformerRobertaConfig()
-    taken = {name: value for name, value in options.items() if model.get(name) in (None, getattr(defaults, name))}
+    taken = {
+        name: value
+        for name, value in options.items()
+        if name not in typed and model.get(name) in (None, getattr(defaults, name))
+    }
     with open_dict(model):
         model.update(taken)
     said = ", ".join(f"{name}={value}" for name, value in taken.items() if value != getattr(defaults, name))

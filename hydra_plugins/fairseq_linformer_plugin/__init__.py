@@ -45,7 +45,7 @@ def run_name(name: str, overrides: Sequence[str]) -> str:
     parts = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        if not _TELLS.match(key) or key == "recipe":
+        if not _TELLS.match(key) or key in ("recipe", "distributed"):  # any number of processes trains the same
             continue
         parts.append(re.sub(r"[^\w.]+", "_", value).strip("_."))
     whole = "-".join([name, *filter(None, parts)])

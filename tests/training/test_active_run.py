@@ -15,6 +15,7 @@ from fairseq_linformer.attention import get_attention
 from fairseq_linformer.model.config import LinformerRobertaConfig
 from fairseq_linformer.model.hub import architecture_options
 from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.training import configuration
 from fairseq_linformer.training.active_run import ActiveRun
 from fairseq_linformer.training.task import TrainingTask, adopt
 from tests.helpers import ROOT
@@ -136,6 +137,31 @@ def test_what_was_typed_stays():
     model = composed("finetune", "finetune", "task.data=D", "model.projected_length=7", "model.local_conv=5").model
     adopt(model, {"projected_length": 8, "local_conv": 9, "encoder_layers": 3})
     assert (model.projected_length, model.local_conv, model.encoder_layers) == (7, 5, 3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            "fairseq-hydra-train",
+            "--config-name",
+            "continue",
+            "model.attention=linformer",
+            "++model.sinks=null",
+            "task.data=D",
+        ],
+        ["fairseq-train", "D", "--attention", "linformer", "--user-dir", "P"],
+        ["fairseq-train", "D", "--attention=linformer"],
+    ],
+)
+def test_a_default_that_was_typed_stays_too(words, monkeypatch):
+    """Else a run in a folder named after Linformer trains the full attention of the checkpoint."""
+    monkeypatch.setattr(configuration, "typed_command", lambda: words)
+    typed = configuration.typed_model_options()
+    assert "attention" in typed and not {"data", "sinks"} & typed
+    model = composed("finetune", "finetune", "task.data=D").model
+    adopt(model, {"attention": "softmax", "local_conv": 9}, typed)
+    assert (model.attention, model.local_conv) == ("linformer", 9)
 
 
 def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):
