@@ -15,6 +15,8 @@ from .task_state import TaskState, read_task_state
 
 logger = logging.getLogger(__name__)
 
+STALLED = "validations_without_gain"  # in a checkpoint's extra_state, beside fairseq's own
+
 # What content that was made by hand raises where numbers and dictionaries are expected.
 _NOT_OF_FAIRSEQ = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError)
 
@@ -28,6 +30,7 @@ class Progress:
         next_epoch: the current epoch, or the next one where the last has ended; from 1.
         seconds: of training.
         best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
+        stalled: validations since that value, where ``checkpoint.patience`` counts them.
         task_state: its vocabulary, what it is made of, and what its model was converted from.
     """
 
@@ -35,6 +38,7 @@ class Progress:
     next_epoch: int
     seconds: float
     best: float
+    stalled: int
     task_state: TaskState
 
 
@@ -56,6 +60,7 @@ def read_progress(path: Path) -> Progress:
             next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
+            stalled=int(extra.get(STALLED, 0)),
             task_state=read_task_state(state.get("task_state")),
         )
     except _NOT_OF_FAIRSEQ as error:

@@ -29,6 +29,7 @@ COMMAND_LINES = tuple(map(Path, fairseq_cli.__path__))
 PACKAGE = Path(__file__).parents[1]
 # fairseq raises ValueError for what the user can mend. That of any other code, this package included, may be a defect.
 FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
+RESET = "(--reset-optimizer)"  # what fairseq's trainer says where a checkpoint is of another optimizer or criterion
 _USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
 
 
@@ -93,8 +94,9 @@ def explain(error: BaseException) -> str | None:
         return _explain_composition(error)
     raised_in = frames[-1].f_code.co_filename if frames else ""
     in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
-    # The command lines assert what they need of their options.
-    asserted = isinstance(error, AssertionError) and _is_in(COMMAND_LINES, raised_in)
+    # The command lines assert what they need of their options, the trainer what it needs of a checkpoint.
+    asserted = isinstance(error, AssertionError) and (_is_in(COMMAND_LINES, raised_in) or RESET in text)
+    text = text.replace(RESET, f"(checkpoint.reset_optimizer=true, or {RESET[1:]}")
     return _in_one_line(text) if text and (in_words or asserted) else None
 
 

@@ -57,6 +57,6 @@ def data_paths(data: str) -> str:
     if shards is None:
         return data
     if missing := shards.missing():
-        named = ", ".join(f"{shard}/{shards.number}" for shard in missing)
-        raise UserError(f"{data} lacks shards, which linformer prepare corpus has not completed: --shard {named}")
+        named = ", ".join(f"--shard {shard}/{shards.number}" for shard in missing)
+        raise UserError(f"{data} lacks shards, which linformer prepare corpus has not completed: {named}")
     return os.pathsep.join(str(shards.path(shard)) for shard in range(1, shards.number + 1))

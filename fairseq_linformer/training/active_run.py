@@ -19,6 +19,7 @@ import torch.distributed.nn.functional  # before there is a process group: its f
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
 from fairseq.logging import metrics, progress_bar
+from fairseq_cli.train import should_stop_early
 from omegaconf import DictConfig
 
 from ..checkpoints.files import BEST, LAST
@@ -174,6 +175,7 @@ class ActiveRun:
             0 < limits.max_update <= progress.updates
             or 0 < limits.max_epoch < progress.next_epoch
             or 0 < limits.stop_time_hours < progress.seconds / 3600
+            or 0 < self.cfg.checkpoint.patience <= progress.stalled
         )
 
     def begin_batch(self, done: int) -> None:
@@ -211,6 +213,10 @@ class ActiveRun:
             for curves in filter(Path.is_dir, Path(logs).iterdir()):
                 writer = progress_bar.SummaryWriter(str(curves), purge_step=progress.updates + 1)
                 progress_bar._tensorboard_writers[curves.name] = writer
+
+    def stalled(self) -> int:
+        """The validations since the best one, as fairseq counts them for ``checkpoint.patience``."""
+        return getattr(should_stop_early, "num_runs", 0) if self.cfg.checkpoint.patience > 0 else 0
 
     def write_record(self) -> None:
         if self.record is not None:

@@ -179,6 +179,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         for name, what in (("mask_prob_end", "the share of masks falls"), ("lengths", "rows become longer")):
             allowed = f"left out without optimization.max_update, over which {what}"
             check(name, options[name], options[name] is None or updates > 0, allowed)
+        total = cfg.lr_scheduler.get("total_num_update")
+        allowed = "above 0, the updates until the learning rate has fallen: optimization.max_update, if not given"
+        check("lr_scheduler.total_num_update", total, total is None or total > 0, allowed)
         if options.lengths is None:
             return
         allowed = "left out with another model than linformer_roberta"

@@ -14,6 +14,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoints.files import LAST
+from ..checkpoints.reading import checkpoint_file
 from ..checkpoints.resuming import Progress
 from ..errors import UserError
 from ..model.compat import without_gone
@@ -23,20 +24,21 @@ from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_data, digest_file, digest_options
 from ..system.files import is_in, write_whole
 from .configuration import compose_configuration, flat, typed_command
+from .run_length import warm_up_of
 
 CONFIG_FILE = "config.yaml"  # in a run's folder: the configuration of the training that made its checkpoints
 
 
 # Where a run and what it reads lie; what they hold is compared instead.
 _PLACES = ("checkpoint.save_dir", "common.tensorboard_logdir", "common.user_dir")
-_SOURCES = ("task.data", "checkpoint.finetune_from_model", "checkpoint.restore_file")
+_SOURCES = ("task.data", "checkpoint.finetune_from_model", "checkpoint.restore_file", "criterion.teacher")
 # What fairseq's defaults take from the machine, wherever they stand in the configuration.
 _MACHINE = ("device_id", "distributed_world_size", "nprocs_per_node")
 SEEDS = ("common.seed", "task.seed")
 
 # What a training may go on with otherwise: its length, and how it is validated, saved, logged and spread over devices.
 # Of these groups all options decide what an update computes, but for those below; of the next only those named; of all
-# others none. Rows per update are compared as such (``_rows_per_update``).
+# others none. Rows or tokens per update are compared as such (``_per_update``).
 _GROUPS_THAT_DECIDE = ("model", "task", "criterion", "optimizer", "optimization", "lr_scheduler")
 _OPTIONS_THAT_DECIDE = {
     "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
@@ -65,6 +67,13 @@ _OPTIONS_THAT_MAY_CHANGE = (
     "model.flex_attention",
 )
 _SAME_OPTIMIZER = {"fused_adam": "adam"}  # each goes on with the other's state
+
+_TEACHER = "content of criterion.teacher"
+_ROWS = "rows per update (dataset.batch_size x optimization.update_freq x processes)"
+_TOKENS = "tokens per update (dataset.max_tokens x optimization.update_freq x processes)"
+# Compared only where both have it: the first two are not in the records of earlier versions.
+_WARM_UP = "lr_scheduler.warmup_updates"
+_NOT_IN_ALL = (_TEACHER, _TOKENS, _WARM_UP)
 
 _SHOWN = 3  # options that a message names
 
@@ -101,6 +110,7 @@ class Provenance:
             if name not in (*_PLACES, *_SOURCES) and (name.rpartition(".")[2] not in _MACHINE or name in given)
         }
         start = start_of({name.removeprefix("checkpoint."): value for name, value in options.items()})
+        kept |= _content_of_teacher(options)
         return cls(config, kept, digest_data(options["task.data"]), None if start is None else digest_file(start))
 
     @classmethod
@@ -115,10 +125,12 @@ class Provenance:
         whole = dict(flat(options))
         kept = {name: value for name, value in whole.items() if not _may_change(name)}
         kept["optimizer._name"] = _SAME_OPTIMIZER.get(whole["optimizer._name"], whole["optimizer._name"])
-        if whole["dataset.batch_size"] is not None:
-            kept["rows per update (dataset.batch_size x optimization.update_freq x processes)"] = _rows_per_update(
-                whole
-            )
+        size = "batch_size" if whole["dataset.batch_size"] is not None else "max_tokens"
+        if whole[f"dataset.{size}"] is not None:
+            kept[_ROWS if size == "batch_size" else _TOKENS] = _per_update(whole, whole[f"dataset.{size}"])
+        kept |= _content_of_teacher(whole)
+        if whole["optimization.max_epoch"] > 0 and kept.get(_WARM_UP) == warm_up_of(whole["optimization.max_update"]):
+            del kept[_WARM_UP]  # it comes of the length, which may change
         return cls("", kept, data, checkpoint)
 
     @classmethod
@@ -146,7 +158,7 @@ class Provenance:
         recorded, asked = self._options(), now._options()
         for name in sorted({*recorded, *asked}):
             before, after = (options.get(name, "absent") for options in (recorded, asked))
-            if before != after:
+            if before != after and not (name in _NOT_IN_ALL and "absent" in (before, after)):
                 changed.append(f"{name} was {before}, is {after}")
         changed[_SHOWN:] = [f"{len(changed) - _SHOWN} more options"] if len(changed) > _SHOWN else []
         if now.data != self.data:
@@ -159,7 +171,9 @@ class Provenance:
         """The configuration; options of model and task that it does not name are at their defaults."""
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
-        given = without_gone(self.configuration, "model.")
+        given = {
+            name: value for name, value in without_gone(self.configuration, "model.").items() if name not in _SOURCES
+        }
         return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **given}
 
 
@@ -170,10 +184,17 @@ def _may_change(name: str) -> bool:
     return option not in _OPTIONS_THAT_DECIDE.get(group, ())
 
 
-def _rows_per_update(options: Mapping[str, Any]) -> str:
-    """Rows of one update on all processes together, in each epoch that has a number of its own."""
-    rows = options["dataset.batch_size"] * options["distributed_training.distributed_world_size"]
-    return ", ".join(f"{rows * times:g}" for times in options["optimization.update_freq"])
+def _per_update(options: Mapping[str, Any], size: int) -> str:
+    """Rows or tokens of one update on all processes together, in each epoch that has a number of its own."""
+    size *= options["distributed_training.distributed_world_size"]
+    return ", ".join(f"{size * times:g}" for times in options["optimization.update_freq"])
+
+
+def _content_of_teacher(options: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of a distillation's teacher; nothing where there is none, which its criterion refuses."""
+    named = options.get("criterion.teacher")
+    file = checkpoint_file(Path(named)) if named else None
+    return {_TEACHER: digest_file(file)} if file is not None and file.is_file() else {}
 
 
 def start_of(checkpoint_options: Mapping[str, Any]) -> Path | None:

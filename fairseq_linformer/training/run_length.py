@@ -14,6 +14,11 @@ def updates_of(rows: float, batch_size: int) -> int:
     return max(1, math.ceil(rows / batch_size))
 
 
+def warm_up_of(updates: int) -> int:
+    """The updates over which the learning rate of a run that counts epochs rises."""
+    return round(WARM_UP * updates)
+
+
 def plan(cfg: DictConfig, rows: int | None) -> None:
     """Gives a training that counts epochs alone its updates and warm-up, in place: schedules are by updates.
 
@@ -33,4 +38,4 @@ def plan(cfg: DictConfig, rows: int | None) -> None:
     updates = updates_of(cfg.optimization.max_epoch * (rows or 0), batch_size)
     cfg.optimization.max_update = updates
     cfg.lr_scheduler.total_num_update = updates
-    cfg.lr_scheduler.warmup_updates = cfg.lr_scheduler.warmup_updates or round(WARM_UP * updates)
+    cfg.lr_scheduler.warmup_updates = cfg.lr_scheduler.warmup_updates or warm_up_of(updates)

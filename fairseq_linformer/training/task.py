@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..checkpoints.files import LAST
 from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
+from ..checkpoints.resuming import STALLED
 from ..checkpoints.task_state import TaskState, read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.epochs import ElasticBatchIterator
@@ -167,10 +168,11 @@ class TrainingTask(FairseqTask):
             self.run.end_update(*due)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """Nothing to add: fairseq calls this before it writes a checkpoint, which includes the configuration."""
-        if self.run is not None:
-            self.run.saving.restore()
-        return {}
+        """What a checkpoint carries beside fairseq's ``extra_state``; the configuration is written after this call."""
+        if self.run is None:
+            return {}
+        self.run.saving.restore()
+        return {STALLED: self.run.stalled()}
 
     def post_save(self, path: str, num_updates: int) -> None:
         """Called after fairseq has saved; `path` is the first copy."""

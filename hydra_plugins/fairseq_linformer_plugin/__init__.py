@@ -33,10 +33,11 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 # What a name tells: choices from groups, and the attention. Other settings of a folder's run are compared, and refused.
 _TELLS = re.compile(r"[a-z_]+$|model\.attention$")
+_OF_MULTIRUN = re.compile(r"[+~]*hydra[./](mode|launcher|sweeper|sweep)\b")  # what a single job has no use for
 _LONGEST = 120  # characters of a name; file systems allow 255 bytes
 
 
@@ -65,9 +66,10 @@ class ProcessLauncher(Launcher):
     files and the locks of the job before.
     """
 
-    def setup(self, *, hydra_context: object, task_function: object, config: object) -> None:
+    def setup(self, *, hydra_context: object, task_function: object, config: DictConfig) -> None:
         args = get_args()
-        self._command = [*sys.argv[:1], "--config-dir", args.config_dir, "--config-name", args.config_name]
+        of_hydra = [word for word in config.hydra.overrides.hydra if not _OF_MULTIRUN.match(word)]
+        self._command = [*sys.argv[:1], "--config-dir", args.config_dir, "--config-name", args.config_name, *of_hydra]
         self._added = {"HYDRA_FULL_ERROR"} if sys.excepthook is _report else set()  # with it, a job keeps its traceback
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:

@@ -65,6 +65,11 @@ def damaged():
     raise DamagedCheckpointError("a.pt is damaged")
 
 
+def trained_otherwise():
+    """What fairseq's trainer asserts of a checkpoint that it goes on from."""
+    raise AssertionError("Optimizer does not match; please reset the optimizer (--reset-optimizer). Adam vs Muon")
+
+
 def merged(group, defaults, **options):
     merge_with_parent(defaults, OmegaConf.create({group: options})[group])
 
@@ -93,6 +98,7 @@ def printed(capsys, mistake):
         (lambda: from_a_rank(lambda: while_handling(WRAPPER)), "k=3 is not allowed: it must be from 1 to 2"),
         (from_a_worker, "k=3 is not allowed: it must be from 1 to 2"),
         (lambda: from_a_rank(damaged), "a.pt is damaged"),
+        (trained_otherwise, "please reset the optimizer (checkpoint.reset_optimizer=true, or --reset-optimizer)"),
         (lambda: import_user_module(Namespace(user_dir="nope/x")), "common.user_dir=nope/x: there is no such folder"),
         (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "No such file or directory: 'gone/dict.txt'"),
         (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),

@@ -1,6 +1,7 @@
 """What a run makes of its configuration and its folder before it trains. The command lines: test_training.py."""
 
 from argparse import Namespace
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from fairseq.checkpoint_utils import torch_persistent_save
 from fairseq.optim import FairseqOptimizer, build_optimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
+from fairseq_cli.train import should_stop_early
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import get_attention
@@ -32,6 +34,7 @@ def config(folder, **changes):
             "reset_optimizer": False,
             "write_checkpoints_asynchronously": False,
             "best_checkpoint_metric": "loss",
+            "patience": -1,
         },
         "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0, "update_freq": [1]},
         "optimizer": {"_name": "adam"},
@@ -76,6 +79,20 @@ def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
 def test_a_run_that_has_not_goes_on(folder, capsys, changes):
     assert ActiveRun(config(folder, **changes), {}, "").folder == folder
     assert "complete" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("patience", "is_complete"), [(3, True), (4, False), (-1, False)])
+def test_a_run_that_patience_ended_is_complete_for_that_patience(tmp_path, capsys, monkeypatch, patience, is_complete):
+    cfg = config(tmp_path, **{"checkpoint.patience": patience})
+    monkeypatch.setattr(should_stop_early, "num_runs", 3, raising=False)  # where fairseq counts
+    task = TrainingTask(None)
+    task.run = ActiveRun(cfg, {}, "")
+    extra = {**state(5)["extra_state"], **task.get_checkpoint_dict()}
+    torch_persistent_save(state(5, extra_state=extra), str(tmp_path / "checkpoint_last.pt"))
+    del task.run  # and with it the lock
+    with pytest.raises(SystemExit) if is_complete else nullcontext():
+        ActiveRun(cfg, {}, "")
+    assert ("complete: 5 updates" in capsys.readouterr().out) == is_complete
 
 
 def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path, capsys):

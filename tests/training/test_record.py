@@ -1,6 +1,7 @@
 """What a run may go on with, and what is another run. The command lines: test_training.py."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -63,6 +64,21 @@ def test_a_run_goes_on_with_another_kernel(record):
     record("model.linformer_window=8", "model.flex_attention=true")
 
 
+def test_a_run_that_counts_epochs_may_become_longer(record):
+    """Its warm-up is a share of its length."""
+
+    def of_epochs(epochs, warmup):
+        options = {"max_epoch": epochs, "max_update": 50 * epochs}
+        words = [f"optimization.{name}={value}" for name, value in options.items()]
+        return [*words, f"lr_scheduler.warmup_updates={warmup}"]
+
+    record(*of_epochs(2, 6), saved=True)
+    record(*of_epochs(4, 12))
+    record(*of_epochs(2, 7), saved=True)
+    with pytest.raises(ValueError, match=r"warmup_updates was 7, is 8"):
+        record(*of_epochs(4, 8))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -105,6 +121,34 @@ def test_the_checkpoint_that_it_started_from_is_part_of_a_run(record, tmp_path):
             record(*words)
     record(started["gone"])
     record(f"checkpoint.restore_file={tmp_path / 'run' / LAST}")
+
+
+def test_a_teacher_is_what_its_file_holds(record, tmp_path):
+    for name in ("one", "other"):
+        torch.save(state(3, name=name), tmp_path / f"{name}.pt")
+    shutil.copy(tmp_path / "one.pt", tmp_path / "moved.pt")
+
+    def learning_from(name):
+        return ["criterion=masked_lm_distillation", f"criterion.teacher={tmp_path / name}.pt"]
+
+    record(*learning_from("one"), saved=True)
+    record(*learning_from("moved"))
+    with pytest.raises(ValueError, match=r"content of criterion\.teacher was"):
+        record(*learning_from("other"))
+    saved = torch.load(tmp_path / "run" / LAST, weights_only=False)
+    options = saved["task_state"]["made_of"]["configuration"]
+    options["criterion.teacher"] = "one.pt"  # as earlier versions recorded it
+    del options["content of criterion.teacher"]
+    torch.save(saved, tmp_path / "run" / LAST)
+    record(*learning_from("moved"))
+
+
+def test_the_tokens_of_an_update_stay_as_many(record):
+    by_tokens = ["dataset.batch_size=null", "dataset.max_tokens=64", "optimization.update_freq=[2]"]
+    record(*by_tokens, saved=True)
+    record(*by_tokens[:2], "optimization.update_freq=[1]", "distributed_training.distributed_world_size=2")
+    with pytest.raises(ValueError, match=r"tokens per update \(.*\) was 128, is 256"):
+        record(*by_tokens[:2], "optimization.update_freq=[4]")
 
 
 def test_a_checkpoint_without_a_record_is_continued(record, tmp_path):

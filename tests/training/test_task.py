@@ -495,3 +495,11 @@ def test_rows_that_cannot_become_longer_are_refused(corpus, changed, value, allo
     OmegaConf.update(cfg, changed, value, merge=False)
     with pytest.raises(UserError, match=rf"^lengths=16:0\.5,64:0\.5 is not allowed: it must be {allowed}"):
         setup_task(cfg.task)
+
+
+@pytest.mark.parametrize("scheduler", ["polynomial_decay", "trapezoidal"])
+def test_a_pretraining_that_counts_epochs_must_say_when_its_learning_rate_has_fallen(corpus, scheduler):
+    words = [f"task.data={corpus}", "optimization.max_update=0", f"lr_scheduler={scheduler}", "common.cpu=true"]
+    with pytest.raises(UserError, match=r"^lr_scheduler\.total_num_update=0.* must be above 0"):
+        setup_task(composed("pretrain", "tiny_512", *words).task)
+    setup_task(composed("pretrain", "tiny_512", *words, "lr_scheduler.total_num_update=9").task)

@@ -237,7 +237,10 @@ def test_jobs_of_a_multirun_leave_nothing_to_each_other(trained, tmp_path):
 
 
 def test_a_job_of_a_multirun_that_fails_is_named_and_the_others_run(trained, tmp_path):
-    words = ["model.attention=linformer,softmax,sparse", "--multirun"]
+    (tmp_path / "my/preset").mkdir(parents=True)
+    (tmp_path / "my/preset/mine.yaml").write_text("# @package _global_\nmodel:\n  dropout: 0.2\n")
+    words = ["model.attention=linformer,softmax,sparse", "+preset=mine"]
+    words += [f"hydra.searchpath=[file://{tmp_path}/my]", "--multirun"]  # what is for Hydra reaches the jobs, too
     output = run(*with_hydra(trained / "data", "run", 2, *words), cwd=tmp_path, status=1)
     assert output.count("run holds a run with other settings (model.attention was linformer, is s") == 2
     assert last_line(output) == "error: 2 of 3 jobs failed: model.attention=softmax; model.attention=sparse"
