@@ -57,6 +57,7 @@ def data_paths(data: str) -> str:
     if shards is None:
         return data
     if missing := shards.missing():
-        named = ", ".join(f"--shard {shard}/{shards.number}" for shard in missing)
-        raise UserError(f"{data} lacks shards, which linformer prepare corpus has not completed: {named}")
+        named = ", ".join(f"--shard {shard}" for shard in missing)
+        of = f"of {shards.number} shards linformer prepare corpus has not completed"
+        raise UserError(f"{data} is not whole: {of} {named}")
     return os.pathsep.join(str(shards.path(shard)) for shard in range(1, shards.number + 1))
