@@ -22,8 +22,10 @@ for MODEL in pretrained nothing published; do
     TO="--tokenizer runs/when/$MODEL --out data-bin/when-$MODEL"
     linformer prepare table data/glue/SST-2/train.tsv --test data/glue/SST-2/dev.tsv --text sentence --split 0.98 0.02 \
         $TO/phrases
-    linformer prepare table when/text/reviews.train.jsonl --valid when/text/reviews.valid.jsonl \
-        --test when/text/reviews.test.jsonl $TO/reviews
+    for TASK in reviews novels; do
+        linformer prepare table when/text/$TASK.train.jsonl --valid when/text/$TASK.valid.jsonl \
+            --test when/text/$TASK.test.jsonl $TO/$TASK
+    done
 done
 tune() { # MODEL TASK [OPTION...]
     linformer finetune runs/when/$1 --data data-bin/when-$1 --tasks $2 --out runs/when/finetuned-$1 "${@:3}" \
@@ -37,6 +39,8 @@ for MODEL in pretrained nothing; do
     tune $MODEL phrases --learning-rates 7e-4 2e-3 --epochs 2
     tune $MODEL reviews --train-rows 500 $ONE $MEAN
     tune $MODEL reviews --train-rows 4000 $ONE --epochs 3 $MEAN
+    tune $MODEL novels --out runs/when/novels500-$MODEL --train-rows 500 $ONE $MEAN
+    tune $MODEL novels --out runs/when/novels-$MODEL --train-rows 4000 $ONE --epochs 3 $MEAN
 done
 tune published phrases --train-rows 500 --seeds 1 --learning-rates 1e-4
 tune published phrases --train-rows 4000 --seeds 1 --learning-rates 1e-4 --epochs 3
