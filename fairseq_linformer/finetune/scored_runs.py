@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..system.state import read_state
 from ..training.jobs import job_device
 from ..training.launch import Training
 from ..training.provenance import Provenance
-from .metrics import METRICS, SCORE, score, value_of
+from .metrics import CORRELATIONS, METRICS, SCORE, score, value_of
 from .prediction import Predictor
 
 SCORES_FILE = "scores.json"  # in a run's folder: its metrics, and what made them
@@ -162,12 +163,14 @@ def _cell(label: str | Sequence[str]) -> str:
 
 def read_predictions(task: Task, file: Path) -> tuple[list, list]:
     """The labels and the predictions of a file, as the task's metrics take them."""
+    csv.field_size_limit(sys.maxsize)  # the tags of a long row stand in one cell
     with file.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream, delimiter="\t"))
+        rows = list(csv.reader(stream, delimiter="\t"))[1:]
     parse: Callable[[str], Any] = {"single-label": str, "regression": float}.get(
         task.kind, lambda cell: tuple(json.loads(cell))
     )
-    return [parse(row["label"]) for row in rows], [parse(row["prediction"]) for row in rows]
+    # By position: a class, whose probabilities stand behind them, may be called "label" or "prediction".
+    return [parse(row[0]) for row in rows], [parse(row[1]) for row in rows]
 
 
 def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> None:
@@ -183,7 +186,8 @@ def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> 
                 if row.get(f"{split}_num_updates") == update and f"{split}_{name}" in row
             ]
             allowed = 0.1 if METRICS[name].of_scores else 0.0501
-            if logged and value != 0.0 and abs(logged[-1] - value) > allowed:  # 0: a correlation that there is none
+            none = name in CORRELATIONS and value == 0.0  # of predictions that are all alike
+            if logged and not none and abs(logged[-1] - value) > allowed:
                 raise UserError(
                     f"{result.run.folder}: {split} {name} is {value:.2f} by the saved predictions, but fairseq logged "
                     f"{logged[-1]} after {update} updates"

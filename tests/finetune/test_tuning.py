@@ -24,8 +24,17 @@ from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import scored_runs
 from fairseq_linformer.finetune import tuning as tuning_module
+from fairseq_linformer.finetune.prediction import Prediction
 from fairseq_linformer.finetune.results import write_results
-from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun, check_log, train_and_score
+from fairseq_linformer.finetune.scored_runs import (
+    Result,
+    Setting,
+    TaskRun,
+    check_log,
+    read_predictions,
+    train_and_score,
+    write_predictions,
+)
 from fairseq_linformer.finetune.tuning import FineTuning, find_folder, read_recipe, read_task
 from fairseq_linformer.system.digests import digest_folder
 from fairseq_linformer.system.files import lock
@@ -317,6 +326,22 @@ def test_figures_that_are_not_fairseqs_are_an_error():
         ValueError, match=r"is 80\.04 by the saved predictions, but fairseq logged 70\.0 after 5 updates"
     ):
         check_log(result, log, 5)
+    result.scores["valid"]["accuracy"] = 0.0  # only a correlation is 0 where there is none
+    with pytest.raises(ValueError, match=r"is 0\.00 by the saved predictions, but fairseq logged 80\.0"):
+        check_log(result, log, 10)
+    check_log(Result(run_of, {"valid": {"pearson": 0.0}}), [{"valid_num_updates": 5, "valid_pearson": 80.0}], 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels"), [("single-label", ["label", "prediction"]), ("token-label", [("label", "prediction") * 6000])]
+)
+def test_saved_predictions_come_back_whatever_classes_are_called_and_however_long_rows_are(kind, labels, tmp_path):
+    probabilities = {"label": 0.2, "prediction": 0.8} if kind == "single-label" else {}
+    predictions = [Prediction(label, probabilities) for label in labels]
+    predictor = SimpleNamespace(split=lambda name: (predictions, labels))
+    write_predictions(predictor, "valid", tmp_path / "predictions.tsv")
+    task = own_task("own", kind, ("label", "prediction"))
+    assert read_predictions(task, tmp_path / "predictions.tsv") == (labels, labels)
 
 
 @pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, "cuda:1")])
