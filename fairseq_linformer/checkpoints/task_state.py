@@ -21,6 +21,13 @@ class MadeOf(TypedDict):
     checkpoint: str | None
 
 
+class Labels(TypedDict):
+    """What the outputs of a fine-tuned model mean: the task's ``classes`` by number, its ``scale`` of scores."""
+
+    classes: list[str]
+    scale: float
+
+
 class TaskState(TypedDict):
     """What our tasks add to what others carry.
 
@@ -28,12 +35,14 @@ class TaskState(TypedDict):
         vocabulary: digests of the vocabulary (``digest_vocabulary``); empty where the checkpoint carries none.
         made_of: None in a checkpoint that fairseq alone wrote.
         converted_from: what the model was converted from, the first conversion first, through all trainings after that.
+        labels: None of a model that was not fine-tuned, or before checkpoints had them.
         sentence_modules: files of sentence-transformers, text by name (``sentence_modules.py``), through all as well.
     """
 
     vocabulary: dict[str, str]
     made_of: MadeOf | None
     converted_from: list[Origin]
+    labels: Labels | None
     sentence_modules: dict[str, str]
 
 
@@ -46,7 +55,13 @@ def read_task_state(task_state: Any) -> TaskState:
     Raises:
         UserError: it is not one that a task saved, but edited by hand.
     """
-    nothing: TaskState = {"vocabulary": {}, "made_of": None, "converted_from": [], "sentence_modules": {}}
+    nothing: TaskState = {
+        "vocabulary": {},
+        "made_of": None,
+        "converted_from": [],
+        "labels": None,
+        "sentence_modules": {},
+    }
     carried = {} if task_state is None else task_state
     whole = {**nothing, **carried} if isinstance(carried, dict) else carried
     return check_state(whole, "the checkpoint's task_state", TaskState)

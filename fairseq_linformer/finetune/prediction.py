@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ..data.prepare.examples import Example, encode_columns, encode_words
 from ..data.targets import CUT, UNKNOWN, moved, usual_class
 from ..data.task_record import Task
+from ..data.text import first_of
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
 from ..errors import UserError
@@ -224,8 +225,13 @@ def _load(checkpoint: Path, data: Path | None) -> RobertaHubInterface:
 
 
 def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
-    """The record of the data that a checkpoint's task was set up with, which its number of outputs must fit."""
+    """The record of the data that a checkpoint's task was set up with.
+
+    Raises:
+        UserError: the checkpoint has another number of outputs, or its own labels, where it says them, are others.
+    """
     if isinstance(task, TextPredictionTask):
+        _check_labels(task, checkpoint)
         return task.record
     cfg = task.cfg
     record = read_record(Path(cfg.data), cfg.regression_target)
@@ -235,3 +241,16 @@ def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
         known = ", ".join(record.classes) or "a score"
         raise UserError(f"{checkpoint} has {cfg.num_classes} outputs, but the data in {cfg.data} has: {known}")
     return record
+
+
+def _check_labels(task: TextPredictionTask, checkpoint: Path) -> None:
+    own, data = task.trained_labels, task.cfg.data
+    if own is None:
+        return
+    both = itertools.zip_longest(own["classes"], task.record.classes, fillvalue="none")
+    if others := [pair for pair in both if pair[0] != pair[1]]:
+        trained, found = map(first_of, zip(*others, strict=True))
+        raise UserError(f"{checkpoint} was trained on the classes {trained}, where the data in {data} has {found}")
+    if own["scale"] != task.record.scale:
+        scales = f"scores divided by {own['scale']}, but those in {data} are divided by {task.record.scale}"
+        raise UserError(f"{checkpoint} was trained on {scales}")

@@ -18,6 +18,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from omegaconf import II
 
+from ..checkpoints.task_state import Labels, read_task_state
 from ..data.batches import DescribedBatches
 from ..data.epochs import SharedEpochDataset
 from ..data.summary import SUMMARY_FILE, read_summary
@@ -77,10 +78,12 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
 
     Attributes:
         record: what the data's folder says of itself: its kind, classes and metrics.
+        trained_labels: those of the checkpoint whose state it has taken; None where that says none.
     """
 
     NEXT = "linformer predict {run} --input TEXTS"
     record: Task
+    trained_labels: Labels | None = None
 
     @classmethod
     def setup_task(cls, cfg: TextPredictionConfig, **kwargs: Any) -> "TextPredictionTask":
@@ -113,6 +116,16 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             parts = (heads[name].dense, heads[name].activation_fn, heads[name].dropout, heads[name].out_proj)
             heads[name] = ClassificationHead(*parts)  # of every token
         return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """As every task, with what the outputs mean: the folder may be prepared again, with other classes."""
+        labels: Labels = {"classes": list(self.record.classes), "scale": self.record.scale}
+        return {**super().state_dict(), "labels": labels}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As every task. Other labels than the data's are no error here: a training may start from another task."""
+        super().load_state_dict(state_dict)
+        self.trained_labels = read_task_state(state_dict)["labels"]
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
         """Loads a split, its rows truncated as the class says, its targets as its kind of label needs them."""

@@ -72,6 +72,7 @@ def changed(source, folder, drop=(), **task) -> Path:
     """The folder of a copy of a run as if its task had other options, and a head that is as wide as they ask."""
     state = torch.load(source / "checkpoint_best.pt", weights_only=True)
     options = {**state["cfg"]["task"], **task}
+    del state["task_state"]["labels"]  # as checkpoints were before they had them
     state["cfg"]["task"] = {name: value for name, value in options.items() if name not in drop}
     for name, value in state["model"].items():
         if name.startswith(f"classification_heads.{HEAD}.out_proj.") and len(value) != options["num_classes"]:
@@ -282,15 +283,17 @@ def test_a_checkpoint_of_fairseqs_own_task(reviews, classification, tmp_path):
 
 
 def test_the_data_of_another_folder(reviews, scores, classification, tmp_path):
-    """Names the classes, and holds the splits; it must have the checkpoint's vocabulary and number of classes."""
+    """Holds the splits, and must have the checkpoint's vocabulary and classes; an older one says their number alone."""
     rows = examples(6, labels=("bad", "good"))
     named = write_task(tmp_path / "named", classification, {"train": rows, "test": rows})
-    found, labels = predictor_of(reviews, named).split("test")
+    found, labels = predictor_of(changed(reviews, tmp_path / "older"), named).split("test")
     assert labels == ["bad", "good"] * 3
     for row, own in zip(found, predictor_of(reviews).texts(rows), strict=True):
         assert row.label == {"0": "bad", "1": "good"}[own.label] and list(row.probabilities) == ["bad", "good"]
         assert list(row.probabilities.values()) == pytest.approx(list(own.probabilities.values()), abs=1e-5)
 
+    with pytest.raises(UserError, match=r"trained on the classes 0, 1, where the data in .* has bad, good$"):
+        predictor_of(reviews, named)
     three = write_task(tmp_path / "three", classification, {"test": rows}, labels=("bad", "fair", "good"))
     with pytest.raises(ValueError, match=r"checkpoint_best\.pt with the data in .*/three: num_classes=2 is not"):
         predictor_of(reviews, three)
@@ -300,6 +303,17 @@ def test_the_data_of_another_folder(reviews, scores, classification, tmp_path):
         predictor_of(reviews, named)
     with pytest.raises(FileNotFoundError, match=f"there is no folder {tmp_path}/none"):
         predictor_of(reviews, tmp_path / "none")
+
+
+def test_scores_of_another_scale_are_refused(scores, tmp_path):
+    """The folder that a model was trained on may be prepared again, with a higher score."""
+    data = shutil.copytree(scores.parent.parent / "STS-B", tmp_path / "STS-B")
+    assert predictor_of(scores, data).record.scale == 5.0
+    summary = json.loads((data / "task.json").read_text())
+    summary["task"]["scale"] = 10.0
+    (data / "task.json").write_text(json.dumps(summary))
+    with pytest.raises(UserError, match=r"scores divided by 5\.0, but those in .* are divided by 10\.0$"):
+        predictor_of(scores, data)
 
 
 def test_a_checkpoint_that_was_not_fine_tuned_is_refused(reviews, corpus, tmp_path):

@@ -117,6 +117,16 @@ def test_what_transformers_cannot_do_is_refused_or_said(vocabulary, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+def test_labels_other_than_the_checkpoints_are_refused(vocabulary, tmp_path):
+    """The folder that it was trained on may be prepared again, with other classes."""
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
+    labels = {"classes": ["bad", "neither", "well"], "scale": 1.0}
+    torch.save({**torch.load(checkpoint, weights_only=True), "task_state": {"labels": labels}}, checkpoint)
+    with pytest.raises(UserError, match=r"on the classes neither, well, where .* has good, neither$"):
+        export(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_appears_where_the_logits_differ(vocabulary, tmp_path, monkeypatch):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
     monkeypatch.setattr(hf.LinformerRobertaModel, "embed", lambda self, *rest: 0.5 + torch.zeros(2, N, 12))
