@@ -270,6 +270,7 @@ def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
         truncation_side="left" if truncation == "tail" else "right",
         init_token=exported.record is None or cfg.init_token is not None,
         separator=exported.record is None or cfg.separator_token is not None,
+        one_line=exported.record is not None,
         files=None if isinstance(exported.tokenizer, JsonTokenizer) else folder / FAIRSEQ_FOLDER,
     )
     return remarks

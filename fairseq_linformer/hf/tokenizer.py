@@ -5,7 +5,7 @@ The ids are those of training: fairseq's dictionary numbers the pieces, <s> 0, <
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,9 +16,9 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from fairseq.tokenizer import tokenize_line
 from sentencepiece import SentencePieceProcessor
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from ..data.prepare.examples import Example, encode_words
+from ..data.prepare.examples import WHITESPACE, Example, encode_words
 from ..data.tokenizer import (
     ENCODER_FILE,
     MERGES_FILE,
@@ -74,6 +74,7 @@ def write_tokenizer(
     truncation_side: str = "right",
     init_token: bool = True,
     separator: bool = True,
+    one_line: bool = False,
     files: Path | None = None,
 ) -> None:
     """Writes tokenizer.json and tokenizer_config.json, and checks that they give the ids of `tokenizer`.
@@ -94,6 +95,8 @@ def write_tokenizer(
         truncation_side: which end of a long text is left out: "right" or "left".
         init_token: whether rows begin with <s>.
         separator: whether another </s> comes before the second text.
+        one_line: whether tabs, line breaks and the like are spaces, as in labelled texts (not with a ``JsonTokenizer``,
+            whose tokenizer.json stays as it is).
         files: a folder with the tokenizer in fairseq's form, to go along in tokenizer_config.json.
 
     Raises:
@@ -103,6 +106,9 @@ def write_tokenizer(
     special = 2 + init_token + separator
     check("max_length", max_length, max_length > special, f"more than {special}, the special symbols of a pair")
     exported = build_tokenizer(tokenizer)
+    if one_line and not isinstance(tokenizer, JsonTokenizer):
+        _read_as_one_line(exported)
+        _check_equal(tokenizer, exported, SAMPLE, [WHITESPACE.sub(" ", line) for line in SAMPLE])
     last = exported.get_vocab_size() - 1
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
     exported.post_processor = _frame(bos if init_token else "", eos, separator)
@@ -136,6 +142,13 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     )
     _check_equal(tokenizer, exported, [*SAMPLE, *texts])
     return exported
+
+
+def _read_as_one_line(exported: tokenizers.Tokenizer) -> None:
+    """As ``WHITESPACE``. The ends of a text are not stripped: those around <mask> are ends here, too."""
+    spaces = "".join(filter(WHITESPACE.match, _white_space()))
+    steps = [normalizers.Replace(Regex(f"[{spaces}]+"), " ")]
+    exported.normalizer = normalizers.Sequence([*steps, exported.normalizer] if exported.normalizer else steps)
 
 
 def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
@@ -317,10 +330,15 @@ def _sentencepiece_bpe(model: SentencePieceModel, names: list[str]) -> models.BP
     )
 
 
-def _check_equal(tokenizer: Tokenizer, exported: tokenizers.Tokenizer, lines: list[str]) -> None:
-    """Refuses other ids than those of `tokenizer` for these lines, which guards against what nobody thought of."""
-    encoded = exported.encode_batch(lines, add_special_tokens=False)
-    for line, ids, theirs in zip(lines, tokenizer.encode(lines), encoded, strict=True):
+def _check_equal(
+    tokenizer: Tokenizer, exported: tokenizers.Tokenizer, lines: Sequence[str], trained: Sequence[str] | None = None
+) -> None:
+    """Refuses other ids than those of `tokenizer`, which guards against what nobody thought of.
+
+    `trained`: what training makes of the lines before they are encoded, if anything.
+    """
+    encoded = exported.encode_batch(list(lines), add_special_tokens=False)
+    for line, ids, theirs in zip(lines, tokenizer.encode(lines if trained is None else trained), encoded, strict=True):
         if ids.tolist() != theirs.ids:
             raise UserError(
                 f"this tokenizer cannot be exported: {line!r} would be {theirs.ids}, and is {ids.tolist()} in training"

@@ -10,6 +10,7 @@ import sentencepiece
 import torch
 from fairseq.data import Dictionary
 
+from fairseq_linformer.data.prepare.examples import Example, encode_columns
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.data.truncation import kept_tokens
@@ -158,6 +159,18 @@ def test_transformers_read_the_folder(tmp_path: Path, tokenizer: SentencePieceTo
     mask = len(source.dictionary)
     assert loaded("the lim <mask> mu.")["input_ids"] == [0, *before, mask, *after, 2]
     assert loaded.mask_token_id == mask
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
+def test_line_breaks_of_labelled_texts_are_spaces(tmp_path: Path, tokenizer: SentencePieceTokenizer, kind: str) -> None:
+    """As in preparation; within text, as GPT-2's BPE keeps what is at its ends."""
+    source = tokenizer if kind == "sentencepiece" else GPT2Tokenizer(*gpt2_files(tmp_path))
+    lines = [f"the lim{space}the\u3000mu{space}{space}is the" for space in "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"]
+    lines += ["the lim\r\n\r\nmu", "the lim. \n the mu"]
+    columns = encode_columns([Example(line, None) for line in lines], source, pairs=False, where="row")
+    write_tokenizer(source, tmp_path, max_length=99, one_line=True)
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)(lines, add_special_tokens=False)
+    assert encoded["input_ids"] == [ids.tolist() for ids in columns[0]]
 
 
 def test_rows_without_first_symbol_and_separator(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
