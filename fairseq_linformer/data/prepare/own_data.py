@@ -115,6 +115,9 @@ def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -
     items: list[Item] = []
     empty = 0
     for row in rows:
+        if any(row.value(name) is None for name in (columns.text, columns.second) if name is not None):
+            empty += 1  # null, in formats that have it
+            continue
         text = row.text(columns.text)
         second = None if columns.second is None else row.plain_text(columns.second)
         if items and isinstance(text, str) != isinstance(items[0].example.text, str):

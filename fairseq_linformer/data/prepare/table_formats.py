@@ -16,6 +16,7 @@ from .examples import Example, is_blank
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
 DELIMITERS = ",;\t"  # of CSV: which of them, its header says; a TSV that quotes its cells is a CSV with tabs
 UNIVERSAL_COLUMNS = 10  # of CoNLL-U (universaldependencies.org/format.html)
+UNIVERSAL_COMMENT = re.compile(r"#\s+(?:new(?:doc|par)\b|\w[\w.:-]*\s+=(?:\s|$))")  # above a sentence: # name = value
 UNIVERSAL_RANGE = re.compile(r"\d+[-.]\d+")  # its numbers of what is no word: a contraction's range, an elided word
 
 
@@ -116,7 +117,7 @@ def parse_rows(lines: Iterable[bytes], kind: str, source: str) -> Iterator[Row]:
             commas, semicolons or tabs, in quotes where they hold such or line ends (RFC 4180). ``tsv``: a header and
             fields between tabs, in which quotes are text. ``jsonl``: an object per line. ``conll``: a word per line
             and its labels, between tabs or spaces; a blank line ends a sentence. Its columns are called by number,
-            "0" from the left or "-1" from the right, and hold lists.
+            "0" from the left or "-1" from the right, a single one "0" alone, and hold lists.
         source: what errors call the file.
 
     Raises:
@@ -222,6 +223,8 @@ def _conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
             continue
         if not columns and line.startswith("#") and line[1:2].isspace():
             continue  # a comment above the first word
+        if not tokens and UNIVERSAL_COMMENT.match(line):
+            continue
         tabs = tabs or (not columns and "\t" in line)
         if tabs and line.startswith("#") and "\t" not in line:
             continue  # a comment of CoNLL-U
@@ -240,8 +243,9 @@ def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
     """The row of a sentence; none for no word, or where CoNLL-2003 marks that a document starts."""
     if tokens and tokens[0][0] != "-DOCSTART-":
         by_column = list(zip(*tokens, strict=True))
-        names = [*map(str, range(len(by_column))), *map(str, range(-len(by_column), 0))]
-        yield Row(where, names, [*by_column, *by_column])
+        from_right = range(-len(by_column), 0) if len(by_column) > 1 else ()  # words alone have no label, "-1"
+        names = [*map(str, range(len(by_column))), *map(str, from_right)]
+        yield Row(where, names, [*by_column, *by_column[: len(from_right)]])
 
 
 FORMATS: Mapping[str, Callable[[Iterable[bytes], str], Iterator[Row]]] = {

@@ -8,7 +8,7 @@ import pytest
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.own_data import Columns, OwnData, own_data
 from fairseq_linformer.data.prepare.stratified_split import quantile_bins, split_rows, text_key
-from fairseq_linformer.data.prepare.table_formats import Row
+from fairseq_linformer.data.prepare.table_formats import Row, parse_rows
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
@@ -170,10 +170,13 @@ def test_names_that_hold_a_number_or_none_stay_classes():
 
 
 def test_empty_rows_are_left_out_and_counted():
-    data = own([*TWO, *rows_of((" \n\u200b\ufeff", "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
+    data = own([*TWO, *rows_of((" \n\u200b\ufeff", "pos"), (None, "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
-    for what, number in (("text", 1), ("label", 2)):
+    for what, number in (("text", 2), ("label", 2)):
         assert f"train: {number} rows with an empty {what} are left out" in data.notes
+    pairs = [("a", "b", "x"), ("c", None, "y"), (None, "d", "y"), ("e", "f", "y")]
+    pairs = rows_of(*pairs, columns=("text", "to", "label"))
+    assert texts(own(pairs, second="to"), "train") == ["a", "e"]
 
 
 def test_contradictory_and_rare_are_said():
@@ -211,6 +214,13 @@ def test_a_test_set_needs_no_labels():
         data = own(TWO, fractions={}, valid=rows_of(("v", "pos")), test=test)
         assert data.splits["test"] == [Example("t", None)] and "test: has no labels" in data.notes
         assert data.task.scored == {"valid": ""}
+
+
+def test_words_alone_are_a_test_set_without_labels():
+    train = parse_rows([b"Ann B-X\n", b"ran O\n"], "conll", "FILE")
+    test = parse_rows([b"Bob\n", b"ran\n"], "conll", "FILE")
+    data = own(train, test=test, text="0", labels=("-1",))
+    assert data.splits["test"] == [Example(("Bob", "ran"), None)] and data.task.classes == ("B-X", "O")
 
 
 def test_blank_cells_of_several_classes_are_no_labels():

@@ -53,6 +53,10 @@ def test_sentences_in_columns():
     assert [row.text for row in read_rows(io.BytesIO(content), "conll", "FILE", "-1")] == [("B-PER", "O"), ("O",)]
     with pytest.raises(ValueError, match=r"^FILE, line 4: 1 columns, but the first word has 2$"):
         texts_of(b"a B\n\na B\nc\n", "conll", "0")
+    with pytest.raises(ValueError, match=r"^FILE, line 1: no column '-1' among 0$"):
+        texts_of(b"a\nb\n", "conll", "-1")
+    commented = b"# sent_id = 1\nAnn 1 NN B\n# 2 = 7\n\n# newdoc\n# text = Bob ran\nBob 1 NN B\n\n# 1 NN O\n"
+    assert texts_of(commented, "conll", "0") == [(("Ann", "#"),), (("Bob",),), (("#",),)]
     line = "\t_" * 6
     universal = f"# text = du vin\n1-2\tdu\t_\t_{line}\n1\tde\t_\tADP{line}\n# x\n2\tle\t_\tDET{line}\n"
     assert texts_of(universal.encode(), "conll", "1") == [(("de", "le"),)]
