@@ -1,6 +1,7 @@
 """The model card of an exported model: how it is used, what it is, and what its run says of its training."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
     "token-label": "token-classification",
 }  # text-classification of all other kinds
-EXAMPLES: dict[str | None, str] = {None: "The answer is <mask>.", "token-label": "Words between spaces ."}
+EXAMPLES: dict[str | None, str] = {None: '"The answer is <mask>."', "token-label": '"Words between spaces ."'}
+OF_TEXTS, OF_PAIRS = '"A text."', '{"text": "A text.", "text_pair": "Another."}'
 SUMMARY = "corpus.json"  # what `linformer prepare corpus` writes into its folder
 QUOTES = "'\""  # around what Hydra reads, which are not a shell's
 
@@ -33,6 +35,7 @@ def model_card(
     *,
     parameters: int,
     kind: str | None,
+    pairs: bool,
     sentences: bool,
     remote_code: bool,
     remarks: Sequence[str],
@@ -45,6 +48,7 @@ def model_card(
         options: of the model.
         parameters: how many it has.
         kind: of label; None for a masked language model.
+        pairs: whether it classifies two texts.
         sentences: whether sentence-transformers reads the folder.
         remote_code: whether the folder holds code of its own.
         remarks: what its user should know.
@@ -60,7 +64,7 @@ def model_card(
         f"{options.max_positions:,} tokens. Made with fairseq and fairseq_linformer. No licence was chosen: add "
         "`license:` above before you publish it.",
         "## Use",
-        fenced(_of_sentences(trust) if sentences else _of_pipeline(pipeline, kind, trust), "python"),
+        fenced(_of_sentences(trust) if sentences else _of_pipeline(pipeline, kind, pairs, trust), "python"),
         *remarks,
         "## Model",
         _table(architecture_options(options)),
@@ -77,10 +81,12 @@ def _of_sentences(trust: str) -> str:
     return f'from sentence_transformers import SentenceTransformer\n\n{load}\nmodel.encode(["A text."])'
 
 
-def _of_pipeline(pipeline: str, kind: str | None, trust: str) -> str:
+def _of_pipeline(pipeline: str, kind: str | None, pairs: bool, trust: str) -> str:
     words = ', aggregation_strategy="simple"' if kind == "token-label" else ""
     load = f'model = pipeline("{pipeline}", "FOLDER"{trust}{words})'
-    return f'from transformers import pipeline\n\n{load}\nmodel("{EXAMPLES.get(kind, "A text.")}")'
+    # Of these pipelines, that of texts alone cuts none that is too long unless it is told to.
+    example = EXAMPLES.get(kind, f"{OF_PAIRS if pairs else OF_TEXTS}, truncation=True")
+    return f"from transformers import pipeline\n\n{load}\nmodel({example})"
 
 
 def _table(rows: Mapping[str, Any]) -> str:
@@ -143,4 +149,5 @@ def _results(run: Path) -> Iterator[str]:
         yield _table({f"{split}: {name}": f"{value:.1f}" for split, of in scores.items() for name, value in of.items()})
     elif table.is_file():
         yield "## Results after fine-tuning"
-        yield table.read_text(encoding="utf-8").strip().replace("<", "&lt;")
+        text = table.read_text(encoding="utf-8").strip().replace("<", "&lt;")
+        yield re.sub(r"^(Checkpoint: ).*/([^/\n]*/)", r"\1\2", text, flags=re.MULTILINE)  # the rest is of the machine

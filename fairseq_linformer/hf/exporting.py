@@ -110,6 +110,11 @@ class Exported:
         return self.record.kind if self.record else None
 
     @property
+    def pairs(self) -> bool:
+        """Whether it classifies two texts."""
+        return self.record is not None and (Path(self.hub.task.cfg.data) / "input1").is_dir()
+
+    @property
     def sentence_modules(self) -> dict[str, str]:
         """The files of sentence-transformers that come along; none with a classifier."""
         return {} if self.record else read_task_state(self.state.get("task_state"))["sentence_modules"]
@@ -180,6 +185,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
                 exported.options,
                 parameters=sum(parameter.numel() for parameter in exported.hub.model.parameters()),
                 kind=exported.kind,
+                pairs=exported.pairs,
                 sentences=bool(exported.sentence_modules),
                 remote_code=not exported.is_stock,
                 remarks=remarks,

@@ -15,7 +15,7 @@ from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.system.digests import digest_file, digest_folder
 from tests.helpers import ROOT
 from tests.helpers.commands import run
-from tests.helpers.exports import write_pretrained
+from tests.helpers.exports import LABELS, write_fine_tuned, write_pretrained
 from tests.helpers.inputs import write_sst_2
 
 
@@ -87,6 +87,15 @@ def test_a_model_that_was_converted_twice_names_both(tmp_path, vocabulary):
     assert "converted" not in (tmp_path / "other/README.md").read_text()
 
 
+@pytest.mark.parametrize(("kind", "pairs"), [(kind, False) for kind in LABELS] + [("single-label", True)])
+def test_the_example_works_for_texts_of_any_length(kind, pairs, tmp_path, vocabulary, monkeypatch):
+    export(write_fine_tuned(tmp_path / "run", vocabulary, kind, pairs), tmp_path / "FOLDER")
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "FOLDER/README.md").read_text(), re.DOTALL)
+    assert ("text_pair" in code) == pairs
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("A text.", "the dog sees a house " * 20).replace("Words", "the dog " * 20))
+
+
 HOSTILE = "a|b`c`\\|\n---\nlicense: mit\n| x | y |\n```\n<script>alert(1)</script> [here](http://x)\x1b[2J\u2028#"
 PATHLESS = HOSTILE.replace("/", "")  # of a path the card has the last part
 MADE_OF = {"config": "", "configuration": {}, "data": "", "checkpoint": None}
@@ -150,10 +159,10 @@ def test_tables_keep_their_columns_and_text_stays_text(hostile):
     assert "a\\|b" in hostile
 
 
-def test_a_table_of_results_brings_no_html(tmp_path, vocabulary):
+def test_a_table_of_results_brings_no_html_and_no_folders_of_the_machine(tmp_path, vocabulary):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
-    table = "| task | metric |\n|---|---|\n| RTE | accuracy |\n"
-    (tmp_path / "run" / "results.md").write_text(table)
+    table = "| task | metric |\n|---|---|\n| RTE | accuracy |\n\nCheckpoint: run/a.pt (SHA-256 3…)\n"
+    (tmp_path / "run" / "results.md").write_text(table.replace("run/a.pt", "/home/bob/our runs/run/a.pt"))
     export(checkpoint, tmp_path / "ours")
     assert f"## Results after fine-tuning\n\n{table}" in (tmp_path / "ours" / "README.md").read_text()
     (tmp_path / "run" / "results.md").write_text(f"{table}\n<script>alert(1)</script>\n")
