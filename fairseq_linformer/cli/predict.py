@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..checkpoints.reading import checkpoint_file
-from ..data.prepare.examples import Example
+from ..data.prepare.examples import WHITESPACE, Example
 from ..data.prepare.table_formats import FORMATS, check_filled, read_rows
 from ..data.task_record import Task
 from ..data.tasks import TASKS
@@ -124,7 +124,8 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
         if to == "jsonl":
             print(json.dumps({"words": row.text, "labels": prediction.label}))
         else:
-            print(*map("\t".join, zip(row.text, prediction.label, strict=True)), "", sep="\n")
+            in_cells = (WHITESPACE.sub(" ", word) for word in row.text)  # a word of JSON may hold tabs and line breaks
+            print(*map("\t".join, zip(in_cells, prediction.label, strict=True)), "", sep="\n")
     if cut:
         print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
 

@@ -418,6 +418,8 @@ def test_words_and_their_tags_are_printed(tagged, tmp_path, capsys):
     ]
     cut = sum(row.cut for row in expected)
     assert cut and f"{cut} of 13 words were cut, and have the most frequent label\n" in said.err
+    lists = as_file(tmp_path, "jsonl", [["the", "o\tl\nd", "dog"]])
+    assert [line.split("\t")[0] for line in printed(capsys, tagged, lists)] == ["the", "o l d", "dog", ""]
     rows = map(json.loads, printed(capsys, tagged, path, to="jsonl"))
     assert list(rows) == [
         {"words": text.split(), "labels": list(row.label)} for text, row in zip(texts, expected, strict=True)
@@ -438,6 +440,7 @@ def test_top_needs_probabilities(tagged, scores, tmp_path):
         ("texts.txt", b"dog\n\ncat\n \n", {}, r"texts\.txt: 2 of the texts are empty \(line 2, line 4\): .* fill or"),
         ("texts.txt", b"\n" * 12 + b"dog", {}, r"12 of the texts are empty \(line 1, .*, line 10 and 2 more\)"),
         ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv: 1 of the texts are empty \(line 3\)"),
+        ("texts.txt", "dog\n\ufffd\n".encode(), {}, r"texts\.txt: 1 of the texts are empty \(line 2\)"),
         ("texts.csv", b'a,text\n1,"a\ndog"\n2,""\n', {}, r"texts\.csv: 1 of the texts are empty \(line 4\)"),
         ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl: 1 of the texts are empty \(line 2\)"),
         (

@@ -66,8 +66,11 @@ def encode_columns(
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text has nothing but white space and what no one sees: zero-width characters, byte-order marks."""
-    return all(one.isspace() or unicodedata.category(one) in ("Cf", "Cc") for one in text)
+    """Whether a text has nothing but white space and what no one sees: zero-width characters, byte-order marks.
+
+    Or what sentencepiece reads as spaces: its own mark, and U+FFFD, which stands for what could not be decoded.
+    """
+    return all(one.isspace() or one in "\u2581\ufffd" or unicodedata.category(one) in ("Cf", "Cc") for one in text)
 
 
 def names_of(label: Label | None) -> tuple[str, ...]:

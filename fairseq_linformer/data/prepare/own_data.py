@@ -11,10 +11,9 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from ...errors import UserError, check
-from ..task_record import KINDS, Task, own_task
+from ..task_record import KINDS, Task, check_label, own_task
 from ..text import first_of
 from .examples import Example, Label, is_blank, names_of
 from .stratified_split import quantile_bins, split_rows, text_key
@@ -274,7 +273,9 @@ def _contradictions(items: Sequence[Item]) -> Iterator[str]:
     for item in items:
         if (label := item.example.label) is not None:
             number = _number(label)
-            labels[text_key(item.example)].append(label if number is None else number)
+            several = isinstance(label, tuple) and isinstance(item.example.text, str)  # classes, in any order
+            same = tuple(sorted(set(label))) if several else label
+            labels[text_key(item.example)].append(same if number is None else number)
     repeated = [found for found in labels.values() if len(found) > 1]
     contradictory = [found for found in repeated if len(set(found)) > 1]
     if repeated:
@@ -329,7 +330,12 @@ def _scores_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
 
 def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
     """Which classes are rare, and of multi-label rows how many have none."""
-    train = Counter(chain.from_iterable(names_of(item.example.label) for item in items["train"]))
+    train: Counter[str] = Counter()
+    for item in items["train"]:
+        for name in names_of(item.example.label):
+            if name not in train:
+                check_label(name, f"{item.where}: ")
+            train[name] += 1
     check("classes of train", len(train), len(train) > 1, "at least 2")
     for split, rows in items.items():
         for item in rows:

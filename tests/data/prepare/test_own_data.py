@@ -123,6 +123,7 @@ def test_scores_are_divided_by_the_highest_of_train():
             None,
             "two columns 'label' among text, label, la",
         ),
+        (rows_of(("a", "x"), ("b", "<s>"), ("c", "<s>")), None, "^FILE, line 3: label '<s>': a name is printable"),
         (rows_of(("a", "x"), ("b", "x")), None, "classes of train=1 is not allowed: it must be at least 2"),
         ([], "single-label", r"train would have no row \(train 0\): give it a table"),
     ],
@@ -170,7 +171,7 @@ def test_names_that_hold_a_number_or_none_stay_classes():
 
 
 def test_empty_rows_are_left_out_and_counted():
-    data = own([*TWO, *rows_of((" \n\u200b\ufeff", "pos"), (None, "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
+    data = own([*TWO, *rows_of((" \n\u200b\ufeff\ufffd", "pos"), (None, "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
     for what, number in (("text", 2), ("label", 2)):
         assert f"train: {number} rows with an empty {what} are left out" in data.notes
@@ -185,6 +186,14 @@ def test_contradictory_and_rare_are_said():
     assert "1 texts stand in several rows (2): each in one split" in notes
     assert "warning: 1 of these texts have different labels (2 rows)" in notes
     assert "warning: 1 classes have fewer than 10 rows in train: rare (1)" in notes
+
+
+def test_the_order_of_several_classes_is_no_contradiction():
+    rows = rows_of(("a", ["x", "y"]), ("a", ["y", "x"]), ("b", ["x"]), ("c", ["y"]))
+    notes = own(rows).notes
+    assert "1 texts stand in several rows (2): each in one split" in notes and "different labels" not in "".join(notes)
+    tagged = rows_of((["a", "b"], ["x", "y"]), (["a", "b"], ["y", "x"]))
+    assert "warning: 1 of these texts have different labels (2 rows)" in own(tagged).notes
 
 
 def test_dev_and_test_sets_of_their_own_stay_as_they_are():
