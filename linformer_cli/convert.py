@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     parser.share("model", help="checkpoint, run's folder (the best), transformers' folder, or name on the Hub")
     parser.take_overrides("model.NAME=VALUE", "what the new model has other than the source, after all flags")
     parser.share("--out")
-    long = "choose what reads this many tokens at linear cost; a multiple of what the source reads"
+    long = "in place of full attention, what reads this many tokens at linear cost; a multiple of what the source reads"
     parser.add_argument("--long", metavar="N", type=number(int, least=1), help=long)
     longer = "how positions beyond the source's longest start: as copies of the others, or all between them"
     parser.add_argument("--positions", choices=EXTENSIONS, default="tile", help=longer)

@@ -28,15 +28,16 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
             print(f"{said}: {name.removeprefix('encoder.').removeprefix('sentence_encoder.')}")
     options = made.args
     print(f"{out / UNTRAINED}: written: attention={options.attention}, {options.max_positions:,} positions")
-    if long is not None and options.attention == "linformer":
+    if long is not None and options.attention == "linformer" and options.projection == "mean-pool":
         print(_what_it_sees(options))
 
 
 def _what_it_sees(options: ResolvedConfig) -> str:
     """What --long chose, and what to expect of it."""
     own = LinformerOptions.read(options)
-    k, beside, fetched = options.projected_length[0], own.linformer_window[0] // 2, own.linformer_fetch[0]
-    kept = f"texts of at most {k} tokens are read as before; " * (options.positions == "learned")
+    k, beside, fetched = min(options.projected_length), own.linformer_window[0] // 2, own.linformer_fetch[0]
+    exact = options.positions == "learned" and options.adaptive_length  # else rows stand for several tokens
+    kept = f"texts of at most {k} tokens are read as before; " * exact
     segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (
         f"each token sees the first {own.linformer_sinks}, {beside} or more neighbours on either side, and {k} "

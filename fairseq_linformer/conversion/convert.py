@@ -117,17 +117,21 @@ def long_options(source: ResolvedConfig, longest: int, changes: Mapping[str, Any
     could read are seen as by full attention. With another attention among the `changes` only the length is chosen.
 
     Args:
-        source: the options of the model with full attention.
+        source: the options of the model with full attention; with another among the `changes`, of any.
         longest: tokens to read.
         changes: what the user wants otherwise.
 
     Raises:
-        UserError: `longest` is no multiple of what the source reads, or no longer.
+        UserError: `longest` is no multiple of what the source reads, or no longer, or the source's attention is not
+            full attention, whose place the preset takes.
     """
-    reads = source.max_positions
+    reads, other = source.max_positions, changes.get("attention", "linformer") != "linformer"
+    instead = f"model.max_positions={longest} makes the source longer as it is"
+    allowed = f"left out with a source of attention={source.attention}: it replaces full attention; {instead}"
+    check("--long", longest, other or source.attention == "softmax", allowed)
     allowed = f"a multiple of {reads}, the tokens that the source reads, from {2 * reads} on"
     check("--long", longest, longest > reads and longest % reads == 0, allowed)
-    if changes.get("attention", "linformer") != "linformer":
+    if other:
         return {"max_positions": longest, **changes}
     preset = OmegaConf.to_container(OmegaConf.load(LONG).model)
     return {**cast(dict[str, Any], preset), "projected_length": reads, "max_positions": longest, **changes}

@@ -135,6 +135,28 @@ def test_options_win_over_long_and_its_number_is_checked(source, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("own", [["model.projection=linear"], ["model.adaptive_length=false"]])
+def test_long_promises_nothing_of_short_texts_where_rows_are_other_ones(source, tmp_path, capsys, own):
+    main(["convert", str(source), "--out", str(tmp_path / "out"), "--long", str(2 * N), *own])
+    assert "as before" not in capsys.readouterr().out
+
+
+@torch.no_grad()
+def test_long_is_for_full_attention_and_says_what_else_makes_a_model_longer(source, vocabulary, tmp_path):
+    learned = write_pretrained(tmp_path / "run", vocabulary, projected_length=5)
+    convert(source, tmp_path / "long", [], long=2 * N)
+    for of_linformer in (learned, tmp_path / "long" / UNTRAINED):
+        said = rf"^--long={4 * N} .* source of attention=linformer.* model\.max_positions={4 * N} makes"
+        for own in ([], ["model.attention=linformer"]):
+            with pytest.raises(UserError, match=said):
+                convert(of_linformer, tmp_path / "out", own, long=4 * N)
+    other = convert(learned, tmp_path / "other", ["model.attention=longformer"], long=2 * N).model.args
+    assert (other.attention, other.max_positions) == ("longformer", 2 * N)
+    model = convert(tmp_path / "long", tmp_path / "longer", [f"model.max_positions={4 * N}"]).model.eval()
+    text = torch.randint(4, 90, (1, 2 * N))
+    torch.testing.assert_close(model(text)[0], hub_of(tmp_path / "long" / UNTRAINED).model(text)[0])
+
+
 def test_options_that_say_what_weights_mean_stay():
     source = small(attention="softmax", encoder_normalize_before=True, local_conv=3, activation_fn="relu").args
     options = converted_options(source, {"attention": "linformer", "linformer_window": 4})
