@@ -90,11 +90,13 @@ def convert(
         state = read_checkpoint(checkpoint)
         _copy_vocabulary(data_folder(checkpoint, state["cfg"]), folder)
         dictionary = masked_lm_dictionary(folder)
+        heads = _take_heads(state["model"])
         old = LinformerRobertaModel.of_checkpoint(state, dictionary)
         if long is not None:
             changes = long_options(old.args, long, changes)
         options = converted_options(old.args, changes)
         new, started = _started(old, options, dictionary, positions)
+        started.left_out.extend(heads)
         errors = None
         if fit_on is not None:
             _check_corpus(fit_on, digest_vocabulary(dictionary, folder), new)
@@ -207,14 +209,24 @@ def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dic
     return options
 
 
+def _take_heads(parameters: dict[str, Tensor]) -> list[str]:
+    """Takes the classification heads out of a checkpoint's parameters, in place, and names what these were."""
+    names = [name for name in parameters if name.startswith("classification_heads.")]
+    for name in names:
+        del parameters[name]
+    return names
+
+
 def _started(
     old: LinformerRobertaModel, options: Mapping[str, Any], dictionary: Dictionary, positions: str
 ) -> tuple[LinformerRobertaModel, Started]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         new = untrained_model(options, dictionary)
-    started = start_from(new, _parameters(old, new), positions)
-    return new, started
+    taken = _parameters(old, new)
+    lost = {name for name, _ in old.named_parameters()} - taken.keys()
+    started = start_from(new, taken, positions)
+    return new, Started(started.new, sorted({*started.left_out, *lost}))
 
 
 def _parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -> dict[str, Tensor]:

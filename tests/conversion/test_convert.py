@@ -14,7 +14,7 @@ from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
-from tests.helpers.exports import N, hub_of, rows, write_fine_tuned, write_pretrained
+from tests.helpers.exports import HEAD, N, hub_of, rows, write_fine_tuned, write_pretrained
 from tests.helpers.models import small
 
 LINFORMER = ["model.attention=linformer", "model.projection=mean-pool"]
@@ -59,7 +59,9 @@ def test_the_same_command_gives_the_same_weights(source, tmp_path):
 
 def test_a_fine_tuned_checkpoint_leaves_its_head_behind(vocabulary, tmp_path):
     checkpoint = write_fine_tuned(tmp_path / "tuned", vocabulary, "single-label", options={"attention": "softmax"})
-    convert(checkpoint, tmp_path / "first", [])
+    head = [f"classification_heads.{HEAD}.{name}.{of}" for name in ("dense", "out_proj") for of in ("weight", "bias")]
+    assert convert(checkpoint, tmp_path / "first", []).started.left_out == head
+    assert json.loads((tmp_path / "first" / "conversion.json").read_text())["left_out"] == head
     convert(tmp_path / "first", tmp_path / "out", [f"model.max_positions={2 * N}"])  # of a folder that it made itself
     assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
     assert hub_of(tmp_path / "out" / UNTRAINED).task.cfg.tokens_per_sample == 2 * N
@@ -78,10 +80,19 @@ def test_a_stock_roberta_of_transformers(source, vocabulary, tmp_path):
 def test_another_projection_does_not_take_over_the_matrices(vocabulary, tmp_path):
     """Random ones have the shape of learned ones."""
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, projected_length=5, sharing="layerwise")
+    learned = ["encoder.sentence_encoder.layers.0.self_attn.key_projection.weight"]
     model, started, _ = convert(checkpoint, tmp_path / "random", ["model.projection=random", "model.sharing=layerwise"])
-    assert started.new == ["encoder.sentence_encoder.layers.0.self_attn.key_projection.weight"]
+    assert started.new == started.left_out == learned
     model, started, _ = convert(checkpoint, tmp_path / "window", ["model.linformer_window=4"])
     assert started.new == started.left_out == [] and model.args.sharing == "layerwise"
+
+
+def test_what_another_attention_has_no_use_for_is_said_to_be_left_out(vocabulary, tmp_path, capsys):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, projected_length=5, sharing="headwise")
+    main(["convert", str(checkpoint), "--out", str(tmp_path / "out"), "model.attention=longformer"])
+    said = capsys.readouterr().out.splitlines()[:-1]
+    assert said == [f"left out: layers.*.self_attn.{name}_projection.weight" for name in ("key", "value")]
+    assert len(json.loads((tmp_path / "out" / "conversion.json").read_text())["left_out"]) == 4
 
 
 def test_the_weights_of_value_residuals_are_taken_over(vocabulary, tmp_path):
