@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..attention import get_attention
-from ..checkpoints.reading import data_folder, read_checkpoint
+from ..checkpoints.reading import FINE_TUNED, read_checkpoint, vocabulary_folder
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.sentence_modules import is_of_transformers
 from ..conversion.convert import as_checkpoint
@@ -27,8 +27,6 @@ from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
 from ..training.untrained import masked_lm_dictionary
 from .maps import check_has_map
-
-FINE_TUNED = ("text_prediction", "sentence_prediction")  # tasks whose rows are texts of their own
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         state = read_checkpoint(checkpoint)
         options = LinformerRobertaModel.resolve(state["cfg"])
         check_has_map(options.attention, options)
-        folder = data or data_folder(checkpoint, state["cfg"])
+        folder = data or vocabulary_folder(checkpoint, state["cfg"])
         tokenizer = load_tokenizer(folder)
         model = LinformerRobertaModel.of_checkpoint(state, masked_lm_dictionary(folder))
         digest = digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)

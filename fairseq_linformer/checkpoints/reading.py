@@ -16,6 +16,7 @@ from .files import BEST, RUNS_CODE, check_whole
 from .sentence_modules import is_of_transformers
 
 UNTRAINED = "checkpoint.pt"  # in the folder of an imported or converted model
+FINE_TUNED = ("text_prediction", "sentence_prediction")  # tasks whose rows are texts of their own, with labels
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
 
 
@@ -114,24 +115,48 @@ def no_such_checkpoint(option: str, named: Path) -> FileNotFoundError:
 
 
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
-    """The folder with the dict.txt and the subword model of a checkpoint with the configuration `cfg`.
+    """The folder of the data of a checkpoint with the configuration `cfg`.
 
-    That is the checkpoint's own folder where it holds a dict.txt, else the data folder that it was trained on.
+    That of a fine-tuned one is a prepared task: its own folder where it is one, else the one that it was trained on.
+    That of any other is the ``vocabulary_folder``.
 
     Raises:
         FileNotFoundError: the data folder does not exist, as on another machine.
         UserError: the configuration does not name a data folder.
     """
+    if _configured(cfg, "task", "_name") not in FINE_TUNED:
+        return vocabulary_folder(checkpoint, cfg)
+    if all((checkpoint.parent / name).is_file() for name in ("dict.txt", "input0/dict.txt")):
+        return checkpoint.parent
+    return _trained_on(
+        checkpoint, cfg, "prepared task", "name the task's prepared folder with --data (in Python data_name_or_path)"
+    )
+
+
+def vocabulary_folder(checkpoint: Path, cfg: DictConfig) -> Path:
+    """The folder with the dict.txt and the subword model of a checkpoint with the configuration `cfg`.
+
+    That is the checkpoint's own folder where it holds a dict.txt, else the data folder that it was trained on.
+
+    Raises:
+        FileNotFoundError, UserError: as ``data_folder``.
+    """
     if (checkpoint.parent / "dict.txt").is_file():
         return checkpoint.parent
+    return _trained_on(
+        checkpoint, cfg, "dict.txt", f"copy dict.txt and the subword model from there into {checkpoint.parent}"
+    )
+
+
+def _trained_on(checkpoint: Path, cfg: DictConfig, lacks: str, advice: str) -> Path:
     trained_on = _configured(cfg, "task", "data")
     if not isinstance(trained_on, str):
         raise UserError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
     data = Path(split_paths(trained_on)[0])  # of several, the first holds the dictionary
     if not data.is_dir():
         raise FileNotFoundError(
-            f"{checkpoint} has no dict.txt beside it, and the folder that it was trained on, {data.absolute()}, does "
-            f"not exist here: copy dict.txt and the subword model from there into {checkpoint.parent}"
+            f"{checkpoint} has no {lacks} beside it, and the folder that it was trained on, {data.absolute()}, does "
+            f"not exist here: {advice}"
         )
     return data
 
@@ -153,13 +178,13 @@ def find_tokenizer(path: Path) -> Path:
     dict.txt, else that of the data that it was trained on. Anything else is returned as it is.
 
     Raises:
-        FileNotFoundError: as ``read_checkpoint`` and ``data_folder``.
+        FileNotFoundError: as ``read_checkpoint`` and ``vocabulary_folder``.
         UserError: as they and ``checkpoint_file`` do.
     """
     checkpoint = path if path.suffix == ".pt" else _checkpoint_of_run(path) if path.is_dir() else None
     if checkpoint is None:
         return path
-    return data_folder(checkpoint, read_checkpoint(checkpoint)["cfg"])
+    return vocabulary_folder(checkpoint, read_checkpoint(checkpoint)["cfg"])
 
 
 def _checkpoint_of_run(folder: Path) -> Path | None:

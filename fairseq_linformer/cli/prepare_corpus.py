@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.reading import data_folder, find_tokenizer, read_named_checkpoint
+from ..checkpoints.reading import find_tokenizer, read_named_checkpoint, vocabulary_folder
 from ..data.prepare.corpus import prepare_corpus
 from ..data.prepare.sharded_corpus import prepare_shards
 from ..training.commands import pretraining_command
@@ -33,5 +33,5 @@ def run(
 def _of_tokenizer(tokenizer: Path, out: Path) -> tuple[Path, str]:
     """What to encode with, and what to type next; a checkpoint is read once, and let go."""
     named = read_named_checkpoint(tokenizer)
-    found = find_tokenizer(tokenizer) if named is None else data_folder(named[0], named[1]["cfg"])
+    found = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
     return found, pretraining_command(out, named)

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from ..attention import get_attention
-from ..checkpoints.reading import UNTRAINED, checkpoint_file, data_folder, read_checkpoint
+from ..checkpoints.reading import UNTRAINED, checkpoint_file, read_checkpoint, vocabulary_folder
 from ..checkpoints.sentence_modules import is_of_transformers, lengthened
 from ..checkpoints.task_state import Origin, read_task_state
 from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
@@ -88,7 +88,7 @@ def convert(
         staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark),
     ):
         state = read_checkpoint(checkpoint)
-        _copy_vocabulary(data_folder(checkpoint, state["cfg"]), folder)
+        _copy_vocabulary(vocabulary_folder(checkpoint, state["cfg"]), folder)
         dictionary = masked_lm_dictionary(folder)
         heads = _take_heads(state["model"])
         old = LinformerRobertaModel.of_checkpoint(state, dictionary)

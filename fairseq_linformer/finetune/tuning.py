@@ -28,7 +28,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..checkpoints.reading import checkpoint_file, data_folder, read_checkpoint
+from ..checkpoints.reading import checkpoint_file, read_checkpoint, vocabulary_folder
 from ..checkpoints.task_state import read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.summary import SUMMARY_FILE, read_summary
@@ -359,7 +359,7 @@ def read_model_config(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedCon
 def _vocabulary_of_its_data(checkpoint: Path, cfg: Any) -> dict[str, str]:
     """The digests for a checkpoint that carries none; empty where its data is not here."""
     try:
-        data = data_folder(checkpoint, cfg)
+        data = vocabulary_folder(checkpoint, cfg)
         return digest_vocabulary(load_dictionary(data / DICTIONARY_FILE), data)
     except FileNotFoundError:  # pretrained elsewhere: that the sizes agree is all that can be told
         return {}

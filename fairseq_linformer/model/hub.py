@@ -87,7 +87,8 @@ class FromCheckpoints(RobertaModel):
             model_name_or_path: folder of the checkpoint.
             checkpoint_file: its name in that folder.
             data_name_or_path: folder of dict.txt and of the subword model; by default the checkpoint's own folder
-                where it holds a dict.txt, else the folder that the checkpoint was trained on.
+                where it holds a dict.txt (of a fine-tuned checkpoint, the prepared task), else the folder that the
+                checkpoint was trained on.
             bpe: fairseq's name of the subword model; by default what lies in the data's folder.
             overrides: any option of the model, and of the rest of the checkpoint's configuration.
 

@@ -18,6 +18,7 @@ from fairseq_linformer.checkpoints.reading import (
     find_tokenizer,
     no_such_checkpoint,
     read_checkpoint,
+    vocabulary_folder,
 )
 from fairseq_linformer.data.tokenizer import load_dictionary, load_tokenizer
 from fairseq_linformer.errors import UserError
@@ -311,6 +312,26 @@ def test_a_checkpoint_from_elsewhere_names_both_places_where_a_dictionary_may_be
     monkeypatch.setattr("fairseq_linformer.model.hub.read_checkpoint", lambda path: state)
     with pytest.raises(FileNotFoundError, match=said):
         LinformerRobertaModel.from_pretrained(str(path.parent))
+
+
+def test_the_data_of_a_fine_tuned_checkpoint_is_a_prepared_task(tmp_path):
+    """A dict.txt beside it, as conversions want, is its vocabulary alone; a task that moved is to be named."""
+    home, run_folder = tmp_path / "task", tmp_path / "run"
+    run_folder.mkdir()
+    checkpoint = run_folder / "checkpoint_best.pt"
+    cfg = OmegaConf.create({"task": {"_name": "text_prediction", "data": str(home)}})
+    said = rf"no prepared task beside it, .* {home}, does not exist here: name the task's prepared folder with --data"
+    for find, message in ((data_folder, said), (vocabulary_folder, f"copy dict.txt and the .* into {run_folder}$")):
+        with pytest.raises(FileNotFoundError, match=message):
+            find(checkpoint, cfg)
+    (run_folder / "dict.txt").touch()
+    with pytest.raises(FileNotFoundError, match=said):
+        data_folder(checkpoint, cfg)
+    home.mkdir()
+    assert (data_folder(checkpoint, cfg), vocabulary_folder(checkpoint, cfg)) == (home, run_folder)
+    (run_folder / "input0").mkdir()
+    (run_folder / "input0" / "dict.txt").touch()
+    assert data_folder(checkpoint, cfg) == run_folder
 
 
 @pytest.mark.parametrize("name", ["projected_lenght", "encoder_layer"])
