@@ -44,7 +44,7 @@ def predict(
     if format == "txt" and (text or second):
         raise UserError(f"--text and --second name columns or keys, but {input} is read as txt: lines of text")
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else Path(input).open("rb") as stream:
-        predictor = Predictor(checkpoint_file(model), data)
+        predictor = Predictor(_checkpoint(model), data)
         if predictor.pairs and second is None:
             raise UserError(f"{model} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl file")
         if second is not None and not predictor.pairs:
@@ -58,6 +58,15 @@ def predict(
             check_filled(lines, *columns)
             lines.seek(0)
             _print(predictor, read_rows(lines, *columns), top, to)
+
+
+def _checkpoint(model: Path) -> Path:
+    """The checkpoint that a user means; an import, which other verbs propose, would be of no fine-tuned model."""
+    try:
+        return checkpoint_file(model)
+    except UserError as error:
+        said = "predict reads checkpoints, and transformers' pipeline uses this folder"
+        raise UserError(f"{model} is a folder of transformers: {said}") from error
 
 
 @contextlib.contextmanager

@@ -467,6 +467,9 @@ def test_what_is_missing_is_named(reviews, scores, tmp_path, capsys):
     files = as_file(tmp_path, "txt", TEXTS), as_file(tmp_path, "tsv", TEXTS, TEXTS)
     with pytest.raises(FileNotFoundError, match=f"there is no checkpoint {tmp_path}/checkpoint_best.pt"):
         printed(capsys, tmp_path, files[0])
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"folder of transformers: predict reads checkpoints, and .* pipeline uses"):
+        printed(capsys, tmp_path, files[0])
     for path in files:
         with pytest.raises(ValueError, match=r"STS-B predicts pairs: --second names the second text, of a \.csv"):
             printed(capsys, scores, path)
