@@ -28,8 +28,11 @@ def add_arguments(parser: Parser) -> None:
     add("--input", metavar="FILE", type=Path, required=True, help="text file, plain, .gz or .xz; it is read whole")
     parser.share("--out", help="folder to make")
     add("--beside", metavar="MODEL", type=Path, help="another model, whose maps stand beside the first one's")
-    vocabulary = "prepared folder with the vocabulary (default: the one that the model was trained on)"
-    parser.share("--tokenizer", metavar="DIR", required=False, help=vocabulary)
+    vocabulary = (
+        "the vocabulary: a prepared folder (of a fine-tuned model its labels, too), a run, or a .model file of "
+        "sentencepiece (default: the data that the model was trained on)"
+    )
+    parser.share("--tokenizer", required=False, help=vocabulary)
     rows = "rows of n tokens to average over, from all over the text"
     add("--rows", metavar="R", type=number(int, least=1), default=8, help=rows)
     tokens = "first tokens whose maps are shown, at most 256; pictures name up to 48"

@@ -52,7 +52,8 @@ def analyze(
         text: a text file.
         out: the folder to make.
         beside: a checkpoint whose maps stand beside those of the first.
-        data: the prepared folder with their vocabulary; by default the one that each was trained on.
+        data: their vocabulary, as ``find_tokenizer`` takes it; by default the folder that each was trained on. Without
+            the labels of a fine-tuned model nothing is said of what it predicts.
         rows: of n tokens, that are averaged over.
         tokens: whose maps are shown.
 

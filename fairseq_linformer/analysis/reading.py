@@ -1,6 +1,7 @@
 """What is analysed: checkpoints of every kind that this package reads, and text as rows of their tokens."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..attention import get_attention
-from ..checkpoints.reading import FINE_TUNED, read_checkpoint, vocabulary_folder
+from ..checkpoints.reading import FINE_TUNED, data_folder, find_tokenizer, read_checkpoint, vocabulary_folder
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.sentence_modules import is_of_transformers
+from ..checkpoints.vocabulary import MASK
 from ..conversion.convert import as_checkpoint
 from ..data.prepare.encoding import encode_items
 from ..data.prepare.examples import Example
@@ -25,7 +27,6 @@ from ..model.config import ResolvedConfig
 from ..model.encoder import SentenceEncoder
 from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
-from ..training.untrained import masked_lm_dictionary
 from .maps import check_has_map
 
 
@@ -35,7 +36,7 @@ class Analysed:
 
     Attributes:
         source: what it was read from.
-        data: the folder with its vocabulary that was given for it, if any.
+        task: the prepared folder with the labels of a fine-tuned one; None where that is not here.
         encoder: in evaluation mode, on the first GPU or the CPU.
         options: of the model.
         tokenizer: of the text that it was trained on.
@@ -48,7 +49,7 @@ class Analysed:
     """
 
     source: Path
-    data: Path | None
+    task: Path | None
     encoder: SentenceEncoder
     options: ResolvedConfig
     tokenizer: Tokenizer
@@ -72,7 +73,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
     Args:
         source: a checkpoint of ours, of fairseq's ``examples/linformer`` or of its RoBERTa, the folder of its run, or a
             folder of transformers.
-        data: the prepared folder with its vocabulary; by default the one that it was trained on.
+        data: its vocabulary, as ``find_tokenizer`` takes it; by default the folder that it was trained on.
 
     Raises:
         FileNotFoundError: the checkpoint, or its vocabulary, is not there.
@@ -82,9 +83,12 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         state = read_checkpoint(checkpoint)
         options = LinformerRobertaModel.resolve(state["cfg"])
         check_has_map(options.attention, options)
-        folder = data or vocabulary_folder(checkpoint, state["cfg"])
+        folder = vocabulary_folder(checkpoint, state["cfg"]) if data is None else find_tokenizer(data)
         tokenizer = load_tokenizer(folder)
-        model = LinformerRobertaModel.of_checkpoint(state, masked_lm_dictionary(folder))
+        dictionary = deepcopy(tokenizer.dictionary)  # a file of sentencepiece may have none beside it
+        dictionary.add_symbol(MASK)
+        model = LinformerRobertaModel.of_checkpoint(state, dictionary)
+        prepared = _prepared_task(checkpoint, state["cfg"], None if data is None else folder)
         digest = digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
     task, updates = state["cfg"].task, updates_of_training(state)
     uses = get_attention(options.attention).USES_PROJECTION
@@ -95,7 +99,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
     about = {"name": "/".join(source.absolute().parts[-2:]), "digest": digest, "updates": updates}
     return Analysed(
         source,
-        data,
+        prepared,
         model.eval().to("cuda" if torch.cuda.is_available() else "cpu").encoder.sentence_encoder,
         options,
         tokenizer,
@@ -106,6 +110,15 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         truncation=truncation,
         about=about | {name: getattr(options, name) for name in names},
     )
+
+
+def _prepared_task(checkpoint: Path, cfg: Any, given: Path | None) -> Path | None:
+    """The folder that was given, or the one that a checkpoint was trained on; None where no labels are."""
+    try:
+        folder = given or data_folder(checkpoint, cfg)
+    except FileNotFoundError:  # what is left is a vocabulary beside the checkpoint
+        return None
+    return folder if (folder / "input0").is_dir() else None
 
 
 def read_blocks(text: Path, tokenizer: Tokenizer, length: int, number: int) -> Tensor:
@@ -142,10 +155,12 @@ def first_line(text: Path) -> str:
 def predict_line(model: Analysed, line: str) -> str | None:
     """What a fine-tuned model says of a line, with its probability: "positive (93 %)".
 
-    None where there is nothing to say: of a model that reads pairs, or labels words.
+    None where there is nothing to say: without labels, and of a model that reads pairs, or labels words.
     """
+    if model.task is None:
+        return None
     with as_checkpoint(model.source) as checkpoint:
-        predictor = Predictor(checkpoint, model.data)
+        predictor = Predictor(checkpoint, model.task)
         if predictor.pairs or predictor.record.kind == "token-label":
             return None
         (said,) = predictor.texts([Example(line, None)])

@@ -2,12 +2,15 @@
 
 import html
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from fairseq_linformer.analysis.analyze import analyze
+from fairseq_linformer.analysis.reading import first_line, predict_line, read_line, read_model
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
@@ -123,6 +126,24 @@ def test_what_is_predicted_is_of_the_row_that_is_shown(vocabulary, text, tmp_pat
     pretrained = write_pretrained(tmp_path / "run", vocabulary, projected_length=5)
     analyze([pretrained], text, tmp_path / "beside", beside=tuned, rows=1, tokens=15)
     assert [one["predicted"] for one in numbers(tmp_path / "beside", "looks")["models"]] == [None, None]
+
+
+def test_the_vocabulary_of_a_fine_tuned_checkpoint_may_be_anywhere(vocabulary, text, tmp_path):
+    """A prepared task, a run, a folder or a file of sentencepiece. What it predicts is said where labels are."""
+    tuned = write_fine_tuned(tmp_path / "run", vocabulary, "single-label", options={"projected_length": 5})
+    task, line = tmp_path / "run-data", first_line(text)
+    said = predict_line(read_model(tuned), line)
+    assert said is not None
+    assert [predict_line(read_model(tuned, place), line) for place in (task, tuned.parent)] == [said, said]
+    alone = shutil.copy(vocabulary / "sentencepiece.bpe.model", tmp_path / "spm.model")
+    for place in (vocabulary, vocabulary / "sentencepiece.bpe.model", Path(alone)):
+        model = read_model(tuned, place)
+        assert torch.equal(read_line(model, line), read_line(read_model(tuned), line))
+        assert predict_line(model, line) is None
+    shutil.copytree(vocabulary, tuned.parent, dirs_exist_ok=True)
+    assert predict_line(read_model(tuned), line) == said
+    task.rename(tmp_path / "moved")
+    assert predict_line(read_model(tuned), line) is None
 
 
 def test_a_text_that_is_no_file_is_refused_before_a_model_is_read(tmp_path):
