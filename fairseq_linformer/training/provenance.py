@@ -71,8 +71,8 @@ _SAME_OPTIMIZER = {"fused_adam": "adam"}  # each goes on with the other's state
 _TEACHER = "content of criterion.teacher"
 _ROWS = "rows per update (dataset.batch_size x optimization.update_freq x processes)"
 _TOKENS = "tokens per update (dataset.max_tokens x optimization.update_freq x processes)"
-# Compared only where both have it: the first two are not in the records of earlier versions.
 _WARM_UP = "lr_scheduler.warmup_updates"
+# Compared where both records have it: earlier versions had not the first two, and a warm-up may come of the length.
 _NOT_IN_ALL = (_TEACHER, _TOKENS, _WARM_UP)
 
 _SHOWN = 3  # options that a message names
