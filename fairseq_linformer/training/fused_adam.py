@@ -10,6 +10,9 @@ from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdamConfig
 from torch import Tensor
 
+COPIES = "parameters_in_32_bits"  # in the optimizer's state
+ROUNDING, SMALLEST = 2.0**-8, 2.0**-24  # of bfloat16, the coarser, relatively; of float16, which has few small numbers
+
 
 class FusedAdam(torch.optim.AdamW):
     """``fairseq.optim.adam.Adam``, all parameters of a group in one kernel.
@@ -56,7 +59,28 @@ class FairseqAdam(optim.adam.FairseqAdam):
 
     def __init__(self, cfg: FairseqAdamConfig, params: Any) -> None:
         optim.FairseqOptimizer.__init__(self, cfg)
-        self._optimizer = FusedAdam(params, **self.optimizer_config)
+        self._optimizer = self.make_optimizer(list(params))
+        # fairseq's wrapper for 16 bits makes gradients along with its copies of the parameters; a model has none yet.
+        self._has_copies = all(parameter.grad is not None for parameter in self.params)
+
+    def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return FusedAdam(parameters, **self.optimizer_config)
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's, and in 16 bits the copies of the parameters in 32 bits, without which a run is rounded."""
+        state = super().state_dict()
+        if self._has_copies:
+            state[COPIES] = [parameter.detach() for parameter in self.params]
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
+        """Takes a state, and its copies of parameters that are the model's but for rounding: an average's are not."""
+        super().load_state_dict(state_dict, optimizer_overrides)
+        if not self._has_copies or COPIES not in state_dict:
+            return
+        for own, copy in zip(self.params, state_dict[COPIES], strict=True):
+            if torch.allclose(own, copy.to(own), rtol=ROUNDING, atol=SMALLEST):
+                own.data.copy_(copy)
 
     @property
     def optimizer_config(self) -> dict[str, Any]:

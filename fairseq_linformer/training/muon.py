@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdamConfig
 from torch import Tensor
 
@@ -109,12 +109,10 @@ class FairseqMuon(FairseqAdam):
         UserError: none of the parameters is marked.
     """
 
-    def __init__(self, cfg: MuonConfig, params: Any) -> None:
-        FairseqOptimizer.__init__(self, cfg)
-        parameters = list(params)
+    def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         matrices = [own for own in parameters if getattr(own, "param_group", None) == IN_LAYERS]
         if not matrices:
             raise UserError("optimizer=muon: no layer has a matrix to train; optimizer=fused_adam needs none")
         others = [own for own in parameters if getattr(own, "param_group", None) != IN_LAYERS]
-        groups: list[dict[str, Any]] = [{"params": others}, {"params": matrices, "momentum": cfg.momentum}]
-        self._optimizer = Muon([group for group in groups if group["params"]], **self.optimizer_config)
+        groups: list[dict[str, Any]] = [{"params": others}, {"params": matrices, "momentum": self.cfg.momentum}]
+        return Muon([group for group in groups if group["params"]], **self.optimizer_config)

@@ -61,3 +61,28 @@ def test_it_goes_on_from_a_state(before, after):
 def test_its_name_in_a_checkpoint_is_that_of_fairseqs():
     """fairseq refuses to resume from an optimizer of another class's name."""
     assert FusedFairseqAdam.__name__ == FairseqAdam.__name__
+
+
+def of_copies(weights):
+    """A parameter and its optimizer as fairseq makes them in 16 bits: with a gradient."""
+    parameter = torch.nn.Parameter(weights.clone())
+    parameter.grad = torch.zeros_like(parameter)
+    return parameter, FusedFairseqAdam(CONFIG, [parameter])
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_weights_in_32_bits_come_back_unless_the_model_has_others(kind):
+    """An average of checkpoints has the optimizer's state of one of them."""
+    weights = torch.randn(1000, generator=torch.Generator().manual_seed(1)) * torch.logspace(-9, 1, 1000)
+    _, optimizer = of_copies(weights)
+    state = copy.deepcopy(optimizer.state_dict())
+    rounded = weights.to(kind).float()
+    for loaded, expected in ((rounded, weights), (1.1 * rounded, 1.1 * rounded)):
+        parameter, optimizer = of_copies(loaded)
+        optimizer.load_state_dict(state)
+        assert torch.equal(parameter.detach(), expected)
+
+
+def test_a_model_in_32_bits_has_no_copies():
+    _, optimizer = make(FusedFairseqAdam)
+    assert optimizer.state_dict().keys() == {"state", "param_groups"}
