@@ -1,7 +1,6 @@
 """What is analysed: checkpoints of every kind that this package reads, and text as rows of their tokens."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from ..attention import get_attention
 from ..checkpoints.reading import FINE_TUNED, data_folder, find_tokenizer, read_checkpoint, vocabulary_folder
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.sentence_modules import is_of_transformers
-from ..checkpoints.vocabulary import MASK
 from ..conversion.convert import as_checkpoint
 from ..data.prepare.encoding import encode_items
 from ..data.prepare.examples import Example
@@ -27,6 +25,7 @@ from ..model.config import ResolvedConfig
 from ..model.encoder import SentenceEncoder
 from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
+from ..training.untrained import with_mask
 from .maps import check_has_map
 
 
@@ -85,9 +84,8 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         check_has_map(options.attention, options)
         folder = vocabulary_folder(checkpoint, state["cfg"]) if data is None else find_tokenizer(data)
         tokenizer = load_tokenizer(folder)
-        dictionary = deepcopy(tokenizer.dictionary)  # a file of sentencepiece may have none beside it
-        dictionary.add_symbol(MASK)
-        model = LinformerRobertaModel.of_checkpoint(state, dictionary)
+        # A file of sentencepiece may have no dictionary beside it.
+        model = LinformerRobertaModel.of_checkpoint(state, with_mask(tokenizer.dictionary))
         prepared = _prepared_task(checkpoint, state["cfg"], None if data is None else folder)
         digest = digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
     task, updates = state["cfg"].task, updates_of_training(state)

@@ -64,6 +64,7 @@ class FairseqAdam(optim.adam.FairseqAdam):
         self._has_copies = all(parameter.grad is not None for parameter in self.params)
 
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of PyTorch that this one wraps."""
         return FusedAdam(parameters, **self.optimizer_config)
 
     def state_dict(self) -> dict[str, Any]:

@@ -125,9 +125,10 @@ class Provenance:
         whole = dict(flat(options))
         kept = {name: value for name, value in whole.items() if not _may_change(name)}
         kept["optimizer._name"] = _SAME_OPTIMIZER.get(whole["optimizer._name"], whole["optimizer._name"])
-        size = "batch_size" if whole["dataset.batch_size"] is not None else "max_tokens"
-        if whole[f"dataset.{size}"] is not None:
-            kept[_ROWS if size == "batch_size" else _TOKENS] = _per_update(whole, whole[f"dataset.{size}"])
+        by_rows = whole["dataset.batch_size"] is not None
+        limit, name = ("dataset.batch_size", _ROWS) if by_rows else ("dataset.max_tokens", _TOKENS)
+        if whole[limit] is not None:
+            kept[name] = _per_update(whole, limit)
         kept |= _content_of_teacher(whole)
         if whole["optimization.max_epoch"] > 0 and kept.get(_WARM_UP) == warm_up_of(whole["optimization.max_update"]):
             del kept[_WARM_UP]  # it comes of the length, which may change
@@ -184,9 +185,9 @@ def _may_change(name: str) -> bool:
     return option not in _OPTIONS_THAT_DECIDE.get(group, ())
 
 
-def _per_update(options: Mapping[str, Any], size: int) -> str:
+def _per_update(options: Mapping[str, Any], limit: str) -> str:
     """Rows or tokens of one update on all processes together, in each epoch that has a number of its own."""
-    size *= options["distributed_training.distributed_world_size"]
+    size = options[limit] * options["distributed_training.distributed_world_size"]
     return ", ".join(f"{size * times:g}" for times in options["optimization.update_freq"])
 
 

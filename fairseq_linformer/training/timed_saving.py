@@ -28,7 +28,7 @@ class TimedSaving:
         self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
         self._given: tuple[Any, ...] | None = None  # the user's settings, while they are changed
         self._timed = False  # whether the current save was requested here
-        self._kept: int | None = None  # the user's number of checkpoints by updates, until that save is over
+        self._keep = cfg.checkpoint.keep_interval_updates  # the user's number, which is raised for a save
         self._saved_at = clock()
 
     def is_due(self) -> bool:
@@ -58,10 +58,9 @@ class TimedSaving:
         self._given = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
         checkpoint.save_interval_updates, dataset.validate_after_updates = updates, 0
         dataset.disable_validation = True
-        if checkpoint.keep_interval_updates > 0 and not checkpoint.no_last_checkpoints and self._kept is None:
+        if self._keep > 0 and not checkpoint.no_last_checkpoints:
             # The copy named after the update is counted among those to keep, before ``saved`` removes it.
-            self._kept = checkpoint.keep_interval_updates
-            checkpoint.keep_interval_updates += 1
+            checkpoint.keep_interval_updates = self._keep + 1
 
     def restore(self) -> None:
         """Restores the settings, before they are saved in the checkpoint and before the next update."""
@@ -74,6 +73,5 @@ class TimedSaving:
         """Restarts the clock. Of a timed save's two copies, the one named after the update is removed."""
         if self._timed and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
             path.unlink()
-        if self._kept is not None:
-            self._cfg.checkpoint.keep_interval_updates = self._kept
-        self._timed, self._kept, self._saved_at = False, None, self._clock()
+        self._cfg.checkpoint.keep_interval_updates = self._keep
+        self._timed, self._saved_at = False, self._clock()

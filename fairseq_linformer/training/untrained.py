@@ -1,6 +1,7 @@
 """Checkpoints that no update has trained yet, which trainings start from: of a model that comes from elsewhere."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ def masked_lm_dictionary(folder: Path) -> Dictionary:
         OSError: there is none.
         UserError: it cannot be read.
     """
-    dictionary = load_dictionary(folder / DICTIONARY_FILE)
+    return with_mask(load_dictionary(folder / DICTIONARY_FILE))
+
+
+def with_mask(dictionary: Dictionary) -> Dictionary:
+    """A copy of a dictionary, with <mask>."""
+    dictionary = deepcopy(dictionary)
     dictionary.add_symbol(MASK)
     return dictionary
 

@@ -35,6 +35,7 @@ def config(folder, **changes):
             "write_checkpoints_asynchronously": False,
             "best_checkpoint_metric": "loss",
             "patience": -1,
+            "keep_interval_updates": -1,
         },
         "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0, "update_freq": [1]},
         "optimizer": {"_name": "adam"},
