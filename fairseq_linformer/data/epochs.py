@@ -2,8 +2,11 @@
 
 import copy
 import inspect
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 from fairseq.data.iterators import EpochBatchIterator, ShardedIterator
@@ -36,52 +39,92 @@ class SharedEpochDataset(BaseWrapperDataset):
         return self.dataset[index]
 
 
+Limits = dict[str, int | None]  # of the size of a batch, by their names in fairseq
+NO_LIMITS: Limits = {"max_tokens": None, "max_sentences": None, "required_batch_size_multiple": 1}
+
+
 class ElasticBatchIterator(EpochBatchIterator):
-    """Batches of an epoch, in fairseq's order, whose saved place holds for any number of ranks.
+    """Batches of an epoch, in fairseq's order, whose saved place holds for any number of ranks and any size of batches.
 
     Of N ranks, rank r takes the batches r, r + N, r + 2N, … of an epoch. fairseq saves how many each took, so that a
-    run that resumes on fewer ranks repeats batches, and on more ranks skips some, in silence. Here the state also says
-    how many all took together. Where that is no multiple of the new N, the first batches of the epoch are left out, so
-    that rank 0 has the next one: the run sees each batch once, in the same order.
+    run that resumes on fewer ranks, or with smaller batches, repeats rows, and otherwise skips some, in silence. Here
+    the state also says how many all took together, and what limited their size. Where that is no multiple of the new N,
+    the first batches of the epoch are left out, so that rank 0 has the next one. An epoch that was begun with batches
+    of another size is finished in its order: the rows that are left are put into batches anew. The run sees each row
+    once, in the same order.
     """
 
-    _left_out = (0, 0)  # an epoch, and how many of its batches are left out before they are dealt to the ranks
+    limits: Limits
+    _batches_of: Callable[[Limits], Sequence[Any]]
+    _begun_epoch = 0  # the epoch that was begun before this iterator
+    _begun: Sequence[tuple[Limits, int]] = ()  # its parts: what limited their batches, and how many are left out
 
     @classmethod
-    def of(cls, iterator: EpochBatchIterator) -> "ElasticBatchIterator":
-        """The same batches; `iterator` is not used after that."""
+    def of(
+        cls, iterator: EpochBatchIterator, limits: Limits, batches_of: Callable[[Limits], Sequence[Any]]
+    ) -> "ElasticBatchIterator":
+        """The same batches; `iterator` is not used after that.
+
+        Args:
+            iterator: fairseq's.
+            limits: what limited the size of its batches.
+            batches_of: the batches of all rows with other limits, before they are shuffled.
+        """
         names = list(inspect.signature(EpochBatchIterator).parameters)
-        return cls(**{name: getattr(iterator, name) for name in names})
+        made = cls(**{name: getattr(iterator, name) for name in names})
+        made.limits, made._batches_of = limits, batches_of
+        return made
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        epoch, left_out = self._left_out
-        place = state["iterations_in_epoch"] * self.num_shards + (left_out if epoch == state["epoch"] else 0)
-        return {**state, "batches_in_epoch": place, "num_shards": self.num_shards}
+        *before, (_, left_out) = self._begun if self._begun_epoch == state["epoch"] else [(self.limits, 0)]
+        place = left_out + state["iterations_in_epoch"] * self.num_shards
+        own = {"batches_in_epoch": place, "num_shards": self.num_shards, "limits": self.limits, "begun": before}
+        return {**state, **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a saved place; one that fairseq saved counts the batches of a rank.
 
         Raises:
-            UserError: the order of the batches depends on the number of ranks, which has changed.
+            UserError: the order of the batches depends on the number of ranks, which has changed; or the place is one
+                of an earlier version, and beyond the end of the epoch, as its batches are larger now.
         """
         if "batches_in_epoch" in state_dict:
-            before = state_dict["num_shards"]
-            if self.grouped_shuffling and before != self.num_shards:
-                raise UserError(
-                    f"dataset.grouped_shuffling=true orders batches by the number of processes, {before} when the "
-                    f"checkpoint was saved and now {self.num_shards}: resume with {before}"
-                )
-            iterations, left_out = divmod(state_dict["batches_in_epoch"], self.num_shards)
-            self._left_out = state_dict["epoch"], left_out
-            state_dict = {**state_dict, "iterations_in_epoch": iterations}
+            state_dict = {**state_dict, "iterations_in_epoch": self._go_on(state_dict)}
         super().load_state_dict(state_dict)
+
+    def _go_on(self, state: dict[str, Any]) -> int:
+        """Notes how the epoch of a state was read; returns how many of its batches each rank leaves out."""
+        self.epoch, ranks = state["epoch"], state["num_shards"]
+        parts = [*state.get("begun", []), (state.get("limits", self.limits), state["batches_in_epoch"])]
+        if parts[-1][0] != self.limits:
+            parts = [*parts, (self.limits, 0)] if any(place for _, place in parts) else [(self.limits, 0)]
+        if self.grouped_shuffling and (ranks != self.num_shards or len(parts) > 1):
+            raise UserError(
+                f"dataset.grouped_shuffling=true orders batches by the number of processes, {ranks} when the "
+                f"checkpoint was saved and now {self.num_shards}: resume with {ranks}, and batches as large"
+            )
+        *before, (_, place) = parts
+        if "limits" not in state and place > (batches := len(self.frozen_batches)):
+            raise UserError(
+                f"the checkpoint was saved after {place} batches of an epoch, which has {batches} now: resume with the "
+                "dataset.batch_size that it was saved with"
+            )
+        iterations, left_out = divmod(place, self.num_shards)
+        self._begun_epoch, self._begun = self.epoch, [*before, (self.limits, left_out)]
+        return iterations
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         """The batches of this rank, in the order of an epoch."""
-        if self._left_out[0] != epoch:
+        if self._begun_epoch != epoch:
             return super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
+        (limits, place), *later = self._begun
         whole = copy.copy(self)
-        whole.num_shards, whole.shard_id, whole._left_out = 1, 0, (0, 0)
-        batches = whole.ordered_batches(epoch, fix_batches_to_gpus, shuffle)[self._left_out[1] :]
+        whole.num_shards, whole.shard_id, whole._begun_epoch = 1, 0, 0
+        if limits != self.limits:
+            whole._frozen_batches = tuple(self._batches_of(limits))
+        batches = whole.ordered_batches(epoch, fix_batches_to_gpus, shuffle)[place:]
+        for limits, place in later:
+            rows = np.fromiter(itertools.chain.from_iterable(batches), np.int64)
+            batches = list(self.dataset.batch_by_size(rows, **limits))[place:]
         return list(ShardedIterator(batches, self.num_shards, self.shard_id, fill_value=[]))

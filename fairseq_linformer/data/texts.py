@@ -1,4 +1,4 @@
-"""Rows as sentence encoders read them: <s>, one text of any length, </s>, made of the lines of a corpus."""
+"""Rows of the lines of a corpus: texts of any length between <s> and </s>, as sentence encoders read them, or lines."""
 
 from typing import Any
 
@@ -63,6 +63,36 @@ class MixedTexts(FairseqDataset):
         return int(self.sizes[index])
 
     size = num_tokens
+
+
+class CutLines(BaseWrapperDataset):
+    """The lines of a corpus; one that is longer than a row is several, as equal as can be.
+
+    Where rows keep lines or documents whole, fairseq leaves out the lines that do not fit into a row.
+
+    Args:
+        lines: a corpus as ``prepare_corpus`` writes it, with ``sizes``, int, (lines,).
+        longest: tokens of a line at most, at least 3, so that no part is a lone </s>, which ends a document.
+    """
+
+    def __init__(self, lines: FairseqDataset, longest: int) -> None:
+        super().__init__(lines)
+        sizes = np.asarray(lines.sizes, np.int64)
+        parts = -(-sizes // longest)
+        self._line = np.repeat(np.arange(len(sizes)), parts)
+        size, count = sizes[self._line], parts[self._line]
+        place = np.arange(len(self._line)) - np.repeat(np.cumsum(parts) - parts, parts)  # of a part in its line
+        self._begin, self._end = place * size // count, (place + 1) * size // count
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return self._end - self._begin
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.dataset[int(self._line[index])][self._begin[index] : self._end[index]]
 
 
 class ShuffledBatches(BaseWrapperDataset):

@@ -163,6 +163,8 @@ class ActiveRun:
             self._report(progress.updates)
             sys.exit(0)
         self._resumed_from = progress
+        if self.cfg.checkpoint.patience > 0 and math.isfinite(progress.best):
+            should_stop_early.best, should_stop_early.num_runs = progress.best, progress.stalled  # where fairseq counts
 
     def _log_often_enough(self) -> None:
         updates = self.cfg.optimization.max_update

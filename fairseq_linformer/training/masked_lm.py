@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion, masked_lm
-from fairseq.data import FairseqDataset, data_utils
+from fairseq.data import FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
 from fairseq.data.encoders.utils import get_whole_word_mask
+from fairseq.data.shorten_dataset import maybe_shorten_dataset
 from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import register_task
@@ -25,7 +26,7 @@ from ..data.epochs import SharedEpochDataset
 from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
-from ..data.texts import ENDS, MixedTexts, ShuffledBatches
+from ..data.texts import ENDS, CutLines, MixedTexts, ShuffledBatches
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
 from .masked_lm_loss import MaskedLmLoss
@@ -40,6 +41,8 @@ from .task import (
 )
 
 logger = logging.getLogger(__name__)
+
+ROWS = ("none", "complete", "complete_doc")  # fairseq's ways to fill them; its code for "eos" fails with NumPy 2
 
 
 @dataclass
@@ -122,6 +125,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         first, last = cfg.mask_prob, cfg.mask_prob_end
         check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
         check("mask_prob_end", last, last is None or not cfg.skip_masking, "left out with skip_masking")
+        mode = cfg.sample_break_mode
+        check("sample_break_mode", mode, mode in ROWS, f"one of {', '.join(ROWS[:-1])} and {ROWS[-1]}")
         task = super().setup_task(cfg, **kwargs)
         if cfg.tokens_per_sample is None:
             longest = length_of_model(cfg)
@@ -182,6 +187,12 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         total = cfg.lr_scheduler.get("total_num_update")
         allowed = "above 0, the updates until the learning rate has fallen: optimization.max_update, if not given"
         check("lr_scheduler.total_num_update", total, total is None or total > 0, allowed)
+        warm_up = cfg.lr_scheduler.get("warmup_updates") or 0
+        if 0 < updates <= warm_up:
+            logger.warning(
+                f"the run ends within its warm-up, at {updates / warm_up:.0%} of optimization.lr: if this is no trial, "
+                f"lower lr_scheduler.warmup_updates={warm_up}, to a tenth of optimization.max_update={updates}"
+            )
         if options.lengths is None:
             return
         allowed = "left out with another model than linformer_roberta"
@@ -202,15 +213,24 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
         """The rows of a split, with <s>."""
-        if self.cfg.shortest_text is None:
+        cfg, words = self.cfg, self.source_dictionary
+        if cfg.shortest_text is None and cfg.sample_break_mode == "none":
             return super()._load_dataset_split(split, epoch, combine)
-        folders, words = split_paths(self.cfg.data), self.source_dictionary
+        folders = split_paths(cfg.data)
         prefix = str(Path(folders[(epoch - 1) % len(folders)], split))
         lines = data_utils.load_indexed_dataset(prefix, words, combine=combine)
         if lines is None:
             raise FileNotFoundError(f"there is no dataset {prefix}")
-        lengths = self.cfg.shortest_text, self.cfg.tokens_per_sample
-        return MixedTexts(lines, lines.sizes, *lengths, words.bos(), words.eos(), self.cfg.seed)
+        if cfg.shortest_text is not None:
+            lengths = cfg.shortest_text, cfg.tokens_per_sample
+            return MixedTexts(lines, lines.sizes, *lengths, words.bos(), words.eos(), cfg.seed)
+        shorten = cfg.shorten_data_split_list, cfg.shorten_method, cfg.tokens_per_sample, cfg.seed
+        whole = maybe_shorten_dataset(lines, split, *shorten)
+        lines = CutLines(whole, cfg.tokens_per_sample - 1)  # <s> is one more
+        logger.info(f"{split}: {len(lines) - len(whole):,} times a line is cut, as it is longer than a row")
+        options = {"pad": words.pad(), "eos": words.eos(), "break_mode": cfg.sample_break_mode}
+        rows = TokenBlockDataset(lines, lines.sizes, cfg.tokens_per_sample - 1, **options)
+        return PrependTokenDataset(rows, words.bos())
 
     def _find_word_starts(self) -> None:
         folder = Path(split_paths(self.cfg.data)[0])

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
 from ..checkpoints.resuming import STALLED
 from ..checkpoints.task_state import TaskState, read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
-from ..data.epochs import ElasticBatchIterator
+from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError, check
 from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
@@ -98,12 +98,18 @@ class TrainingTask(FairseqTask):
         added = TaskState.__annotations__
         super().load_state_dict({name: value for name, value in (state_dict or {}).items() if name not in added})
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
-        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
+    def get_batch_iterator(self, dataset: Any, **options: Any) -> EpochBatchIterator:
+        iterator = super().get_batch_iterator(dataset, **options)
         if self.run is None or dataset is not self.datasets.get(self.run.cfg.dataset.train_subset):
             return iterator
         if not isinstance(iterator, ElasticBatchIterator):
-            iterator = ElasticBatchIterator.of(iterator)
+
+            def batches_of(limits: Limits) -> Sequence[Any]:
+                anew = {**options, **limits, "disable_iterator_cache": True}
+                return super(TrainingTask, self).get_batch_iterator(dataset, **anew).frozen_batches
+
+            given = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
+            iterator = ElasticBatchIterator.of(iterator, given, batches_of)
             if dataset in self.dataset_to_epoch_iter:  # where fairseq keeps it for the next epoch
                 self.dataset_to_epoch_iter[dataset] = iterator
         self.run.iterator = iterator

@@ -1,39 +1,65 @@
-"""The place of a run in its data, when it resumes on another number of ranks."""
+"""The place of a run in its data, when it resumes on another number of ranks, or with batches of another size."""
 
 import itertools
 
+import numpy as np
 import pytest
-from fairseq.data import ListDataset
+from fairseq.data import FairseqDataset
 from fairseq.data.iterators import EpochBatchIterator
 
-from fairseq_linformer.data.epochs import ElasticBatchIterator
+from fairseq_linformer.data.epochs import NO_LIMITS, ElasticBatchIterator
 from fairseq_linformer.errors import UserError
 
-BATCHES = 23
+ROWS = 23
 
 
-def iterators(ranks, **options):
-    """One iterator per rank, over as many batches of one row each."""
-    dataset = ListDataset(range(BATCHES))
-    rows = [[row] for row in range(BATCHES)]
-    options |= {"dataset": dataset, "collate_fn": list, "batch_sampler": rows, "seed": 5, "num_shards": ranks}
-    return [ElasticBatchIterator.of(EpochBatchIterator(**options, shard_id=rank)) for rank in range(ranks)]
+class Rows(FairseqDataset):
+    """Their numbers; each is as many tokens long as ``sizes`` says."""
+
+    sizes = np.ones(ROWS, int)
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        return index
+
+    def num_tokens(self, index):
+        return self.sizes[index]
+
+    def num_tokens_vec(self, indices):
+        return self.sizes[indices]
+
+
+def iterators(ranks, rows=1, **options):
+    """One iterator per rank, over batches of so many rows."""
+    dataset, limits = Rows(), {**NO_LIMITS, "max_sentences": rows}
+
+    def batches_of(limits):
+        return dataset.batch_by_size(np.arange(ROWS), **limits)
+
+    options |= {"dataset": dataset, "collate_fn": list, "seed": 5, "num_shards": ranks}
+    options["batch_sampler"] = batches_of(limits)
+    return [
+        ElasticBatchIterator.of(EpochBatchIterator(**options, shard_id=rank), limits, batches_of)
+        for rank in range(ranks)
+    ]
 
 
 def consumed(ranks, steps):
     """The rows that the ranks take in so many steps of the current epoch, in the order of one rank."""
     epochs = [rank.next_epoch_itr() for rank in ranks]
     taken = [list(itertools.islice(epoch, steps)) for epoch in epochs]
-    return [row for step in zip(*taken, strict=True) for batch in step for row in batch]
+    return [int(row) for step in zip(*taken, strict=True) for batch in step for row in batch]
 
 
 def rest(ranks):
-    return consumed(ranks, BATCHES)
+    return consumed(ranks, ROWS)
 
 
-def resumed(stopped, ranks, **options):
+def resumed(stopped, ranks, rows=1, **options):
     """Others, which go on where those stopped: all ranks read the state that the first saved."""
-    others = iterators(ranks, **options)
+    others = iterators(ranks, rows, **options)
     for other in others:
         other.load_state_dict(stopped[0].state_dict())
     return others
@@ -44,7 +70,7 @@ def resumed(stopped, ranks, **options):
 def test_each_batch_is_seen_once_and_in_order_whatever_the_number_of_ranks(ranks, steps):
     """Also where the batches that were seen are no multiple of the new number of ranks, and then once more."""
     expected = rest(iterators(1))
-    assert sorted(expected) == list(range(BATCHES)) != expected
+    assert sorted(expected) == list(range(ROWS)) != expected
     current, seen = iterators(ranks[0]), []
     for number, taken in zip(ranks[1:], steps, strict=True):
         seen += consumed(current, taken)
@@ -53,12 +79,50 @@ def test_each_batch_is_seen_once_and_in_order_whatever_the_number_of_ranks(ranks
     assert all(rank.end_of_epoch() for rank in current)
 
 
+@pytest.mark.parametrize("ranks", [(1, 1, 1, 1), (1, 2, 1, 3)])
+@pytest.mark.parametrize("rows", [(4, 2, 1, 4), (1, 4, 2, 2), (2, 3, 3, 2), (5, 2, 5, 4)])
+def test_each_row_is_seen_once_and_in_order_whatever_the_size_of_the_batches(rows, ranks):
+    """Three times within an epoch; the order is that of its first batches. The next epoch is one of the last size."""
+    expected = rest(iterators(1, rows[0]))
+    assert sorted(expected) == list(range(ROWS)) != expected
+    current, seen = iterators(ranks[0], rows[0]), []
+    for number, size, taken in zip(ranks[1:], rows[1:], (2, 1, 1), strict=True):
+        seen += consumed(current, taken)
+        current = resumed(current, number, size)
+    assert seen + rest(current) == expected
+    again = iterators(1, rows[-1])
+    rest(again)
+    assert rest(current) == rest(again) and rest(resumed(current, 1, rows[-1])) == rest(again)
+
+
+def test_between_epochs_the_size_of_the_batches_is_free():
+    one = iterators(1, 4)
+    rest(one)
+    other = iterators(1, 2)
+    rest(other)
+    assert rest(resumed(one, 1, 2)) == rest(other)
+
+
+def test_a_place_of_an_earlier_version_beyond_the_end_is_refused():
+    one = iterators(1)
+    consumed(one, 8)
+    state = one[0].state_dict()
+    del state["limits"], state["begun"]
+    (other,) = iterators(1)
+    other.load_state_dict(state)
+    assert other.n == 8
+    with pytest.raises(
+        UserError, match=r"after 8 batches of an epoch, which has 6 now: resume with the dataset\.batch"
+    ):
+        iterators(1, 4)[0].load_state_dict(state)
+
+
 def test_the_next_epoch_is_whole():
     one = iterators(1)
     first = consumed(one, 3)
     two = resumed(one, 2)
     assert first + rest(two) != (second := rest(two))
-    assert sorted(second) == list(range(BATCHES))
+    assert sorted(second) == list(range(ROWS))
     state = two[0].state_dict()
     assert (state["epoch"], state["batches_in_epoch"]) == (3, 0)
 
@@ -77,4 +141,6 @@ def test_an_order_that_depends_on_the_number_of_ranks_is_not_resumed_on_another(
     consumed(one, 4)
     with pytest.raises(UserError, match=r"grouped_shuffling=true .* 1 when .* now 2: resume with 1"):
         resumed(one, 2, grouped_shuffling=True)
+    with pytest.raises(UserError, match=r"resume with 1, and batches as large"):
+        resumed(one, 1, 2, grouped_shuffling=True)
     resumed(one, 1, grouped_shuffling=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairseq_linformer.data.chunks import cut_texts
-from fairseq_linformer.data.texts import MixedTexts, ShuffledBatches
+from fairseq_linformer.data.texts import CutLines, MixedTexts, ShuffledBatches
 
 BOS, PAD, EOS = 0, 1, 2
 
@@ -49,6 +49,18 @@ def test_texts_begin_with_lines_and_stay_in_their_documents():
         next_line = inside[-1] + 1
     again, other = texts_of(lines, 5, 100), texts_of(lines, 5, 100, seed=2)
     assert again.sizes.tolist() == texts.sizes.tolist() != other.sizes.tolist()
+
+
+@pytest.mark.parametrize("longest", [3, 4, 7, 50])
+def test_lines_that_are_too_long_are_cut(longest):
+    """No token is lost, short lines stay, and no part is like the end of a document."""
+    lines = lines_of([[1, 2, 3, 6, 7, 50, 4], [], [200]])
+    cut = CutLines(lines, longest)
+    parts = [cut[number] for number in range(len(cut))]
+    assert torch.equal(torch.cat(parts), torch.cat(lines))
+    assert [len(part) for part in parts] == cut.sizes.tolist() and max(cut.sizes) <= longest
+    assert [len(part) for part in parts if part.tolist() == [EOS]] == [1] * 3
+    assert all(any(torch.equal(line, part) for part in parts) for line in lines if len(line) <= longest)
 
 
 def test_as_many_texts_of_a_length_as_of_its_double():

@@ -34,6 +34,7 @@ def config(folder, **changes):
             "reset_optimizer": False,
             "write_checkpoints_asynchronously": False,
             "best_checkpoint_metric": "loss",
+            "maximize_best_checkpoint_metric": False,
             "patience": -1,
             "keep_interval_updates": -1,
         },
@@ -84,6 +85,7 @@ def test_a_run_that_has_not_goes_on(folder, capsys, changes):
 
 @pytest.mark.parametrize(("patience", "is_complete"), [(3, True), (4, False), (-1, False)])
 def test_a_run_that_patience_ended_is_complete_for_that_patience(tmp_path, capsys, monkeypatch, patience, is_complete):
+    """A larger one goes on counting, and with the best loss of all."""
     cfg = config(tmp_path, **{"checkpoint.patience": patience})
     monkeypatch.setattr(should_stop_early, "num_runs", 3, raising=False)  # where fairseq counts
     task = TrainingTask(None)
@@ -91,9 +93,12 @@ def test_a_run_that_patience_ended_is_complete_for_that_patience(tmp_path, capsy
     extra = {**state(5)["extra_state"], **task.get_checkpoint_dict()}
     torch_persistent_save(state(5, extra_state=extra), str(tmp_path / "checkpoint_last.pt"))
     del task.run  # and with it the lock
+    monkeypatch.setattr(should_stop_early, "best", None, raising=False)  # as in another process
+    monkeypatch.setattr(should_stop_early, "num_runs", 0)
     with pytest.raises(SystemExit) if is_complete else nullcontext():
         ActiveRun(cfg, {}, "")
     assert ("complete: 5 updates" in capsys.readouterr().out) == is_complete
+    assert is_complete or should_stop_early(cfg, valid_loss=4.6) == (patience == 4)
 
 
 def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path, capsys):

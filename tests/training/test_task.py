@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import setup_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig
@@ -495,6 +496,33 @@ def test_rows_that_cannot_become_longer_are_refused(corpus, changed, value, allo
     OmegaConf.update(cfg, changed, value, merge=False)
     with pytest.raises(UserError, match=rf"^lengths=16:0\.5,64:0\.5 is not allowed: it must be {allowed}"):
         setup_task(cfg.task)
+
+
+@pytest.mark.parametrize("mode", ["complete", "complete_doc"])
+def test_rows_of_whole_lines_lose_no_line_that_is_longer(corpus, mode):
+    """fairseq leaves it out: nearly all of a corpus that has a document per line."""
+    options = {"data": str(corpus), "sample_break_mode": mode, "tokens_per_sample": 8, "seed": 1}
+    rows = DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(**options))._load_dataset_split("valid", 1, False)
+    lines = [line.tolist() for line in load_indexed_dataset(str(corpus / "valid"))]
+    assert max(map(len, lines)) > 7 >= max(rows.sizes) - 1
+    found = [token for number in range(len(rows)) for token in rows[number].tolist()[1:]]
+    end = [EOS] if mode == "complete_doc" else []  # of a document, which is left out there
+    assert found == [token for line in lines if line != end for token in line]
+
+
+def test_a_row_per_line_is_refused(corpus):
+    """fairseq's code for it asks for what NumPy no longer has."""
+    said = r"^sample_break_mode=eos is not allowed: it must be one of none, complete and complete_doc"
+    with pytest.raises(UserError, match=said):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), sample_break_mode="eos"))
+
+
+@pytest.mark.parametrize(("updates", "warned"), [(120, True), (121, False), (40, True)])
+def test_a_run_that_ends_within_its_warm_up_says_so(corpus, caplog, updates, warned):
+    words = [f"task.data={corpus}", f"optimization.max_update={updates}", "common.cpu=true"]
+    setup_task(composed("pretrain", "tiny_512", *words).task)
+    said = f"at {updates / 120:.0%} of optimization.lr: if this is no trial, lower lr_scheduler.warmup_updates=120"
+    assert (said in caplog.text) == warned
 
 
 @pytest.mark.parametrize("scheduler", ["polynomial_decay", "trapezoidal"])

@@ -69,6 +69,19 @@ def test_resumed_run_equals_one_that_never_stopped(trained, command, tmp_path):
     assert_same_training(parameters(tmp_path / "stopped"), parameters(straight))
 
 
+def test_a_run_goes_on_with_smaller_batches_and_more_of_them(trained, tmp_path):
+    """As the message of a full GPU advises: within an epoch, and each update has the rows that it had."""
+    still, halves = (
+        ["model.dropout=0", "model.attention_dropout=0"],
+        ["dataset.batch_size=2", "optimization.update_freq=[2]"],
+    )
+    for folder, parts in (("stopped", ((3, []), (6, halves))), ("straight", ((6, []),))):
+        for updates, words in parts:
+            run(*with_hydra(trained / "data", folder, updates, *still, *words), cwd=tmp_path)
+    stopped, straight = (parameters(tmp_path / folder)["model"] for folder in ("stopped", "straight"))
+    assert all(torch.allclose(weight, stopped[name], atol=1e-5) for name, weight in straight.items())
+
+
 PRECISIONS = {"bf16": ["+precision=bf16"]}  # without a GPU fairseq has no other
 if torch.cuda.is_available():
     PRECISIONS |= {"fp16": ["common.fp16=true"], "amp": ["common.amp=true"]}
