@@ -5,7 +5,7 @@ set -euo pipefail
 python docs/commands/when_texts.py data/books data/glue aclImdb when/text
 linformer prepare corpus --train when/text/train.txt --valid when/text/valid.txt --out data-bin/when --vocab-size 8000
 
-# From nothing: the same model, after one update that changes hardly anything
+# From scratch: the same model, after one update that changes hardly anything
 RECIPE="+preset=fast optimizer.weight_decay=0.01"
 pretrain() { # NAME UPDATES LEARNING-RATE WARMUP [D]
     fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=data-bin/when $RECIPE \
@@ -15,10 +15,10 @@ pretrain() { # NAME UPDATES LEARNING-RATE WARMUP [D]
         checkpoint.save_interval_updates=2000 checkpoint.save_dir=runs/when/$1
 }
 pretrain pretrained 5000 0.005 250
-pretrain nothing 1 1e-9 0
+pretrain scratch 1 1e-9 0
 linformer import all-MiniLM-L6-v2 --out runs/when/published
 
-for MODEL in pretrained nothing published; do
+for MODEL in pretrained scratch published; do
     TO="--tokenizer runs/when/$MODEL --out data-bin/when-$MODEL"
     linformer prepare table data/glue/SST-2/train.tsv --test data/glue/SST-2/dev.tsv --text sentence --split 0.98 0.02 \
         $TO/phrases
@@ -31,7 +31,7 @@ tune() { # MODEL TASK [OPTION...]
     linformer finetune runs/when/$1 --data data-bin/when-$1 --tasks $2 --out runs/when/finetuned-$1 "${@:3}" \
         optimization.clip_norm=1.0
 }
-for MODEL in pretrained nothing; do
+for MODEL in pretrained scratch; do
     RATES="--learning-rates 5e-4 2e-3" ONE="--seeds 1 --learning-rates 1e-3 --batch-sizes 16"
     MEAN="task.truncate_to=256 model.classifier_pooling=mean" # without it: the rows with the head on <s>
     tune $MODEL phrases --train-rows 50 500 $RATES
@@ -52,7 +52,7 @@ for D in 64 128 256; do
     tune short$D reviews --data data-bin/when-pretrained --train-rows 4000 $REVIEWS
 done
 tune pretrained reviews --out runs/when/ends --train-rows 4000 $REVIEWS $ENDS
-tune nothing reviews --out runs/when/nothing-ends --train-rows 4000 $REVIEWS $ENDS
+tune scratch reviews --out runs/when/scratch-ends --train-rows 4000 $REVIEWS $ENDS
 linformer prepare table when/text/reviews.all.jsonl --valid when/text/reviews.valid.jsonl \
     --test when/text/reviews.test.jsonl --tokenizer runs/when/pretrained --out data-bin/when-all/reviews
 tune pretrained reviews --data data-bin/when-all --out runs/when/all $REVIEWS $ENDS
@@ -72,4 +72,4 @@ for MODEL in short128 adam; do
 done
 
 PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published runs/when/picture \
-    runs/when/finetuned-pretrained runs/when/finetuned-nothing runs/when/finetuned-published
+    runs/when/finetuned-pretrained runs/when/finetuned-scratch runs/when/finetuned-published
