@@ -72,7 +72,10 @@ def _processes(root: Any) -> Rules:
 
 def _sharding(root: Any) -> Rules:
     options = root.distributed_training
-    allowed = f"one of {', '.join(DDP + LEGACY_DDP)}: each GPU holds the whole model, 16 bytes per parameter"
+    allowed = (
+        f"one of {', '.join(DDP + LEGACY_DDP)}: each GPU holds the whole model, "
+        "20 bytes per parameter in 16 bits, 16 in 32"
+    )
     yield "distributed_training.ddp_backend", options.ddp_backend in DDP + LEGACY_DDP, allowed
     allowed = "none: each GPU holds the optimizer's whole state, 8 bytes per parameter"
     yield "distributed_training.zero_sharding", options.zero_sharding == "none", allowed
