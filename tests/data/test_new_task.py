@@ -35,7 +35,7 @@ print(as_table({"m": summarise([result], resolve_config(Namespace(encoder_layers
 """
 
 
-def test_a_tenth_task(corpus, tmp_path):
+def test_another_task(corpus, tmp_path):
     for name in ("fairseq_linformer", "configs", "tests/helpers"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     tasks = tmp_path / "fairseq_linformer/data/tasks.py"
