@@ -44,7 +44,7 @@ TEST = ["pytest", "pytest-timeout", "pytest-xdist", "pebble"]  # the last for te
 
 setup(
     name="fairseq-linformer",
-    version="0.2.0",
+    version="0.3.0",
     description="Linformer encoders for RoBERTa-style pretraining and fine-tuning with fairseq",
     long_description=description(),
     long_description_content_type="text/markdown",
