@@ -64,7 +64,7 @@ def draw_spectrum(spectrum: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_spectrum_heat(spectrum: Mapping[str, Any], path: Path) -> None:
-    """The cumulative value at one index by layer and head: the paper's figure 1, right."""
+    """The share of the largest singular values by layer and head: the paper's figure 1, right."""
     values = np.array(spectrum["heat_map"])  # (L, h)
     least = min(1 - LEAST_SPAN, math.floor(10 * values.min()) / 10)
     with picture(path, 1, 1, 2.4 + 0.62 * values.shape[1], 1.9 + 0.42 * values.shape[0]) as (figure, panels):
@@ -75,8 +75,8 @@ def draw_spectrum_heat(spectrum: Mapping[str, Any], path: Path) -> None:
             text = f"{value:.3f}" if value < 0.9995 else "1.00"
             panel.text(head, layer, text, ha="center", va="center", color=colour, fontsize=8)
         panel.set(xticks=range(values.shape[1]), yticks=range(values.shape[0]), xlabel="head", ylabel="layer")
-        panel.set_title(f"value at index {spectrum['heat_map_index']} of {spectrum['n']}")
-        figure.colorbar(image, label="cumulative value", format="%.3g")
+        panel.set_title(f"share of the {spectrum['heat_map_index']} largest singular values")
+        figure.colorbar(image, label=f"share of the sum of all {spectrum['n']}", format="%.3g")
 
 
 def draw_ranks(spectrum: Mapping[str, Any], path: Path) -> None:
@@ -239,19 +239,21 @@ def draw_looks(looks: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_first_token(looks: Mapping[str, Any], path: Path) -> None:
-    """What the first token takes of each token in each layer, mean over heads; a panel for each model."""
+    """What the first token takes of each token in each layer, mean over heads; a panel for each model, of one scale."""
     models, tokens = looks["models"], looks["tokens"]
+    first = [[np.mean(layer, axis=0)[0] for layer in model["maps"]] for model in models]
+    weights = np.maximum(np.array(first) * looks["unit"], 0)  # (models, L, T)
+    scale = PowerNorm(0.5, 0, float(weights.max()))
     layers = len(models[0]["maps"])
     width, height = max(6.0, 1.8 + 0.24 * min(len(tokens), MOST_LABELS)), 1.2 + (0.9 + 0.34 * layers) * len(models)
     with picture(path, len(models), 1, width, height) as (figure, panels):
-        for panel, model in zip(panels[:, 0], models, strict=True):
-            weights = np.array([np.mean(layer, axis=0)[0] for layer in model["maps"]]) * looks["unit"]  # (L, T)
-            image = _show(panel, np.maximum(weights, 0), PowerNorm(0.5, 0))
+        for panel, model, own in zip(panels[:, 0], models, weights, strict=True):
+            image = _show(panel, own, scale)
             panel.set(title=_no_formula(f"{model['name']} ({model['attention']})"), ylabel="layer")
             panel.set_yticks(range(layers))
             if len(tokens) <= MOST_LABELS:
                 panel.set_xticks(range(len(tokens)), [_printable(token) for token in tokens], rotation=90, fontsize=8)
-            figure.colorbar(image, ax=panel, label="weight")
+        figure.colorbar(image, ax=[*panels[:, 0]], label="weight")
 
 
 def _show(panel: Axes, values: np.ndarray, scale: Normalize, aspect: str = "auto") -> AxesImage:

@@ -100,13 +100,13 @@ def _cell(figures: Figures, figure: str = "perplexity") -> str:
 
 
 def draw_distances(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
-    """Perplexity against distance, a panel for each length of rows; a level says that of what stands nowhere else."""
+    """Perplexity against distance, a panel for each length of rows; a level says that of what has no copy."""
     panels = []
     for rows, variants in _by_rows(tuned).items():
         classes = {own.variant: own.by_distance["classes"] for own in variants}
         curves = {name: {one["last"]: values_of(one) for one in own[1:]} for name, own in classes.items()}
         levels = {name: level for name, own in classes.items() for level in values_of(own[0])}
-        title = f"rows of {rows:,}; levels: nowhere else in the row"
+        title = f"rows of {rows:,}; horizontal lines: no copy in the row"
         panels.append(Panel(curves, title, "distance of the same token, up to", "perplexity", beside=levels))
     draw([panels], path)
 

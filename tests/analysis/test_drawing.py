@@ -50,3 +50,18 @@ def test_what_hardly_changes_with_updates_has_no_panel(figures):
     assert [panel.get_title() for panel in figures[0].axes] == ["effective rank"]
     drawing.draw_training([POINTS[0], {**POINTS[0], "updates": 2}], "")
     assert len(figures) == 1
+
+
+def test_the_heat_map_says_which_share_it_is(measured, figures):
+    drawing.draw_spectrum_heat(measured.spectrum, "")
+    panel, bar = figures[0].axes
+    assert panel.get_title() == "share of the 4 largest singular values"
+    assert bar.get_ylabel() == "share of the sum of all 64"
+
+
+def test_what_the_first_token_takes_has_one_scale_for_all_models(figures):
+    models = [{"name": name, "attention": name, "maps": [[[[most, 1]]]]} for name, most in (("a", 4), ("b", 16))]
+    drawing.draw_first_token({"tokens": ["x", "y"], "models": models, "unit": 0.01}, "")
+    a, b, bar = figures[0].axes
+    assert a.images[0].norm(0.04) == b.images[0].norm(0.04) == pytest.approx(0.5) and bar.get_ylabel() == "weight"
+    assert b.images[0].norm(0.16) == pytest.approx(1)

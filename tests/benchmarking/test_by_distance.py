@@ -76,7 +76,7 @@ def test_a_text_that_is_too_short_has_a_line_and_a_picture(monkeypatch, tmp_path
 def test_the_picture_has_a_curve_and_a_level_for_each_variant(measured, figures, tmp_path):
     draw_distances(None, measured, tmp_path / "a.png")
     short, long = figures[0].axes
-    assert long.get_title() == "rows of 512; levels: nowhere else in the row"
+    assert long.get_title() == "rows of 512; horizontal lines: no copy in the row"
     a, b = (own[0].get_xydata() for own in long.containers)
     assert a.ravel() == pytest.approx([64, 10, 384, 80, 512, 20]) and b[:, 1] == pytest.approx([5, 40, 160])
     assert [line.get_ydata()[0] for line in short.lines[-2:]] == pytest.approx([200, 200])
