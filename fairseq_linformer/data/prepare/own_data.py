@@ -86,7 +86,7 @@ def own_data(
         UserError: a row that is not what the others are, or a table without rows; labels that may be of several kinds.
     """
     notes: list[str] = []
-    read = {split: _read(split, rows, columns, notes) for split, rows in tables.items()}
+    read = _without_decimals({split: _read(split, rows, columns, notes) for split, rows in tables.items()})
     kind = kind or _find_kind([item for items in read.values() for item in items], columns, notes)
     check("--kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
     items = {split: _labelled(split, rows, kind, columns, notes) for split, rows in read.items()}
@@ -167,6 +167,19 @@ def _plain(value: object, where: str, column: str) -> str:
     return str(value).strip()
 
 
+def _without_decimals(read: dict[str, list[Item]]) -> dict[str, list[Item]]:
+    """The rows with the label 1 for 1.0, where all are whole numbers: pandas writes 1.0 if the column has empty cells.
+
+    A number without a point stays as it stands: 007 may be a name.
+    """
+    if not all(_is_whole(item.raw) for items in read.values() for item in items if item.raw is not None):
+        return read
+    return {
+        split: [replace(item, raw=str(int(float(str(item.raw))))) if "." in str(item.raw) else item for item in items]
+        for split, items in read.items()
+    }
+
+
 def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str:
     labels = [item.raw for item in items if item.raw is not None]
     column, distinct = ", ".join(columns.labels), len({str(label) for label in labels})
@@ -175,7 +188,7 @@ def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str
     elif any(isinstance(label, list) for label in labels):
         kind, reason = "multi-label", f"{column} holds lists" if len(columns.labels) == 1 else "several label columns"
     elif labels and all(_number(label) is not None for label in labels):
-        whole = all(_number(label) == int(float(str(label))) for label in labels)
+        whole = all(map(_is_whole, labels))
         if whole == (distinct > FEW):
             raise UserError(
                 f"{column} holds {distinct:,} different numbers, which may be classes or scores: give "
@@ -231,6 +244,12 @@ def _number(label: object) -> float | None:
         value = float(str(label))
         return value if math.isfinite(value) else None
     return None
+
+
+def _is_whole(label: object) -> bool:
+    """Whether a label is a whole number, which 1.0 is."""
+    number = _number(label)
+    return number is not None and number.is_integer()
 
 
 def _labelled(split: str, items: Sequence[Item], kind: str, columns: Columns, notes: list[str]) -> list[Item]:
@@ -345,14 +364,31 @@ def _class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
             yield f"{split}: {without:,} rows have no class"
     if rare := {name: number for name, number in train.items() if number < RARE}:
         yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
+    if alike := list(_alike(train)):
+        yield f"warning: classes that differ only in capitals, or are one number: {first_of(alike)}"
     if misspelt := [f"{one!r} ({other!r}: {train[other]:,} rows)" for one, other in _misspelt(train)]:
         yield f"warning: labels in one row of train that may be others, misspelt: {first_of(misspelt)}"
 
 
+def _alike(counts: Mapping[str, int]) -> Iterator[str]:
+    """Classes that are one but for capitals, or the same number: all of one meaning together."""
+    spellings: dict[Hashable, list[str]] = defaultdict(list)
+    for label in counts:
+        number = _number(label)
+        spellings[label.casefold() if number is None else number].append(label)
+    for same in spellings.values():
+        if len(same) > 1:
+            yield " and ".join(f"{label!r} ({counts[label]:,})" for label in sorted(same))
+
+
 def _misspelt(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Labels that occur once, each with the commonest that differs by one character; not numbers, nor B-X and I-X."""
+    """Labels that occur once, each with the commonest that differs by one character.
+
+    Not numbers, nor B-X and I-X, nor those that `_alike` names.
+    """
     for label in (label for label, number in counts.items() if number == 1 and _number(label) is None):
         alike = [other for other in counts if counts[other] > 1 and _differ_by_one(label, other)]
+        alike = [other for other in alike if other.casefold() != label.casefold()]
         alike = [other for other in alike if not (label[1:] == other[1:] and label[1:2] == "-")]
         if alike:
             yield label, max(alike, key=counts.__getitem__)

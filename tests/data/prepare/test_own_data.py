@@ -170,6 +170,34 @@ def test_names_that_hold_a_number_or_none_stay_classes():
     assert own(rows, "single-label").task.classes == ("1", "2", "NA")
 
 
+def test_whole_numbers_with_decimals_are_the_same_classes():
+    """Four classes, and with a test set of its own "label '0.0' of test is not in train"."""
+    rows = [(f"t{i}", str(i % 2) if i < 20 else f"{i % 2}.0") for i in range(40)]
+    data = own(rows_of(*rows, ("empty", "")))
+    assert data.task.classes == ("0", "1") and "as label holds 2 different whole numbers" in data.notes[0]
+    assert own(rows_of(*rows[:20]), fractions={}, valid=rows_of(*rows[20:])).task.classes == ("0", "1")
+    many = [(f"t{i}", f"{i}.000") for i in range(30)]
+    assert own(rows_of(*many, *rows), "single-label").task.classes == tuple(sorted(str(i) for i in range(30)))
+    assert own(rows_of(("a", "007"), ("b", "8"))).task.classes == ("007", "8")
+    assert own(rows_of(("a", "1.0"), ("b", "other"))).task.classes == ("1.0", "other")
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("Good", "good", "good"), "'Good' (1) and 'good' (2)"),
+        (("TRUE", "True", "true", "false"), "'TRUE' (1) and 'True' (1) and 'true' (1)"),
+        (("1", "1.0", "other"), "'1' (1) and '1.0' (1)"),
+        (("7", "007", "8"), "'007' (1) and '7' (1)"),
+        (("good", "gooD", "bad", "BAD"), "'gooD' (1) and 'good' (1), 'BAD' (1) and 'bad' (1)"),
+    ],
+)
+def test_classes_that_may_be_one_are_named(labels, said):
+    notes = own(rows_of(*((f"t{i}", label) for i, label in enumerate(labels)))).notes
+    assert f"warning: classes that differ only in capitals, or are one number: {said}" in notes
+    assert "misspelt" not in "".join(notes)
+
+
 def test_empty_rows_are_left_out_and_counted():
     data = own([*TWO, *rows_of((" \n\u200b\ufeff\ufffd", "pos"), (None, "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
@@ -383,7 +411,7 @@ def test_a_label_never_becomes_a_file(tmp_path, vocabulary, label):
     assert {path.name for path in (tmp_path / "out/mine/label").iterdir()} == {"dict.txt", *splits}
 
 
-@pytest.mark.parametrize("wrong", ["goood", "god", "gOod", "good.", "xgood", "great", "gooood", "goood goood"])
+@pytest.mark.parametrize("wrong", ["goood", "god", "gold", "good.", "xgood", "great", "gooood", "goood goood"])
 def test_a_label_that_may_be_misspelt_is_named(wrong):
     """One that differs by a character from another, and stands in one row."""
     labels = ["good", "bad"] * 10 + wrong.split()
