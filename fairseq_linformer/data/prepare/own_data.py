@@ -87,7 +87,9 @@ def own_data(
     """
     notes: list[str] = []
     read = _without_decimals({split: _read(split, rows, columns, notes) for split, rows in tables.items()})
-    kind = kind or _find_kind([item for items in read.values() for item in items], columns, notes)
+    every = [item for items in read.values() for item in items]
+    _refuse_vectors(every, columns)
+    kind = kind or _find_kind(every, columns, notes)
     check("--kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
     items = {split: _labelled(split, rows, kind, columns, notes) for split, rows in read.items()}
     notes += _contradictions([item for rows in items.values() for item in rows])
@@ -178,6 +180,20 @@ def _without_decimals(read: dict[str, list[Item]]) -> dict[str, list[Item]]:
         split: [replace(item, raw=str(int(float(str(item.raw))))) if "." in str(item.raw) else item for item in items]
         for split, items in read.items()
     }
+
+
+def _refuse_vectors(items: Sequence[Item], columns: Columns) -> None:
+    """UserError where lists are 0 or 1 for each class: read as names they would give every row the classes 0 and 1."""
+    lists = [
+        (item.where, item.raw) for item in items if isinstance(item.raw, list) and isinstance(item.example.text, str)
+    ]
+    lengths = {len(names) for _, names in lists}
+    if len(lengths) == 1 and max(lengths) > 1 and all(name.lower() in YES + NO for _, names in lists for name in names):
+        where, names = lists[0]
+        raise UserError(
+            f"{where}: {columns.labels[0]} is [{', '.join(names)[:100]}], and all lists are of {len(names)} times 0 or "
+            "1: write the names of each row's classes instead, or a column of 0 and 1 for each class (--label A B C)"
+        )
 
 
 def _find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str:
@@ -283,7 +299,7 @@ def _label(item: Item, kind: str, columns: Columns) -> Label:
         return str(raw)
     if is_words and len(raw) != len(item.example.text):
         raise UserError(f"{item.where}: {len(item.example.text)} words in {columns.text}, but {len(raw)} in {column}")
-    return tuple(raw)
+    return tuple(raw if is_words else dict.fromkeys(raw))  # a class that stands in a row twice counts once
 
 
 def _contradictions(items: Sequence[Item]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from fairseq_linformer.data.prepare.table_formats import Row, parse_rows
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
+from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
 
 THIRDS = {"train": 0.8, "valid": 0.1, "test": 0.1}
@@ -222,6 +223,36 @@ def test_the_order_of_several_classes_is_no_contradiction():
     assert "1 texts stand in several rows (2): each in one split" in notes and "different labels" not in "".join(notes)
     tagged = rows_of((["a", "b"], ["x", "y"]), (["a", "b"], ["y", "x"]))
     assert "warning: 1 of these texts have different labels (2 rows)" in own(tagged).notes
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (([0, 1, 0], [1, 0, 0]), {}),
+        (([0.0, 1.0], [1.0, 0.0]), {}),
+        (("[true, false, true]", "[false, false, false]"), {"kind": "multi-label"}),
+        (("0;1;1", "0;0;0"), {"separator": ";"}),
+    ],
+)
+def test_vectors_of_0_and_1_are_no_names_of_classes(values, options):
+    """They became "multi-label: 0 = 0, 1 = 1"."""
+    rows = rows_of(*((f"t{i}", value) for i, value in enumerate(values)))
+    said = r"^FILE, line 2: label is \[.*\], and all lists are of [23] times 0 or 1: write the names .*--label A B C"
+    with pytest.raises(UserError, match=said):
+        own(rows, **options)
+
+
+def test_classes_of_rows_may_be_called_0_and_1():
+    for values in (([0, 1], [1]), ([0, 1], []), ([0], [1])):
+        assert own(rows_of(*((f"t{i}", value) for i, value in enumerate(values)))).task.classes == ("0", "1")
+    tagged = own(rows_of((["a", "b"], [0, 1]), (["c", "d"], [1, 1])))
+    assert [example.label for example in tagged.splits["train"]] == [("0", "1"), ("1", "1")]
+
+
+def test_a_class_that_a_row_names_twice_counts_once():
+    data = own(rows_of(("a", ["y", "x", "y"]), ("b", ["x"])))
+    assert [example.label for example in data.splits["train"]] == [("y", "x"), ("x",)]
+    assert "warning: 2 classes have fewer than 10 rows in train: y (1), x (2)" in data.notes
 
 
 def test_dev_and_test_sets_of_their_own_stay_as_they_are():
