@@ -4,6 +4,7 @@ The kind of the task is what its labels say that cannot be mistaken, and otherwi
 changed; what is left out, or looks wrong, is counted and said.
 """
 
+import ast
 import contextlib
 import json
 import math
@@ -145,12 +146,28 @@ def _raw_label(split: str, row: Row, columns: Columns) -> object:
         value = value.strip()
         if columns.separator is not None:
             return [name for part in value.split(columns.separator) if (name := part.strip())]
-        if value.startswith("["):
-            with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(value)
+        if value.startswith("[") and value.endswith("]"):
+            value = _listed(value, row.where, columns.labels[0])
     if isinstance(value, list | tuple):
         return [_plain(item, row.where, columns.labels[0]) for item in value]
     return None if value is None or value == "" else _plain(value, row.where, columns.labels[0])
+
+
+def _listed(text: str, where: str, column: str) -> object:
+    """The list that a text in brackets is, as JSON or as Python writes it; another text itself.
+
+    Raises:
+        UserError: it is a list, but not one of these: numpy, in tables from pandas, writes no commas.
+    """
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        value = ast.literal_eval(text)
+        if "".join(repr(value).split()) == "".join(text.split()):  # Python reads numpy's ['a' 'b'] as ['ab']
+            return value
+    if text[1] in "'\"" or all(_number(part) is not None for part in text[1:-1].split()):
+        raise UserError(f"{where}: {column} is {text[:100]!r}, but a list must be as JSON has it, with commas")
+    return text
 
 
 def _is_true(row: Row, column: str) -> bool:

@@ -49,6 +49,8 @@ TWO = rows_of(("good film", "pos"), ("bad film", "neg"), ("fine", "pos"), ("poor
         ),
         (rows_of(("a", ["x", "y"]), ("b", []), ("c", ["x"])), {}, "multi-label", [("x", "y"), (), ("x",)]),
         (rows_of(("a", '["x", "y, z"]'), ("b", "[]")), {}, "multi-label", [("x", "y, z"), ()]),
+        (rows_of(("a", "['x', \"y's, z\"]"), ("b", "[1,2.0]")), {}, "multi-label", [("x", "y's, z"), ("1", "2")]),
+        (rows_of(("a", "[x]"), ("b", "[x y], [1]")), {}, "single-label", ["[x]", "[x y], [1]"]),
         (rows_of(("a", "x; y"), ("b", ""), ("c", "x")), {"separator": ";"}, "multi-label", [("x", "y"), (), ("x",)]),
         (
             rows_of(("a", "1", 0), ("b", 0, True), ("c", "0", "false"), columns=("text", "toxic", "rude")),
@@ -113,6 +115,10 @@ def test_scores_are_divided_by_the_highest_of_train():
         (rows_of((["a", "b"], ["O"])), None, "line 2: 2 words in text, but 1 in label"),
         (rows_of(("a", {"x": 1})), None, "line 2: label is {'x': 1}, a label must be text or a number"),
         (rows_of(("a", "x"), (["b"], "x")), None, "line 3: text must hold text in all rows, or lists of words in all"),
+        (rows_of(("a", "['x' 'y']")), None, r"line 2: label is \"\['x' 'y'\]\", but a list must be as JSON has it"),
+        (rows_of(("a", "['x\n 'y']")), None, "line 2: label is .*, but a list must be as JSON has it"),
+        (rows_of(("a", "[0. 1. 0.]")), None, r"line 2: label is '\[0. 1. 0.\]', but a list must be as JSON has it"),
+        (rows_of(("a", "[('x', 'y')]")), None, r"line 2: label is \('x', 'y'\), a label must be text or a number"),
         (rows_of((5, "x")), None, "line 2: text is 5, it must be text"),
         (
             rows_of(("a", "x"), columns=("txt", "label")),
