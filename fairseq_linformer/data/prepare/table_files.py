@@ -116,10 +116,19 @@ def _folder(path: Path) -> dict[str, Iterator[Row]]:
     if (path / "dataset_dict.json").is_file():
         names = read_state(path / "dataset_dict.json", _Splits)["splits"]
         return {SPLIT_NAMES[name]: _dataset(path / name) for name in names if name in SPLIT_NAMES}
-    files = sorted(path.glob("*/*.txt"))
+    files = sorted(
+        file
+        for file in path.glob("*/*")
+        if file.suffix.lower() == ".txt" and not _is_hidden(file.name) and not _is_hidden(file.parent.name)
+    )
     if not files:
         raise FileNotFoundError(f"{path} holds neither a folder per class with .txt files, nor a saved dataset")
     return {WHOLE: _class_folders(files)}
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether an editor, a file system or a packer put it there: .ipynb_checkpoints, ._1.txt, __MACOSX."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def _class_folders(files: Sequence[Path]) -> Iterator[Row]:

@@ -58,6 +58,15 @@ def test_a_folder_per_class(tmp_path):
         read_table(tmp_path / "table.xls")
 
 
+def test_of_a_folder_per_class_what_is_hidden_is_left_out(tmp_path):
+    """A class .ipynb_checkpoints; and files in capitals were left out."""
+    for name in ("a/1.TXT", "b/2.txt", "b/.hidden.txt", "b/._2.txt", ".ipynb_checkpoints/3.txt", "__MACOSX/4.txt"):
+        (tmp_path / ".data" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / ".data" / name).write_text(name)
+    rows = [{"text": "a/1.TXT", "label": "a"}, {"text": "b/2.txt", "label": "b"}]
+    assert all_rows(tmp_path / ".data") == {WHOLE: rows}
+
+
 def test_parquet_and_saved_datasets(tmp_path):
     table = pyarrow.table({"text": TEXTS, "label": [1, 0, -1]})
     parquet.write_table(table, tmp_path / "plain.parquet")
