@@ -6,8 +6,9 @@ examples:
       --tokenizer data/books --out data/own/answers
   linformer prepare table ner.conll --text 0 --label -1 --tokenizer data/books --out data/own/entities
 
-A table is a .csv (quotes as in RFC 4180), a .tsv (in which quotes are text), JSON lines, Parquet, CoNLL columns, a
-folder that datasets.save_to_disk wrote, or a folder with a folder of .txt files per class (columns: text, label).
+A table is a .csv (quotes as in RFC 4180), a .tsv (in which quotes are text), JSON lines, CoNLL columns (these four also
+as .gz or .xz), Parquet, a folder that datasets.save_to_disk wrote, or a folder with a folder of .txt files per class
+(columns: text, label).
 
 The kind of the task is found where the labels leave no doubt:
   single-label  a class per row                              multi-label  lists of classes, or columns of 0 and 1

@@ -1,13 +1,16 @@
 """Tables of texts and labels on disk, in any of the formats that they come in: files, and folders."""
 
+import gzip
 import itertools
 import logging
+import lzma
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -25,6 +28,7 @@ SUFFIXES: Mapping[str, str] = {
     **dict.fromkeys((".conllu", ".bio", ".iob", ".iob2"), "conll"),
     ".parquet": "parquet",
 }
+PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 WITHOUT_CHECKS = ("csv", "tsv", "conll")  # formats in which any byte could stand
 CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")
 WHOLE = ""  # the split of a table that names none
@@ -69,27 +73,36 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
     """The rows of a table by split, read as they are consumed; those of a table without splits under WHOLE.
 
     Args:
-        path: a file; a folder of ``datasets`` (``save_to_disk``); or a folder that holds a folder per class with text
-            files: its columns are "text" and "label".
+        path: a file, of all but Parquet packed (PACKED), too; a folder of ``datasets`` (``save_to_disk``); or a folder
+            that holds a folder per class with text files: its columns are "text" and "label".
         kind: the format of a file, where its name does not say it; one of ``table_formats.FORMATS``, or ``parquet``.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of these.
-        UserError: its format is not known; later, what ``parse_rows`` raises.
+        UserError: its format is not known, or is packed Parquet; later, a packed file is damaged, or what
+            ``parse_rows`` raises.
     """
     if path.is_dir():
         return _folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such table")
-    kind = kind or SUFFIXES.get(path.suffix.lower())
+    packed = path.suffix.lower() in PACKED
+    kind = kind or SUFFIXES.get((path.with_suffix("") if packed else path).suffix.lower())
     if kind is None:
         raise UserError(f"{path} ends in none of {', '.join(SUFFIXES)}: --from names its format")
-    return {WHOLE: _arrow_rows(path, kind) if kind == "parquet" else _stream(path, kind)}
+    if kind != "parquet":
+        return {WHOLE: _stream(path, kind)}
+    if packed:
+        raise UserError(f"{path}: unpack it, Parquet is packed inside")
+    return {WHOLE: _arrow_rows(path, kind)}
 
 
 def _stream(path: Path, kind: str) -> Iterator[Row]:
-    with path.open("rb") as lines:
-        yield from parse_rows(_without_controls(lines, path) if kind in WITHOUT_CHECKS else lines, kind, str(path))
+    try:
+        with PACKED.get(path.suffix.lower(), open)(path, "rb") as lines:
+            yield from parse_rows(_without_controls(lines, path) if kind in WITHOUT_CHECKS else lines, kind, str(path))
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: truncated or corrupt archive ({error})") from error
 
 
 def _without_controls(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:

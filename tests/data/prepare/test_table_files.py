@@ -1,6 +1,8 @@
 """Tables that are damaged: one error that names the file, whatever their reader makes of them."""
 
+import gzip
 import json
+import lzma
 
 import pytest
 
@@ -65,6 +67,28 @@ def test_of_a_folder_per_class_what_is_hidden_is_left_out(tmp_path):
         (tmp_path / ".data" / name).write_text(name)
     rows = [{"text": "a/1.TXT", "label": "a"}, {"text": "b/2.txt", "label": "b"}]
     assert all_rows(tmp_path / ".data") == {WHOLE: rows}
+
+
+@pytest.mark.parametrize(("suffix", "packer"), [(".gz", gzip), (".XZ", lzma)])
+def test_packed_tables(tmp_path, suffix, packer):
+    """ "--from names its format", and then "a zero byte is no text"."""
+    rows = [{"text": text, "label": "a"} for text in TEXTS]
+    lines = "".join(f"{text}\ta\n" for text in TEXTS)
+    packed = {
+        f"x.TSV{suffix}": packer.compress(f"text\tlabel\n{lines}".encode()),
+        f"x.jsonl{suffix}": packer.compress("".join(json.dumps(row) + "\n" for row in rows).encode()),
+    }
+    for name, content in packed.items():
+        (tmp_path / name).write_bytes(content)
+        assert all_rows(tmp_path / name) == {WHOLE: rows}
+        for damaged in (content[:-9], b"text\tlabel\n"):
+            (tmp_path / name).write_bytes(damaged)
+            with pytest.raises(UserError, match=rf"{name}: truncated or corrupt archive"):
+                all_rows(tmp_path / name)
+    for name, said in ((f"x.parquet{suffix}", "unpack it"), (f"x{suffix}", "ends in none of")):
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match=f"{name}.* {said}"):
+            read_table(tmp_path / name)
 
 
 def test_parquet_and_saved_datasets(tmp_path):
