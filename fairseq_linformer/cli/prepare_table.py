@@ -1,6 +1,6 @@
 """What `linformer prepare table` does: rows of tables into the splits of an own task."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ..data.prepare.table_files import WHOLE, read_table
 from ..data.prepare.table_formats import Row
 from ..data.task_record import letters_of
 from ..data.tasks import TASKS
+from ..data.text import first_of
 from ..data.tokenizer import load_tokenizer
 from ..data.unknown_pieces import GIVEN_REMEDY
 from ..errors import UserError, check
@@ -20,16 +21,39 @@ from .program import print_next
 DEFAULT_SPLIT = (0.8, 0.1, 0.1)
 
 
-def _tables(files: Mapping[str, Sequence[Path]], kind: str | None) -> dict[str, Iterable[Row]]:
-    """The rows by split: of the files of each, and of what a saved dataset calls its splits."""
+def _tables(files: Mapping[str, Sequence[Path]], kind: str | None) -> tuple[dict[str, Iterable[Row]], list[Path]]:
+    """The rows by split: of the files of each, and of what a saved dataset calls its splits.
+
+    Returns:
+        The tables; and of saved datasets the folders of splits that have names of their own, and are not in `files`.
+    """
     tables: dict[str, list[Iterable[Row]]] = {}
+    unused = []
+    named = {path.absolute() for paths in files.values() for path in paths}
     for split, paths in files.items():
         for path in paths:
-            for name, rows in read_table(path, kind).items():
+            read = read_table(path, kind)
+            if split != "train" and not read.keys() & {WHOLE, split}:
+                raise UserError(f"--{split} {path}: no split {split} among {', '.join(read)}: name the folder of one")
+            for name, rows in read.items():
                 if name not in (WHOLE, split) and (split != "train" or files.get(name)):
                     continue  # of a saved dataset the split that the option asks for, or all where none asks
-                tables.setdefault(split if name == WHOLE else name, []).append(rows)
-    return {split: chain.from_iterable(rows) for split, rows in tables.items()}
+                if name in (WHOLE, *SPLITS):
+                    tables.setdefault(split if name == WHOLE else name, []).append(rows)
+                elif (path / name).absolute() not in named:
+                    unused.append(path / name)
+    return {split: chain.from_iterable(rows) for split, rows in tables.items()}, unused
+
+
+def _refuse_division(tables: Collection[str], unused: Sequence[Path]) -> None:
+    """UserError where rows of train would be divided although a saved dataset has splits to validate or test on."""
+    for folder in unused:
+        split = "test" if folder.name.startswith("test") else "valid"
+        if folder.name.startswith(("val", "dev", "test")) and not {"valid", split} & set(tables):
+            raise UserError(
+                f"{first_of([*map(str, unused)])}: none is a split by its name, and train would be divided: give "
+                f"--{split} {folder}, or {folder.with_name('train')} alone to divide it"
+            )
 
 
 def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> dict[str, float]:
@@ -69,11 +93,14 @@ def run(
     check_data_path(out)  # before anything is read
     check_task_name(out.resolve().name)
     loaded = load_tokenizer(find_tokenizer(tokenizer))
-    tables = _tables({"train": files, "valid": valid, "test": test}, format)
+    tables, unused = _tables({"train": files, "valid": valid, "test": test}, format)
     if "train" not in tables:
         raise UserError(f"{', '.join(map(str, files))}: no rows of train")
+    _refuse_division(tables, unused)
     columns = Columns(text, tuple(label), second, group, separator)
     data = own_data(out.resolve().name, tables, columns, _fractions(tables, split), kind, seed)
     summary = write_labelled(out, data.task, data.splits, loaded)
+    if unused:
+        print(f"not used: {first_of([*map(str, unused)])}")
     print(*data.notes, *summary.lines(), *summary.unknown.warning(GIVEN_REMEDY), sep="\n")
     print_next(out.parent, [summary.task.name])

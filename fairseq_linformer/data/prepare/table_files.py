@@ -72,6 +72,8 @@ class _ClassLabel(TypedDict):
 def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
     """The rows of a table by split, read as they are consumed; those of a table without splits under WHOLE.
 
+    Splits of a saved dataset are called by our names, those not in SPLIT_NAMES by their own.
+
     Args:
         path: a file, of all but Parquet packed (PACKED), too; a folder of ``datasets`` (``save_to_disk``); or a folder
             that holds a folder per class with text files: its columns are "text" and "label".
@@ -79,8 +81,8 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
 
     Raises:
         FileNotFoundError: there is no such file or folder, or none of these.
-        UserError: its format is not known, or is packed Parquet; later, a packed file is damaged, or what
-            ``parse_rows`` raises.
+        UserError: its format is not known, or is packed Parquet; two of its splits have one name of ours; later, a
+            packed file is damaged, or what ``parse_rows`` raises.
     """
     if path.is_dir():
         return _folder(path)
@@ -128,7 +130,13 @@ def _folder(path: Path) -> dict[str, Iterator[Row]]:
         return {WHOLE: _dataset(path)}
     if (path / "dataset_dict.json").is_file():
         names = read_state(path / "dataset_dict.json", _Splits)["splits"]
-        return {SPLIT_NAMES[name]: _dataset(path / name) for name in names if name in SPLIT_NAMES}
+        splits = [SPLIT_NAMES.get(name, name) for name in names]
+        if twice := [name for name, split in zip(names, splits, strict=True) if splits.count(split) > 1]:
+            raise UserError(
+                f"{path}: {' and '.join(twice)} are the same split: name the folder of each, as in {path / 'train'} "
+                f"--valid {path / twice[0]}"
+            )
+        return {split: _dataset(path / name) for split, name in zip(splits, names, strict=True)}
     files = sorted(
         file
         for file in path.glob("*/*")

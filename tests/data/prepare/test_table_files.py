@@ -3,12 +3,16 @@
 import gzip
 import json
 import lzma
+from pathlib import Path
 
 import pytest
 
 from fairseq_linformer.data.prepare import table_files
 from fairseq_linformer.data.prepare.table_files import WHOLE, read_table
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.summary import read_summary
 from fairseq_linformer.errors import UserError
+from linformer_cli.command import main
 
 pyarrow = pytest.importorskip("pyarrow")
 ipc = pytest.importorskip("pyarrow.ipc")
@@ -43,6 +47,71 @@ def save_dataset(folder, table, metadata=None, name="data-0.arrow"):
         stream.write_table(table)
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
     return folder
+
+
+def save_splits(folder, **tables):
+    for split, table in tables.items():
+        save_dataset(folder / split, table, ABOUT)
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": [*tables]}))
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """In the current folder: MNLI's splits, IMDB's, and two names of one split; returns what prepares them."""
+    monkeypatch.chdir(tmp_path)
+    lines = ["a good film that is good", "a bad film, not good", "films are long: 0123456789"]
+    train_sentencepiece(lines, Path("sentencepiece.bpe.model"), 290, 1)
+    names = {
+        "mnli": ("train", "validation_matched", "validation_mismatched", "test_matched"),
+        "imdb": ("train", "test", "unsupervised"),
+        "two": ("train", "validation", "dev"),
+    }
+    numbers = iter(range(1000))
+    for folder, splits in names.items():
+        rows = {split: [next(numbers) for _ in range(60 if split == "train" else 20)] for split in splits}
+        tables = {
+            split: pyarrow.table({"text": [f"film {n}" for n in own], "label": [n % 2 for n in own]})
+            for split, own in rows.items()
+        }
+        save_splits(tmp_path / folder, **tables)
+    options = ["--tokenizer", "sentencepiece.bpe.model", "--out", "out/mine"]
+    return lambda words: main(["prepare", "table", *words.split(), *options])
+
+
+@pytest.mark.parametrize(
+    ("words", "counts", "unused"),
+    [
+        ("imdb", {"train": 54, "valid": 6, "test": 20}, "imdb/unsupervised"),
+        (
+            "mnli --valid mnli/validation_matched",
+            {"train": 60, "valid": 20},
+            "mnli/validation_mismatched, mnli/test_matched",
+        ),
+        ("mnli/train", {"train": 48, "valid": 6, "test": 6}, None),
+        ("two/train --valid two/dev --test imdb", {"train": 60, "valid": 20, "test": 20}, None),
+    ],
+)
+def test_splits_that_are_not_used_are_named(saved, capsys, words, counts, unused):
+    saved(words)
+    assert {split: found.examples for split, found in read_summary(Path("out/mine")).splits.items()} == counts
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if "not used" in line] == ([f"not used: {unused}"] if unused else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("mnli", "mnli/test_matched: none is a split by its name, and train would be divided: give --valid mnli/valid"),
+        ("mnli --test mnli/test_matched", "mismatched: none is a split by its name, .* or mnli/train alone to divide"),
+        ("two", "two: validation and dev are the same split: name the folder of each, as in two/train --valid two/val"),
+        ("imdb --valid imdb", "--valid imdb: no split valid among train, test, unsupervised: name the folder of one"),
+    ],
+)
+def test_splits_of_other_names_are_asked_for(saved, words, message):
+    """They were dropped, and train was divided; of two names for one split the last one was read."""
+    with pytest.raises(SystemExit, match=message):
+        saved(words)
+    assert not Path("out").exists()
 
 
 def test_a_folder_per_class(tmp_path):
@@ -98,11 +167,8 @@ def test_parquet_and_saved_datasets(tmp_path):
     parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps(ABOUT)}), tmp_path / "named.parquet")
     named = [{"text": text, "label": label} for text, label in zip(TEXTS, ("good", "bad", None), strict=True)]
     assert all_rows(tmp_path / "named.parquet") == {WHOLE: named}
-    splits = ["train", "validation", "unsupervised"]
-    for split in splits:
-        save_dataset(tmp_path / "saved" / split, table, ABOUT)
-    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
-    assert all_rows(tmp_path / "saved") == {"train": named, "valid": named}
+    save_splits(tmp_path / "saved", train=table, validation=table, unsupervised=table)
+    assert all_rows(tmp_path / "saved") == {"train": named, "valid": named, "unsupervised": named}
     assert all_rows(tmp_path / "saved" / "train") == {WHOLE: named}
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"bad\.parquet: not Parquet that can be read"):
