@@ -19,7 +19,13 @@ from ..tokenizer import DICTIONARY_FILE
 
 SUFFIXES = (".txt", ".gz", ".xz")  # in lower or upper case
 
-_TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz|txz)$", re.IGNORECASE)
+# Names of files that are no text, in lower or upper case, and what to do with them.
+_NO_TEXT = {
+    r"\.(tar(\.\w+)?|tgz|txz)$": "is a tar archive: unpack it",
+    r"\.(json|jsonl|ndjson|csv|tsv|parquet)(\.[gx]z)?$": "is no plain text: write its texts to a .txt file, each with "
+    "a blank line after it",
+    r"\.(zst|zip|bz2)(\.[gx]z)?$": "is compressed in another way than .gz and .xz: unpack it",
+}
 
 # Text that is read, encoded and written at once: enough that passing it to another process costs little in comparison.
 CHUNK_BYTES = 1 << 20
@@ -45,14 +51,15 @@ def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Pat
 
     Raises:
         FileNotFoundError: there is no such file or folder, or a folder holds no text files.
-        UserError: a name is a pipe or a device, which cannot be read twice, or a tar archive, whose headers would be
-            taken for text.
+        UserError: a name is a pipe or a device, which cannot be read twice, or says that the file is no text, as that
+            of a tar archive or of JSON.
     """
     other = set(map(os.path.realpath, held_out))
     found = [path for name in names for path in _files_of(name, other)]
     for path in found:
-        if _TAR_NAME.search(path.name):
-            raise UserError(f"{path}: is a tar archive: unpack it")
+        for ending, remedy in _NO_TEXT.items():
+            if re.search(ending, path.name, re.IGNORECASE):
+                raise UserError(f"{path}: {remedy}")
     return found
 
 
@@ -97,8 +104,8 @@ def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
 
     Raises:
         OSError: a file cannot be read.
-        UserError: text is not UTF-8, a line is too long, a compressed file is damaged, or a file holds no text. The
-            message names the file, and the line where there is one.
+        UserError: text is not UTF-8 or has a zero byte, a line is too long, a compressed file is damaged, or a file
+            holds no text. The message names the file, and the line where there is one.
     """
     document_open = False
     for path in files:
@@ -131,6 +138,12 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
                 f"{path}: line {line} is not UTF-8 (byte 0x{block[error.start]:02x}); convert the file, "
                 "for example with iconv"
             ) from error
+        if (zero := block.find(b"\0")) >= 0:  # UTF-16 is full of them
+            line = lines_before + block.count(b"\n", 0, zero) + 1
+            raise UserError(
+                f"{path}: line {line} has a zero byte, which is no text: save the file as UTF-8, or remove such bytes "
+                "with tr -d '\\0'"
+            )
         if lines_before == 0:
             text = text.removeprefix("\ufeff")  # a byte-order mark of an editor, not text
         lines_before += block.count(b"\n")

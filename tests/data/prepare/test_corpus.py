@@ -179,6 +179,8 @@ BAD_TEXTS: dict[str, tuple[bytes, str]] = {
     "empty.txt": (b"", "empty.txt: holds no text"),
     "blank.txt": (b"\n \n\t\n", "blank.txt: holds no text"),
     "latin.txt": (b"fine\n" * 300 + b"caf\xe9\n", r"latin.txt: line 301 is not UTF-8 \(byte 0xe9\)"),
+    "utf16.txt": ("fine\n".encode("utf-16-le"), "utf16.txt: line 1 has a zero byte, which is no text: save"),
+    "zero.txt": (b"fine\n" * 300 + b"\0\n", "zero.txt: line 301 has a zero byte"),
     "cut.gz": (gzip.compress(os.urandom(9999).hex().encode())[:-3000], "cut.gz: truncated or corrupt"),
     "cut.xz": (lzma.compress(os.urandom(9999).hex().encode())[:-3000], "cut.xz: truncated or corrupt"),
     "plain.gz": (b"no archive", "plain.gz: truncated or corrupt"),
@@ -232,11 +234,22 @@ def test_pipes_are_refused(tmp_path):
         find_files([tmp_path / "pipe.txt"])
 
 
-@pytest.mark.parametrize("name", ["a.tar.gz", "a.TAR.xz", "a.tar", "a.tgz"])
-def test_tar_archives_are_refused(tmp_path, name):
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(ValueError, match=f"{name}: is a tar archive: unpack it"):
-        find_files([tmp_path / name])
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a.tar.gz", "a.TAR.xz", "a.tar", "a.tgz", "a.tar.zst"), "is a tar archive: unpack it"),
+        (("a.json.gz", "a.JSONL", "a.csv.xz", "a.parquet"), "is no plain text: write its texts to a .txt file"),
+        (("a.txt.zst", "a.txt.bz2", "a.ZIP", "a.zip.gz"), "is compressed in another way than .gz and .xz: unpack it"),
+    ],
+)
+def test_files_that_are_no_text_by_their_names_are_refused(tmp_path, names, message):
+    """In a folder, too, where their names end as those of compressed text."""
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(ValueError, match=f"{name}: {message}"):
+            find_files([tmp_path / name])
+    with pytest.raises(ValueError, match=message):
+        find_files([tmp_path])
 
 
 def test_folders_are_searched_in_capitals_and_through_links(tmp_path):
