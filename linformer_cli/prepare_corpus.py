@@ -3,9 +3,9 @@
 example:
   linformer prepare corpus --train books/ more.txt.xz --valid held_out.txt --out data/books --vocab-size 8000
 
-Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it,
-and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a document. The folder
-appears under its name when it is complete: repeat a command that was interrupted.
+Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it that
+are not hidden, and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a
+document. The folder appears under its name when it is complete: repeat a command that was interrupted.
 
 Much text is prepared in shards, folders that a training takes by turns, one per epoch: --shards 16 divides the files
 of --train among them. The first holds the vocabulary, which it makes of its own text, and valid. Repeat the command to

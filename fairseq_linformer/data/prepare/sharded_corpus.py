@@ -1,7 +1,6 @@
 """Text files into a corpus in shards, one by one, by as many machines as take part."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,6 @@ from ...errors import UserError
 from ...system.files import check_data_path, write_whole
 from ...system.state import read_state
 from ..shards import REPORT_FILE, SHARDS_FILE, ShardList, Shards, find_shards
-from ..text import first_of
 from ..unknown_pieces import Unknown
 from .corpus import STANDARD_INPUT, SplitReport, prepare_corpus
 from .text_files import find_files
@@ -72,12 +70,10 @@ def divide(files: Sequence[Path], shards: int) -> list[list[Path]]:
     """The files of each shard, of about the same size: the largest file first, to the shard that has least.
 
     Raises:
-        UserError: there are fewer files than shards, or one is there twice.
+        UserError: there are fewer files than shards.
     """
     if len(files) < shards:
         raise UserError(f"--shards {shards}: the text is {len(files)} files, and a file is not divided: split it first")
-    if twice := [str(file) for file, count in Counter(files).items() if count > 1]:
-        raise UserError(f"named more than once among the texts to train on: {first_of(twice)}")
     sizes = {file: file.stat().st_size for file in files}
     parts: list[list[Path]] = [[] for _ in range(shards)]
     filled = [0] * shards

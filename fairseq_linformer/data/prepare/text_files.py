@@ -9,12 +9,14 @@ import lzma
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from ...errors import UserError
+from ..text import first_of
 from ..tokenizer import DICTIONARY_FILE
 
 SUFFIXES = (".txt", ".gz", ".xz")  # in lower or upper case
@@ -45,6 +47,8 @@ class Chunk:
 def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Path]:
     """The files that `names` stand for: a file for itself, a folder for all text files below it, sorted.
 
+    Hidden files and folders are no part of a folder: macOS and Jupyter keep their own there, also copies of texts.
+
     Args:
         names: of files and folders.
         held_out: files that no folder stands for: it may hold what is to validate on.
@@ -52,7 +56,7 @@ def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Pat
     Raises:
         FileNotFoundError: there is no such file or folder, or a folder holds no text files.
         UserError: a name is a pipe or a device, which cannot be read twice, or says that the file is no text, as that
-            of a tar archive or of JSON.
+            of a tar archive or of JSON; or a file is named more than once, as with the folder that it lies in.
     """
     other = set(map(os.path.realpath, held_out))
     found = [path for name in names for path in _files_of(name, other)]
@@ -60,6 +64,10 @@ def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Pat
         for ending, remedy in _NO_TEXT.items():
             if re.search(ending, path.name, re.IGNORECASE):
                 raise UserError(f"{path}: {remedy}")
+    real = [os.path.realpath(path) for path in found]
+    times = Counter(real)
+    if twice := [str(path) for path, place in zip(found, real, strict=True) if times[place] > 1]:
+        raise UserError(f"named more than once: {first_of(list(dict.fromkeys(twice)))}")
     return found
 
 
@@ -81,7 +89,7 @@ def _files_of(name: Path, held_out: Set[str]) -> list[Path]:
 
 
 def _texts_below(root: Path) -> Iterator[Path]:
-    """The text files below a folder, and below the folders that links in it lead to."""
+    """The text files below a folder, and below the folders that links in it lead to, each once."""
     seen = set()
     for folder, subfolders, files in os.walk(root, followlinks=True):
         real = os.path.realpath(folder)
@@ -89,11 +97,18 @@ def _texts_below(root: Path) -> Iterator[Path]:
             subfolders.clear()
             continue
         seen.add(real)
-        subfolders.sort()  # so that the same one of two links is followed everywhere
-        for path in (Path(folder, file) for file in files):
+        subfolders[:] = _shown(subfolders)
+        for path in (Path(folder, file) for file in _shown(files)):
             # A prepared folder holds a dict.txt, which is not text to train on.
-            if path.suffix.lower() in SUFFIXES and path.name != DICTIONARY_FILE and path.is_file():
+            is_text = path.suffix.lower() in SUFFIXES and path.name != DICTIONARY_FILE and path.is_file()
+            if is_text and (real := os.path.realpath(path)) not in seen:
+                seen.add(real)
                 yield path
+
+
+def _shown(names: Iterable[str]) -> list[str]:
+    """The names that are not hidden, sorted, so that the same one of two links is followed everywhere."""
+    return sorted(name for name in names if not name.startswith(".") and name != "__MACOSX")
 
 
 def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:

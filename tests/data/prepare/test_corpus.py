@@ -265,6 +265,28 @@ def test_folders_are_searched_in_capitals_and_through_links(tmp_path):
     assert [line for chunk in read_chunks(found) for line in chunk.lines] == ["of B", "", "of x"]
 
 
+def test_hidden_files_are_no_part_of_a_folder(tmp_path):
+    """Jupyter's copies and macOS's attributes, say; a hidden folder that is named is read."""
+    for name in ("a.txt", "._a.txt", ".ipynb_checkpoints/valid-checkpoint.txt", "__MACOSX/b.txt", ".texts/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("the lim\n")
+    assert find_files([tmp_path]) == [tmp_path / "a.txt"]
+    assert find_files([tmp_path / ".texts"]) == [tmp_path / ".texts" / "c.txt"]
+
+
+def test_no_file_is_read_twice(tmp_path):
+    """Named twice, itself, by a link or by its folder, it is refused; of links in a folder one is followed."""
+    for name in ("folder/a.txt", "b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("the lim\n")
+    file, folder, link = tmp_path / "folder" / "a.txt", tmp_path / "folder", tmp_path / "link.txt"
+    link.symlink_to(file)
+    for names, named in (([file, file], f"{file}"), ([file, folder], f"{file}"), ([link, file], f"{link}, {file}")):
+        with pytest.raises(ValueError, match=f"^named more than once: {named}$"):
+            find_files([tmp_path / "b.txt", *names])
+    assert find_files([tmp_path]) == [tmp_path / "b.txt", link]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

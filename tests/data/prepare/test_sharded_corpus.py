@@ -119,8 +119,6 @@ def test_files_are_divided_by_size(tmp_path):
     assert divide(list(reversed(files)), 6) != parts
     with pytest.raises(UserError, match="--shards 7: the text is 6 files, and a file is not divided"):
         divide(files, 7)
-    with pytest.raises(UserError, match=f"^named more than once among the texts to train on: {files[1]}$"):
-        divide([*files, files[1]], 2)
 
 
 def test_a_folder_to_train_on_may_hold_what_is_to_validate_on(texts, tmp_path, monkeypatch):
