@@ -38,9 +38,11 @@ _CHUNKS_PER_WORKER = 4
 
 
 def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
-    """One item per line: its tokens and </s>."""
+    """One item per line: its tokens and </s>. A line of which no piece is left is <unk>: </s> alone ends a document."""
     dictionary = tokenizer.dictionary
-    encoded = tokenizer.encode(lines)
+    unknown = np.array([dictionary.unk()], dtype=np.int32)
+    pairs = zip(lines, tokenizer.encode(lines), strict=True)
+    encoded = [unknown if line and not ids.size else ids for line, ids in pairs]
     sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + 1
     ends = np.cumsum(sizes) - 1
     ids = np.empty(int(sizes.sum()), dtype=best_fitting_int_dtype(len(dictionary)))

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from ...errors import UserError
 from ..text import first_of
 from ..tokenizer import DICTIONARY_FILE
+from .examples import is_blank
 
 SUFFIXES = (".txt", ".gz", ".xz")  # in lower or upper case
 
@@ -115,7 +116,7 @@ def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
     """All lines of the files, in chunks of about CHUNK_BYTES.
 
     A blank line ends a document, and so does the end of a file that another one follows. Runs of blank lines count
-    once, those before the first text not at all.
+    once, those before the first text not at all. Lines of zero-width characters alone are left out.
 
     Raises:
         OSError: a file cannot be read.
@@ -132,6 +133,9 @@ def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
             lines = []
             for raw_line in text.split("\n"):
                 line = raw_line.strip()
+                # Most lines begin with a letter, which is seen ten times as fast.
+                if line and not line[0].isalnum() and is_blank(line):
+                    continue
                 if line or document_open:
                     lines.append(line)
                 document_open = bool(line)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 from fairseq import options
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
@@ -159,6 +160,24 @@ def test_documents(tmp_path, model, capsys):
     said = re.search(r"perplexity of valid by token frequencies alone: (.*)\n", printed)
     assert float(said[1]) == pytest.approx(level, rel=0.01), "the task's dictionary has <mask>, too"
     assert json.loads((tmp_path / "out" / "corpus.json").read_text())["train"]["documents"] == 4
+
+
+def test_only_blank_lines_end_documents(tmp_path, model):
+    """Lines of zero-width characters alone are left out; what the subword model alone drops is unknown."""
+    (tmp_path / "a.txt").write_text("\u200b\nthe\n\u200b\nlim\n\ufeff\n\n\u200b\n\nis\n", encoding="utf-8")
+    lines = ["the", "lim", "", "is"]
+    assert [line for chunk in read_chunks([tmp_path / "a.txt"]) for line in chunk.lines] == lines
+    prepare_corpus([tmp_path / "a.txt"], [], tmp_path / "out", tokenizer=model, workers=1)
+    assert json.loads((tmp_path / "out" / "corpus.json").read_text())["train"]["documents"] == 2
+    (tmp_path / "b.txt").write_text("\u200b\n\ufeff\u200b\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"b\.txt: holds no text \(it is empty, or has only blank lines\)"):
+        list(read_chunks([tmp_path / "b.txt"]))
+    (tmp_path / "rules.tsv").write_text("301\t\n")  # accents are left out, as BERT's uncased vocabularies leave them
+    words = {"normalization_rule_tsv": str(tmp_path / "rules.tsv"), "vocab_size": 60, "minloglevel": 2}
+    prefix = str(tmp_path / "accents")
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(random_lines(500, 3)), model_prefix=prefix, **words)
+    rows, sizes, _ = encoding.encode_items(load_tokenizer(Path(f"{prefix}.model")), ["the\u0301", "\u0301", ""])
+    assert rows[-3:].tolist() == [3, 2, 2] and sizes[1:].tolist() == [2, 1]
 
 
 @pytest.mark.slow
