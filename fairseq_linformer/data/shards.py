@@ -12,10 +12,28 @@ REPORT_FILE = "corpus.json"
 SHARDS_FILE = "shards.json"  # of the folder that holds them
 
 
-class ShardList(TypedDict):
-    """What SHARDS_FILE holds: the text files of each shard, by name and size."""
+class FirstShard(TypedDict):
+    """What the first shard was made with.
 
+    valid: the text files, by name and size.
+    vocabulary: the options that it was trained with; none where it was given.
+    """
+
+    valid: list[str]
+    vocabulary: dict[str, int]
+
+
+class _Files(TypedDict):
     shards: list[list[str]]
+
+
+class ShardList(_Files, total=False):
+    """What SHARDS_FILE holds: the text files of each shard, by name and size; `first` once that shard is complete.
+
+    Earlier versions wrote no `first`.
+    """
+
+    first: FirstShard
 
 
 class Shards(NamedTuple):

@@ -109,7 +109,7 @@ def prepare_corpus(
     workers = available_cores() if workers is None else workers
     _check_sources([*train, *valid], workers)
     _check_training(tokenizer, {"vocab-size": vocab_size, "sample-characters": sample_characters})
-    used = None if tokenizer is None else _given_tokenizer(tokenizer)
+    used = None if tokenizer is None else given_tokenizer(tokenizer)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     with staged_folder(out.resolve(), REPORT_FILE) as (folder, report_file):
         files = _found(train, valid, folder)
@@ -145,7 +145,7 @@ def _check_training(tokenizer: Path | None, options: Mapping[str, Any]) -> None:
         check_vocab_size("vocab-size", options["vocab-size"])
 
 
-def _given_tokenizer(place: Path) -> Tokenizer:
+def given_tokenizer(place: Path) -> Tokenizer:
     """The tokenizer of a place; GPT-2's files make one without dict.txt, too."""
     encoder, merges = place / ENCODER_FILE, place / MERGES_FILE
     return GPT2Tokenizer(encoder, merges, dictionary_in(place)) if encoder.is_file() else load_tokenizer(place)

@@ -1,6 +1,9 @@
 """Text files into a corpus in shards, one by one, by as many machines as take part."""
 
+import filecmp
 import json
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,9 +12,18 @@ from typing import Any
 from ...errors import UserError
 from ...system.files import check_data_path, write_whole
 from ...system.state import read_state
-from ..shards import REPORT_FILE, SHARDS_FILE, ShardList, Shards, find_shards
+from ..shards import REPORT_FILE, SHARDS_FILE, FirstShard, ShardList, Shards, find_shards
+from ..text import first_of
+from ..tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary
 from ..unknown_pieces import Unknown
-from .corpus import STANDARD_INPUT, SplitReport, prepare_corpus
+from .corpus import (
+    DEFAULT_SAMPLE_CHARACTERS,
+    DEFAULT_VOCAB_SIZE,
+    STANDARD_INPUT,
+    SplitReport,
+    given_tokenizer,
+    prepare_corpus,
+)
 from .text_files import find_files
 
 
@@ -42,12 +54,18 @@ def prepare_shards(
         What the vocabulary lacks of the text of the shards that were made.
 
     Raises:
-        OSError, UserError: as ``prepare_corpus``; and `out` holds shards of other files, or another number of them.
+        OSError, UserError: as ``prepare_corpus``; and `out` holds shards of other files, another number of them, or
+            a first one with another vocabulary or valid.
     """
     check_data_path(out)
     held_out = find_files(name for name in valid if name != STANDARD_INPUT)
     parts = divide(find_files(train, held_out), shards)
-    planned = _begun(out.resolve(), [[f"{file.name}, {file.stat().st_size} bytes" for file in part] for part in parts])
+    planned = _begun(out.resolve(), list(map(_described, parts)))
+    first = FirstShard(
+        valid=_described(held_out) + ["standard input"] * (STANDARD_INPUT in valid), vocabulary=_training(**vocabulary)
+    )
+    if 1 not in planned.missing():
+        _check_first(planned, first, vocabulary.get("tokenizer"))
     unknown = Unknown()
     for number in range(1, shards + 1) if shard is None else [shard]:
         print(f"shard {number}/{shards}:", flush=True)
@@ -61,6 +79,8 @@ def prepare_shards(
         validated = valid if number == 1 else []
         made = prepare_corpus(parts[number - 1], validated, planned.path(number), workers=workers, **options)
         unknown.update(made)
+        if number == 1:
+            _write_list(ShardList(shards=planned.files, first=first), planned.folder)
     if not planned.missing():
         _print_total(planned)
     return unknown
@@ -91,12 +111,59 @@ def _begun(out: Path, files: list[list[str]]) -> Shards:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(f"{out} exists and holds no shards: nothing was changed; name another, or remove it")
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / SHARDS_FILE, json.dumps(ShardList(shards=files), indent=1) + "\n")
+        _write_list(ShardList(shards=files), out)
     elif found.number != planned.number:
         raise UserError(f"{out} is for {found.number} shards, not {planned.number}: name another folder, or remove it")
     elif found != planned:
         raise UserError(f"{out} holds shards of other text files, see {SHARDS_FILE}: name another folder, or remove it")
     return planned
+
+
+def _write_list(shards: ShardList, out: Path) -> None:
+    write_whole(out / SHARDS_FILE, json.dumps(shards, indent=1) + "\n")
+
+
+def _described(files: Sequence[Path]) -> list[str]:
+    return [f"{file.name}, {file.stat().st_size} bytes" for file in files]
+
+
+def _training(
+    tokenizer: Path | None = None,
+    vocab_size: int | None = None,
+    sample_characters: int | None = None,
+    seed: int = 1,
+) -> dict[str, int]:
+    """The options of ``prepare_corpus`` that a vocabulary is trained with; none where one is given."""
+    if tokenizer is not None:
+        return {}
+    sample = sample_characters or DEFAULT_SAMPLE_CHARACTERS
+    return {"vocab-size": vocab_size or DEFAULT_VOCAB_SIZE, "sample-characters": sample, "seed": seed}
+
+
+def _check_first(planned: Shards, asked: FirstShard, tokenizer: Path | None) -> None:
+    """Refuses what the complete first shard was not made with; of an earlier version's, a `tokenizer` alone."""
+    out, remedy = planned.folder, "repeat what it was made with, name another folder, or remove it"
+    made = read_state(out / SHARDS_FILE, ShardList).get("first", asked)
+    if tokenizer is not None:
+        if not _is_vocabulary_of(given_tokenizer(tokenizer), planned.path(1)):
+            raise UserError(f"{out} has another vocabulary than {tokenizer}: {remedy}")
+    elif made["vocabulary"] != asked["vocabulary"]:
+        used, other = (
+            " ".join(f"--{option} {value}" for option, value in first["vocabulary"].items()) for first in (made, asked)
+        )
+        raise UserError(f"{out} has a vocabulary made with {used or '--tokenizer'}, not {other}: {remedy}")
+    if made["valid"] != asked["valid"]:
+        used, other = (first_of(first["valid"]) or "nothing" for first in (made, asked))
+        raise UserError(f"{out} validates on other text ({used}), not {other}: {remedy}")
+
+
+def _is_vocabulary_of(tokenizer: Tokenizer, folder: Path) -> bool:
+    """Whether a prepared folder holds the files of a tokenizer, and the pieces of its dictionary in their order."""
+    with tempfile.TemporaryDirectory() as saved:
+        tokenizer.save(Path(saved))
+        names = os.listdir(saved)
+        same, _, _ = filecmp.cmpfiles(saved, folder, names, shallow=False)
+    return len(same) == len(names) and load_dictionary(folder / DICTIONARY_FILE).symbols == tokenizer.dictionary.symbols
 
 
 def _print_total(planned: Shards) -> None:

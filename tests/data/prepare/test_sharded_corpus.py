@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,10 @@ def texts(tmp_path_factory) -> Path:
     return folder
 
 
-def prepare(texts, out, shards=SHARDS, shard=None):
+def prepare(texts, out, shards=SHARDS, shard=None, **vocabulary):
     files = [texts / f"{number}.txt" for number in range(5)]
-    prepare_shards(files, [texts / "valid.txt"], out, shards, shard, workers=1, vocab_size=286)
+    vocabulary = vocabulary or {"vocab_size": 286}
+    prepare_shards(files, [texts / "valid.txt"], out, shards, shard, workers=1, **vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +82,8 @@ def test_shards_made_one_by_one_are_those_made_at_once(texts, prepared, tmp_path
     assert tree(out) == tree(prepared)
 
 
-def test_shards_begun_with_an_older_vocabulary_go_on_with_it(texts, tmp_path):
-    """No folder mixes two; characters that it lacks are counted as unknown in every shard."""
+def test_shards_of_an_earlier_version_go_on_with_its_vocabulary(texts, tmp_path):
+    """It did not write how that was made. Characters that it lacks are counted as unknown in every shard."""
     train_without_bytes(sentences(60, seed=1).splitlines(), tmp_path / "old.model", 28)
     files = [texts / f"{number}.txt" for number in range(4)]
     files.append(tmp_path / "strange.txt")
@@ -90,11 +92,39 @@ def test_shards_begun_with_an_older_vocabulary_go_on_with_it(texts, tmp_path):
     files[0].write_text("the 字 runs\n" * 250)
     out, valid = tmp_path / "corpus", [texts / "valid.txt"]
     first = prepare_shards(files, valid, out, SHARDS, 1, workers=1, tokenizer=tmp_path / "old.model")
+    listed = json.loads((out / "shards.json").read_text())
+    (out / "shards.json").write_text(json.dumps({"shards": listed["shards"]}))
     rest = prepare_shards(files, valid, out, SHARDS, workers=1, vocab_size=286)
     assert {(out / name / "sentencepiece.bpe.model").read_bytes() for name in FOLDERS} == {
         (tmp_path / "old.model").read_bytes()
     }
     assert {**first.characters, **rest.characters} == {"漢": 300, "字": 250}
+
+
+def test_another_vocabulary_or_valid_than_the_first_shard_has_is_refused(texts, tmp_path):
+    """The defaults may be written out, and the vocabulary named wherever it lies."""
+    out, changed = tmp_path / "corpus", shutil.copytree(texts, tmp_path / "changed")
+    with pytest.raises(UserError, match="too large, the text supports at most"):
+        prepare(texts, out, vocab_size=99_999)
+    prepare(texts, out, shard=1)
+    other = f"^{out} has a vocabulary made with --vocab-size 286 --sample-characters 10000000 --seed 1, not "
+    with pytest.raises(UserError, match=f"{other}--vocab-size 290 --sample-characters 10000000 --seed 5: repeat what"):
+        prepare(texts, out, vocab_size=290, seed=5)
+    train_without_bytes(sentences(60, seed=1).splitlines(), tmp_path / "old.model", 28)
+    with pytest.raises(UserError, match=f"^{out} has another vocabulary than {tmp_path}/old.model: repeat what it was"):
+        prepare(texts, out, tokenizer=tmp_path / "old.model")
+    (changed / "valid.txt").write_text(sentences(40, seed=9))
+    held_out = r"valid\.txt, \d+ bytes"
+    with pytest.raises(UserError, match=rf"^{out} validates on other text \({held_out}\), not {held_out}: repeat what"):
+        prepare(changed, out)
+    assert not (out / "shard2").exists()
+    prepare(texts, out, shard=2, vocab_size=286, sample_characters=10_000_000, seed=1)
+    prepare(texts, out, shard=3, tokenizer=out)
+    given = tmp_path / "given"
+    prepare(texts, given, shard=1, tokenizer=tmp_path / "old.model")
+    with pytest.raises(UserError, match="given has a vocabulary made with --tokenizer, not --vocab-size 286 --sample-"):
+        prepare(texts, given)
+    prepare(texts, given, shard=2, tokenizer=given / "shard1" / "sentencepiece.bpe.model")
 
 
 @pytest.mark.slow
