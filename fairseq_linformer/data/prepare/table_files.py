@@ -19,6 +19,7 @@ from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
 from ..text import decoded
 from .table_formats import FORMATS, Row, parse_rows
+from .text_files import is_hidden
 
 logger = logging.getLogger(__name__)
 
@@ -140,16 +141,11 @@ def _folder(path: Path) -> dict[str, Iterator[Row]]:
     files = sorted(
         file
         for file in path.glob("*/*")
-        if file.suffix.lower() == ".txt" and not _is_hidden(file.name) and not _is_hidden(file.parent.name)
+        if file.suffix.lower() == ".txt" and not is_hidden(file.name) and not is_hidden(file.parent.name)
     )
     if not files:
         raise FileNotFoundError(f"{path} holds neither a folder per class with .txt files, nor a saved dataset")
     return {WHOLE: _class_folders(files)}
-
-
-def _is_hidden(name: str) -> bool:
-    """Whether an editor, a file system or a packer put it there: .ipynb_checkpoints, ._1.txt, __MACOSX."""
-    return name.startswith(".") or name == "__MACOSX"
 
 
 def _class_folders(files: Sequence[Path]) -> Iterator[Row]:

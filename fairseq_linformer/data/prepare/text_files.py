@@ -107,9 +107,14 @@ def _texts_below(root: Path) -> Iterator[Path]:
                 yield path
 
 
+def is_hidden(name: str) -> bool:
+    """Whether an editor, a file system or a packer put it there: .ipynb_checkpoints, ._1.txt, __MACOSX."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
 def _shown(names: Iterable[str]) -> list[str]:
     """The names that are not hidden, sorted, so that the same one of two links is followed everywhere."""
-    return sorted(name for name in names if not name.startswith(".") and name != "__MACOSX")
+    return sorted(name for name in names if not is_hidden(name))
 
 
 def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
