@@ -100,7 +100,9 @@ def outcome(layer, x, mask, first_values=None):
 def test_gives_what_the_layers_own_code_gives(naive, name, options, value_residual):
     """Forward and backward, at any length, padded or not, whatever masks are known from batches before."""
     own, kernel = pair(name, value_residual=value_residual, **options)
-    for lengths in ((N, N), (N, 8, 1), (N, 3), (3, 13), (7, 7, 7), (7, 2), (6, 6), (1,), (2, 1), (N, N), (N, 14)):
+    whole_or_not = (13,), (13, 8, 1), (N, 8, 1), (N,)  # one text has no padding, then two have, and the other way round
+    others = (N, N), (N, 3), (3, 13), (7, 7, 7), (7, 2), (6, 6), (1,), (2, 1), (N, N), (N, 14)
+    for lengths in (*whole_or_not, *others):
         x, mask = texts(*lengths)
         mask = mask if mask.any() else None
         first = torch.randn_like(x) if value_residual else None

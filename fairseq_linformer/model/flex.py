@@ -115,7 +115,7 @@ class Flex:
     def mask(self, sight: Sight, padded: bool) -> BlockMask:
         """Who sees which key. Without padding that is known from the sizes."""
         batch, length, device = sight.queries.size(0), sight.queries.size(2), sight.queries.device
-        known = (padded or batch, length, sight.keys.size(2), device)
+        known = (None if padded else batch, length, sight.keys.size(2), device)
         if known not in self.masks:
             if len(self.masks) >= KEPT:
                 self.masks.pop(next(iter(self.masks)))
