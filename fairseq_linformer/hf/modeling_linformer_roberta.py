@@ -4,7 +4,7 @@ Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,19 +43,38 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
     return architecture
 
 
-def register_once(layers: nn.ModuleList) -> None:
+class SecondName(NamedTuple):
+    """A later name of a module that layers, or keys and values, share, and its first one: layers' numbers, names."""
+
+    layer: int
+    name: str
+    first_layer: int
+    first_name: str
+
+
+def register_once(layers: nn.ModuleList) -> list[SecondName]:
     """Takes the second and later names away from a projection that layers, or keys and values, share.
 
     transformers stores every tensor under one name, and ties others by rules of its own, which change.
     """
-    registered: set[nn.Module | None] = set()
-    for layer in layers:
+    firsts: dict[nn.Module | None, tuple[int, str]] = {}
+    seconds = []
+    for number, layer in enumerate(layers):
         attention = cast(EncoderLayer, layer).self_attn
         for name, module in list(attention._modules.items()):  # named_children leaves second names out
-            if module in registered:
+            if module in firsts:
                 delattr(attention, name)
-                attention.__dict__[name] = module  # past nn.Module, which would register it
-            registered.add(module)
+                seconds.append(SecondName(number, name, *firsts[module]))
+            firsts.setdefault(module, (number, name))
+    name_again(layers, seconds)
+    return seconds
+
+
+def name_again(layers: nn.ModuleList, seconds: list[SecondName]) -> None:
+    """Lets second names, which nn.Module does not know, mean the modules of the first ones."""
+    for second in seconds:
+        own, first = (cast(EncoderLayer, layers[number]).self_attn for number in (second.layer, second.first_layer))
+        own.__dict__[second.name] = getattr(first, second.first_name)  # past nn.Module, which would register it
 
 
 class LinformerRobertaPreTrainedModel(PreTrainedModel):
@@ -113,7 +132,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         if config.positions == "learned":
             positions = nn.Embedding(config.max_positions + pad + 1, config.encoder_embed_dim, padding_idx=pad)
         self.build(resolve(config), tokens, positions)
-        register_once(self.layers)
+        self.second_names = register_once(self.layers)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -166,6 +185,8 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
 
         The mask is that of ``padding_mask``.
         """
+        if getattr(self, "_is_replica", False):  # of nn.DataParallel: its second names are those of the original
+            name_again(self.layers, self.second_names)
         x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
         if mask is not None and not may_be_padded(mask):
             mask = None

@@ -212,6 +212,28 @@ def test_the_whole_model_is_one_graph_for_every_length(options):
         torch.testing.assert_close(found[tokens.ne(1)], expected[tokens.ne(1)])
 
 
+@pytest.mark.parametrize("sharing", ["headwise", "key-value", "layerwise"])
+def test_a_replica_of_data_parallel_has_its_own_projections(sharing, monkeypatch):
+    """Those of the original are on another GPU. Here the weights of a replica are three times the original's."""
+    sizes = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3, "encoder_layers": 2}
+    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, projected_length=5, sharing=sharing, **sizes)
+    model = hf.LinformerRobertaForMaskedLM(config).eval()
+    replicating = sys.modules["torch.nn.parallel.replicate"]  # torch.nn.parallel names its function so, too
+
+    def copied(tensors, devices, detach=False):
+        return [[3 * tensor for tensor in tensors] for _ in devices]
+
+    monkeypatch.setattr(replicating, "_broadcast_coalesced_reshape", copied)
+    _, replica = replicating.replicate(model, [0, 1])
+    found = replica(rows()).logits
+    found.sum().backward()
+    assert all(layer.self_attn.key_projection.weight.grad.any() for layer in model.linformer_roberta.layers)
+    with torch.no_grad():
+        for parameter in (*model.parameters(), *model.buffers()):
+            parameter.mul_(3)
+        torch.testing.assert_close(found, model(rows()).logits)
+
+
 @pytest.mark.parametrize(
     ("labels", "count", "problem"),
     [
