@@ -33,6 +33,8 @@ def interpolated(positions: Tensor, length: int) -> Tensor:
     return torch.cat([before, stretched[0].T])
 
 
+LONGER = {"random_blocks": 0, "rotations": -1}  # buffers that are larger for longer texts, and the dimension that grows
+OF_OPTIONS = ("multiplier", "sub_blocks")  # buffers that say what options say
 EXTENSIONS: dict[str, Callable[[Tensor, int], Tensor]] = {"tile": tiled, "interpolate": interpolated}
 
 
@@ -44,11 +46,12 @@ def stretched(matrix: Tensor, length: int) -> Tensor:
 
 
 class Started(NamedTuple):
-    """The names of parameters that were not simply taken over.
+    """The names of parameters, and of what is drawn at random, that were not simply taken over.
 
     Attributes:
-        new: of the model, without a counterpart in the other: they keep their own start.
-        left_out: of the other, without a counterpart in the model.
+        new: of the model, without a counterpart in the other, or larger than that: they keep their own start, what is
+            drawn at random for longer texts beyond that of shorter ones.
+        left_out: of the other, without a counterpart in the model, or where the model shares another's.
     """
 
     new: list[str]
@@ -59,8 +62,8 @@ class Started(NamedTuple):
 def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) -> Started:
     """Gives a new model the parameters of another, in place.
 
-    Where the model is for longer texts, positions are extended and E and F stretched. A local convolution that the
-    other lacks adds nothing at first: it is zero.
+    Where the model is for longer texts, positions are extended and E and F stretched. What is drawn at random comes
+    along: the other was trained with it. A local convolution that the other lacks adds nothing at first: it is zero.
 
     Args:
         model: new, of the same width, depth and vocabulary.
@@ -81,8 +84,38 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
             parameter.copy_(there)
         else:
             new.append(name)
+    new += _take_drawn(model, state)
     for name, module in model.named_modules():
         if isinstance(module, LocalConvolution) and f"{name}.conv.weight" in new:
             for parameter in module.parameters():
                 parameter.zero_()
-    return Started(new, sorted(state.keys() - model.state_dict().keys()))
+    return Started(new, sorted({*(state.keys() - model.state_dict().keys()), *_not_shared(model, state)}))
+
+
+def _take_drawn(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
+    """Takes over the buffers that are drawn at random, for longer texts as their first part, and names the others."""
+    new = []
+    for name, buffer in model.named_buffers():
+        there, kind = state.get(name), name.rpartition(".")[2]
+        if there is None or kind in OF_OPTIONS:
+            continue
+        part = buffer
+        if kind in LONGER:
+            dim = LONGER[kind]
+            part = buffer.narrow(dim, 0, min(there.size(dim), buffer.size(dim)))
+        if part.shape == there.shape:
+            part.copy_(there)
+        if buffer.shape != there.shape:
+            new.append(name)
+    return new
+
+
+def _not_shared(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
+    """The second names of parameters that are one in the model, and under which the other has something else."""
+    firsts: dict[Tensor, str] = {}
+    names = []
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = firsts.setdefault(parameter, name)
+        if name != first and name in state and not (first in state and torch.equal(state[name], state[first])):
+            names.append(name)
+    return names

@@ -8,11 +8,18 @@ from fairseq_linformer.conversion.start import interpolated, start_from, stretch
 from tests.helpers.models import small, tokens
 
 SOFTMAX = {"attention": "softmax"}
+BIGBIRD = {"attention": "bigbird", "bigbird_block": 4, "bigbird_random_blocks": 2}
+REFORMER = {"attention": "reformer", "reformer_chunk_length": 4, "reformer_hashes": 2}
+FEATURES = [{"attention": name, "attention_dropout": 0.0} for name in ("performer", "rfa")]
+DRAWN = {"bigbird": ["random_blocks"], "reformer": ["rotations"]}  # buffers that are larger for longer texts
+
+
+COPIED = [SOFTMAX, {"sharing": "none"}, {"sharing": "layerwise"}, {"local_conv": 3}, BIGBIRD, REFORMER, *FEATURES]
 
 
 def trained(**options):
     """A model that is not at its start: all of its parameters are random, and large enough for sharp attention."""
-    model = small(**options)
+    model = small(seed=2, **options)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.3)
@@ -31,7 +38,7 @@ def assert_same_logits(model, other, rows):
     torch.testing.assert_close(model(rows)[0], other(rows)[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [SOFTMAX, {"sharing": "none"}, {"sharing": "layerwise"}, {"local_conv": 3}])
+@pytest.mark.parametrize("options", COPIED)
 def test_the_same_model_is_a_copy(options):
     source = trained(**options)
     model, (new, left_out) = started(source, **options)
@@ -69,12 +76,14 @@ def test_a_convolution_of_its_own_adds_nothing_and_one_of_the_source_is_left_out
 
 
 @pytest.mark.parametrize("extension", ["tile", "interpolate"])
-@pytest.mark.parametrize("options", [SOFTMAX, {"projection": "mean-pool"}, {"linformer_window": 8}])
+@pytest.mark.parametrize("options", [SOFTMAX, {"projection": "mean-pool"}, {"linformer_window": 8}, BIGBIRD, REFORMER])
 def test_a_model_for_longer_texts_runs_at_their_length(extension, options):
     source = trained(**options)
-    model, _ = started(source, extension, **options, max_positions=128)
+    model, (new, _) = started(source, extension, **options, max_positions=128)
     assert model(tokens(length=128))[0].isfinite().all()
-    if extension == "tile" and options == SOFTMAX:
+    drawn = DRAWN.get(options.get("attention"), [])
+    assert [name.rpartition(".")[2] for name in new] == 2 * drawn
+    if extension == "tile" and (drawn or options == SOFTMAX):
         assert_same_logits(model, source, tokens())
 
 
@@ -115,3 +124,15 @@ def test_longformers_global_maps_start_as_copies():
     assert new == left_out == []
     attention = model.encoder.sentence_encoder.layers[1].self_attn
     assert torch.equal(attention.k_proj_global.weight, attention.k_proj.weight)
+
+
+@pytest.mark.parametrize(("sharing", "lost"), [("key-value", 2), ("layerwise", 3), ("headwise", 0)])
+def test_matrices_that_the_model_shares_are_left_out_but_one(sharing, lost):
+    """Also where the one is stretched."""
+    source = trained(sharing="headwise")
+    for length in (64, 128):
+        _, (new, left_out) = started(source, sharing=sharing, max_positions=length)
+        assert new == [] and [name.endswith("_projection.weight") for name in left_out] == [True] * lost
+        assert not any("layers.0.self_attn.key" in name for name in left_out)
+    layerwise = trained(sharing="layerwise")
+    assert started(layerwise, sharing=sharing)[1] == ([], [])
