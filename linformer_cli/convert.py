@@ -12,9 +12,9 @@ name on the Hub of Hugging Face is fetched. What both models have is copied. E a
 with --fit-on, where they keep each layer's attention output best on sample text. The new model needs some training
 before it is used: the last command above.
 
---long N chooses what reads up to N tokens at a cost that is linear in their number, and loses nothing on texts that the
-source could read: configs/pretrain/preset/long.yaml, with as many rows as the source reads tokens. Options at the end
-of the command win over it.
+--long N chooses what reads up to N tokens at a cost that is linear in their number, and with learned positions loses
+nothing on texts that the source could read: configs/pretrain/preset/long.yaml, with as many rows as the source reads
+tokens. Options at the end of the command win over it.
 """
 
 from pathlib import Path

@@ -36,11 +36,15 @@ def _what_it_sees(options: ResolvedConfig) -> str:
     """What --long chose, and what to expect of it."""
     own = LinformerOptions.read(options)
     k, beside, fetched = min(options.projected_length), own.linformer_window[0] // 2, own.linformer_fetch[0]
-    exact = options.positions == "learned" and options.adaptive_length  # else rows stand for several tokens
-    kept = f"texts of at most {k} tokens are read as before; " * exact
+    gain = "texts gain"
+    if options.positions != "learned":
+        which = f"with positions={options.positions} the first and the means have none"
+        gain = f"{which}: no text is read as before; all gain"
+    elif options.adaptive_length:  # else rows stand for several tokens
+        gain = f"texts of at most {k} tokens are read as before; longer ones gain"
     segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (
         f"each token sees the first {own.linformer_sinks}, {beside} or more neighbours on either side, and {k} "
-        f"means of the text{segments}\n{kept}longer ones gain from a short training with the source as the "
-        "teacher: recipe=encoder, or criterion=masked_lm_distillation"
+        f"means of the text{segments}\n{gain} from a short training with the source as the teacher: recipe=encoder, or "
+        "criterion=masked_lm_distillation"
     )

@@ -115,8 +115,9 @@ def convert(
 def long_options(source: ResolvedConfig, longest: int, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The options with which a model reads longer texts, at a cost that is linear in their length.
 
-    They are those of ``configs/pretrain/preset/long.yaml``, with as many rows as the source reads tokens: texts that it
-    could read are seen as by full attention. With another attention among the `changes` only the length is chosen.
+    They are those of ``configs/pretrain/preset/long.yaml``, with as many rows as the source reads tokens: with learned
+    positions texts that it could read are seen as by full attention. With another attention among the `changes` only
+    the length is chosen.
 
     Args:
         source: the options of the model with full attention; with another among the `changes`, of any.

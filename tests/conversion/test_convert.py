@@ -152,6 +152,17 @@ def test_long_promises_nothing_of_short_texts_where_rows_are_other_ones(source, 
     assert "as before" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_long_says_that_relative_positions_change_short_texts(vocabulary, tmp_path, capsys, positions):
+    """The sink and the rows are scored by content alone."""
+    options = {"attention": "softmax", "positions": positions, "rotary_share": 0.5}
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
+    main(["convert", str(checkpoint), "--out", str(tmp_path / "out"), "--long", str(2 * N)])
+    assert f"with positions={positions} the first and the means have none: no text is read as before" in (
+        capsys.readouterr().out
+    )
+
+
 @torch.no_grad()
 def test_long_is_for_full_attention_and_says_what_else_makes_a_model_longer(source, vocabulary, tmp_path):
     learned = write_pretrained(tmp_path / "run", vocabulary, projected_length=5)
