@@ -210,15 +210,18 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         shape = given.shape[:2]
         check_length(shape[1], self.longest)
         if attention_mask is None:
-            return None if input_ids is None else input_ids.eq(self.padding_idx)
-        if attention_mask.shape != shape:
+            if input_ids is None:
+                return None
+            source, padding_mask = "input_ids", input_ids.eq(self.padding_idx)
+        elif attention_mask.shape != shape:
             allowed = f"{tuple(shape)}, a number per token"
             raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}, it must be {allowed}")
-        padding_mask = attention_mask.eq(0)
+        else:
+            source, padding_mask = "attention_mask", attention_mask.eq(0)
         row = misplaced_padding(padding_mask)
         if row is not None:
             raise ValueError(
-                f"attention_mask of row {row} has padding before a token, or no token: padding must stand on the right "
+                f"{source}: row {row} has padding before a token, or no token: padding must stand on the right "
                 "(tokenizer.padding_side='right')"
             )
         return padding_mask

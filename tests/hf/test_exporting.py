@@ -173,7 +173,9 @@ def test_wrong_input_is_refused_with_its_numbers(model):
     tokens = rows()
     for given, said in (
         ({"input_ids": torch.zeros(1, 16, dtype=torch.long)}, "16 tokens is longer than max_positions=15"),
-        ({"input_ids": tokens, "attention_mask": tokens.flip(1).ne(1)}, "row 1 has padding before a token"),
+        ({"input_ids": tokens, "attention_mask": tokens.flip(1).ne(1)}, "attention_mask: row 1 has padding before"),
+        ({"input_ids": tokens.flip(1)}, "input_ids: row 1 has padding before a token"),
+        ({"input_ids": torch.ones_like(tokens)}, "input_ids: row 0 has padding before a token, or no token"),
         ({"input_ids": tokens, "attention_mask": torch.ones(2, 14)}, r"\(2, 14\), it must be \(2, 15\)"),
         ({}, "give input_ids or inputs_embeds"),
         ({"input_ids": tokens, "inputs_embeds": torch.zeros(2, 15, 768)}, "give input_ids or inputs_embeds"),
