@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ..data.tokenizer import DICTIONARY_FILE, TOKENIZER_FILE, JsonTokenizer
 from ..errors import UserError
-from .tokenizer import SAMPLE
+from .tokenizer import SAMPLE, with_lines
 
 SPECIAL = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # <s>, <pad>, </s>, <unk>, <mask>
 
@@ -32,7 +33,7 @@ def write_published_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, 
     if None in special or len({*special}) < len(special):
         found = ", ".join(f"{name}={getattr(tokenizer, name)}" for name in SPECIAL)
         raise UserError(f"{source}: its tokenizer must have five different special tokens, and has {found}")
-    own = tokenizer.backend_tokenizer
+    own = Tokenizer.from_str(json.dumps(with_lines(json.loads(tokenizer.backend_tokenizer.to_str()))))
     own.no_padding()
     own.no_truncation()
     others = sorted({*own.get_vocab(with_added_tokens=True).values()} - {*special})

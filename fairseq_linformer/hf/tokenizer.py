@@ -95,8 +95,7 @@ def write_tokenizer(
         truncation_side: which end of a long text is left out: "right" or "left".
         init_token: whether rows begin with <s>.
         separator: whether another </s> comes before the second text.
-        one_line: whether tabs, line breaks and the like are spaces, as in labelled texts (not with a ``JsonTokenizer``,
-            whose tokenizer.json stays as it is).
+        one_line: whether tabs, line breaks and the like are spaces, as in labelled texts.
         files: a folder with the tokenizer in fairseq's form, to go along in tokenizer_config.json.
 
     Raises:
@@ -106,7 +105,7 @@ def write_tokenizer(
     special = 2 + init_token + separator
     check("max_length", max_length, max_length > special, f"more than {special}, the special symbols of a pair")
     exported = build_tokenizer(tokenizer)
-    if one_line and not isinstance(tokenizer, JsonTokenizer):
+    if one_line:
         _read_as_one_line(exported)
         _check_equal(tokenizer, exported, SAMPLE, [WHITESPACE.sub(" ", line) for line in SAMPLE])
     last = exported.get_vocab_size() - 1
@@ -146,9 +145,21 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 def _read_as_one_line(exported: tokenizers.Tokenizer) -> None:
     """As ``WHITESPACE``. The ends of a text are not stripped: those around <mask> are ends here, too."""
-    spaces = "".join(filter(WHITESPACE.match, _white_space()))
-    steps = [normalizers.Replace(Regex(f"[{spaces}]+"), " ")]
+    steps = [normalizers.Replace(Regex(_white_spaces_of_lines()), " ")]
     exported.normalizer = normalizers.Sequence([*steps, exported.normalizer] if exported.normalizer else steps)
+
+
+def with_lines(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a tokenizer.json, without what ``_read_as_one_line`` added: so an import is what it came from."""
+    steps = (content["normalizer"] or {}).get("normalizers") or [{}]
+    if steps[0].get("pattern") != {"Regex": _white_spaces_of_lines()}:
+        return content
+    others = {"type": "Sequence", "normalizers": steps[1:]} if len(steps) > 2 else next(iter(steps[1:]), None)
+    return content | {"normalizer": others}
+
+
+def _white_spaces_of_lines() -> str:
+    return f"[{''.join(filter(WHITESPACE.match, _white_space()))}]+"
 
 
 def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:

@@ -18,11 +18,13 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_named_checkpoint
 from fairseq_linformer.conversion.convert import convert
+from fairseq_linformer.data.prepare.examples import Example, encode_columns
 from fairseq_linformer.data.tokenizer import TOKENIZER_FILE, load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
-from fairseq_linformer.hf.tokenizer import SAMPLE
+from fairseq_linformer.hf.published_tokenizer import write_published_tokenizer
+from fairseq_linformer.hf.tokenizer import SAMPLE, write_tokenizer
 from fairseq_linformer.training.commands import pretraining_command
 from linformer_cli.command import main
 from tests.helpers.checkpoints import assert_same_weights
@@ -73,6 +75,12 @@ def unigrams() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.Unigram(list(zip(names, scores, strict=True)), unk_id=0))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     return named(tokenizer, "<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def lower_unigrams() -> PreTrainedTokenizerFast:
+    tokenizer = unigrams()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    return tokenizer
 
 
 def bytes_in_pairs(first: bool) -> PreTrainedTokenizerFast:
@@ -231,6 +239,25 @@ def test_names_of_special_tokens_in_a_text_are_text(tmp_path):
     hub = hub_of(tmp_path / "BertModel-in" / UNTRAINED)
     assert hub.decode(hub.encode("the dog sees 漢 houses")) == "the dog sees [UNK] houses"
     assert len(hub.fill_mask("the <mask> sees", topk=3)) == 3
+
+
+@pytest.mark.parametrize("make", [word_pieces, unigrams, lower_unigrams, partial(bytes_in_pairs, True)])
+def test_line_breaks_of_labelled_texts_are_spaces(tmp_path, make):
+    """As in preparation. On the way back the tokenizer is what it came from."""
+    kind, options = ("BertModel", BERT) if make is word_pieces else ("RobertaModel", AFTER_PADDING)
+    write_encoder(tmp_path / "source", kind, options, make())
+    import_folder(tmp_path / "source", tmp_path / "in")
+    source = load_tokenizer(tmp_path / "in")
+    lines = [f"the dog{space}the house{space}{space}the" for space in "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"]
+    (tmp_path / "out").mkdir()
+    write_tokenizer(source, tmp_path / "out", max_length=N, one_line=True)
+    exported = AutoTokenizer.from_pretrained(tmp_path / "out")
+    columns = encode_columns([Example(line, None) for line in lines], source, pairs=False, where="row")
+    assert exported(lines, add_special_tokens=False)["input_ids"] == [ids.tolist() for ids in columns[0]]
+    (tmp_path / "back").mkdir()
+    write_published_tokenizer(exported, tmp_path / "out", tmp_path / "back")
+    found, expected = (json.loads((tmp_path / name / TOKENIZER_FILE).read_text()) for name in ("back", "in"))
+    assert found == expected
 
 
 @pytest.mark.parametrize(
