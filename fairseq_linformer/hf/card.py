@@ -22,7 +22,7 @@ PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
     "token-label": "token-classification",
 }  # text-classification of all other kinds
-EXAMPLES: dict[str | None, str] = {None: '"The answer is <mask>."', "token-label": '"Words between spaces ."'}
+OF_WORDS = '"Words between spaces ."'
 OF_TEXTS, OF_PAIRS = '"A text."', '{"text": "A text.", "text_pair": "Another."}'
 SUMMARY = "corpus.json"  # what `linformer prepare corpus` writes into its folder
 QUOTES = "'\""  # around what Hydra reads, which are not a shell's
@@ -35,6 +35,7 @@ def model_card(
     *,
     parameters: int,
     kind: str | None,
+    mask: str,
     pairs: bool,
     sentences: bool,
     remote_code: bool,
@@ -48,6 +49,7 @@ def model_card(
         options: of the model.
         parameters: how many it has.
         kind: of label; None for a masked language model.
+        mask: what the tokenizer calls <mask>.
         pairs: whether it classifies two texts.
         sentences: whether sentence-transformers reads the folder.
         remote_code: whether the folder holds code of its own.
@@ -64,7 +66,7 @@ def model_card(
         f"{options.max_positions:,} tokens. Made with fairseq and fairseq_linformer. No licence was chosen: add "
         "`license:` above before you publish it.",
         "## Use",
-        fenced(_of_sentences(trust) if sentences else _of_pipeline(pipeline, kind, pairs, trust), "python"),
+        fenced(_of_sentences(trust) if sentences else _of_pipeline(pipeline, mask, pairs, trust), "python"),
         *remarks,
         "## Model",
         _table(architecture_options(options)),
@@ -81,11 +83,13 @@ def _of_sentences(trust: str) -> str:
     return f'from sentence_transformers import SentenceTransformer\n\n{load}\nmodel.encode(["A text."])'
 
 
-def _of_pipeline(pipeline: str, kind: str | None, pairs: bool, trust: str) -> str:
-    words = ', aggregation_strategy="simple"' if kind == "token-label" else ""
+def _of_pipeline(pipeline: str, mask: str, pairs: bool, trust: str) -> str:
+    words = ', aggregation_strategy="simple"' if pipeline == "token-classification" else ""
     load = f'model = pipeline("{pipeline}", "FOLDER"{trust}{words})'
     # Of these pipelines, that of texts alone cuts none that is too long unless it is told to.
-    example = EXAMPLES.get(kind, f"{OF_PAIRS if pairs else OF_TEXTS}, truncation=True")
+    of_texts = f"{OF_PAIRS if pairs else OF_TEXTS}, truncation=True"
+    examples = {"fill-mask": json.dumps(f"The answer is {mask}.", ensure_ascii=False), "token-classification": OF_WORDS}
+    example = examples.get(pipeline, of_texts)
     return f"from transformers import pipeline\n\n{load}\nmodel({example})"
 
 

@@ -165,7 +165,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
     exported = _read(checkpoint, data)
     config, model_class = _configuration(exported), exported.model_class(exported.kind)
     with staged_folder(out.absolute(), CARD) as (folder, card):
-        remarks = _write_tokenizer(exported, folder)
+        mask, remarks = _write_tokenizer(exported, folder)
         weights = _weights(exported, config)
         if exported.kind == "token-label":
             begins = word_starts(exported.tokenizer, folder)
@@ -185,6 +185,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
                 exported.options,
                 parameters=sum(parameter.numel() for parameter in exported.hub.model.parameters()),
                 kind=exported.kind,
+                mask=mask,
                 pairs=exported.pairs,
                 sentences=bool(exported.sentence_modules),
                 remote_code=not exported.is_stock,
@@ -258,8 +259,8 @@ def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
     return weights
 
 
-def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
-    """Writes the tokenizer, in transformers' form and in fairseq's."""
+def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
+    """Writes the tokenizer, in transformers' form and in fairseq's; what <mask> is called there, and remarks."""
     cfg, remarks = exported.hub.task.cfg, list[str]()
     truncation = str(getattr(cfg, "truncation", "head")) if exported.record else "head"
     if truncation == "head-tail":
@@ -269,7 +270,7 @@ def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
     (folder / FAIRSEQ_FOLDER).mkdir()
     exported.tokenizer.dictionary.save(str(folder / FAIRSEQ_FOLDER / DICTIONARY_FILE))
     exported.tokenizer.save(folder / FAIRSEQ_FOLDER)
-    write_tokenizer(
+    mask = write_tokenizer(
         exported.tokenizer,
         folder,
         max_length=exported.longest,
@@ -279,7 +280,7 @@ def _write_tokenizer(exported: Exported, folder: Path) -> list[str]:
         one_line=exported.record is not None,
         files=None if isinstance(exported.tokenizer, JsonTokenizer) else folder / FAIRSEQ_FOLDER,
     )
-    return remarks
+    return mask, remarks
 
 
 @torch.inference_mode()

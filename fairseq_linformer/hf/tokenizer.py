@@ -76,7 +76,7 @@ def write_tokenizer(
     separator: bool = True,
     one_line: bool = False,
     files: Path | None = None,
-) -> None:
+) -> str:
     """Writes tokenizer.json and tokenizer_config.json, and checks that they give the ids of `tokenizer`.
 
     ``PreTrainedTokenizerFast.from_pretrained(folder)`` reads them, and so does ``AutoTokenizer``. Rows are
@@ -97,6 +97,9 @@ def write_tokenizer(
         separator: whether another </s> comes before the second text.
         one_line: whether tabs, line breaks and the like are spaces, as in labelled texts.
         files: a folder with the tokenizer in fairseq's form, to go along in tokenizer_config.json.
+
+    Returns:
+        What <mask> is called in them.
 
     Raises:
         UserError: an option is not allowed, or this format cannot give the same ids; the message says why.
@@ -119,6 +122,7 @@ def write_tokenizer(
         held = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted(files.iterdir())}
         config[FAIRSEQ_FILES] = held
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return mask
 
 
 def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

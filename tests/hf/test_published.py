@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from functools import partial
 from pathlib import Path
 
@@ -467,6 +468,16 @@ def test_out_again(tmp_path, kind, long):
         import_folder(source, tmp_path / f"back-{saved}")
         assert_same_weights(tmp_path / "in" / UNTRAINED, tmp_path / f"back-{saved}" / UNTRAINED, but="lm_head")
         assert_same_pieces(tmp_path / "source", tmp_path / f"back-{saved}", nasty(50))
+
+
+def test_the_example_of_the_card_has_the_mask_of_the_tokenizer(tmp_path, monkeypatch):
+    write_encoder(tmp_path / "source", "BertForMaskedLM", {**BERT, "hidden_act": "gelu"})
+    import_folder(tmp_path / "source", tmp_path / "in")
+    export(tmp_path / "in", tmp_path / "FOLDER")
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "FOLDER/README.md").read_text(), re.DOTALL)
+    assert 'model("The answer is [MASK].")' in code
+    monkeypatch.chdir(tmp_path)
+    exec(code)
 
 
 @pytest.mark.exhaustive
