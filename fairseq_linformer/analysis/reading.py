@@ -93,7 +93,9 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
     sizes = ("encoder_layers", "encoder_attention_heads", "encoder_embed_dim", "max_positions")
     names = ("attention", *sizes, *(("projection", "sharing", "projected_length") if uses else ()))
     fine_tuned = task._name in FINE_TUNED
-    longest, truncation = limits(task) if fine_tuned else (options.max_positions, "head")
+    longest, truncation = options.max_positions, "head"
+    if fine_tuned:  # with max_positions=null a configuration leaves n to the model
+        longest, truncation = limits(task, task.max_positions or longest)
     about = {"name": "/".join(source.absolute().parts[-2:]), "digest": digest, "updates": updates}
     return Analysed(
         source,

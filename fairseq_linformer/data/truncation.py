@@ -20,13 +20,13 @@ from .targets import moved
 METHODS = ("head", "tail", "head-tail", "random-crop")
 
 
-def limits(task: Any) -> tuple[int, str]:
+def limits(task: Any, longest: int) -> tuple[int, str]:
     """To how many tokens a task's configuration cuts rows outside train, and by which method: none depends on chance.
 
-    ``sentence_prediction`` has no options for it: n, and the head.
+    Of `longest`, the most that can be read, ``sentence_prediction`` takes all, and the head: it has no options for it.
     """
     method = str(getattr(task, "truncation", "head"))
-    return getattr(task, "truncate_to", None) or task.max_positions, "head" if method == "random-crop" else method
+    return getattr(task, "truncate_to", None) or longest, "head" if method == "random-crop" else method
 
 
 def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fraction: float = 0.0) -> Tensor:

@@ -149,8 +149,8 @@ class Predictor:
 
     def _shortened(self, row: _Row) -> _Row:
         """The row as long as ``text_prediction`` allows; ``sentence_prediction`` has no such options: its head."""
-        dictionary = self.task.source_dictionary
-        kept = kept_tokens(row.tokens, *limits(self.task.cfg), dictionary.bos(), dictionary.eos())
+        dictionary, cfg = self.task.source_dictionary, self.task.cfg
+        kept = kept_tokens(row.tokens, *limits(cfg, cfg.max_positions), dictionary.bos(), dictionary.eos())
         return _Row(row.tokens[kept], None if row.places is None else moved(row.places, kept))
 
     def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:

@@ -136,7 +136,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         if self.record.kind == "token-label":
             check_file(Path(cfg.data), f"label/{split}.idx")  # without it nothing says where words begin
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
-        length, method = limits(cfg)
+        length, method = limits(cfg, cfg.max_positions)
         truncated = TruncatedDataset(
             dataset,
             length,

@@ -16,7 +16,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.system.digests import digest_file
 from tests.helpers.commands import last_line, run
-from tests.helpers.exports import write_fine_tuned, write_pretrained, write_vocabulary
+from tests.helpers.exports import N, write_fine_tuned, write_pretrained, write_vocabulary
 from tests.helpers.inputs import sentences
 
 EVERY = {"analysis.json", "spectrum.json", "spectrum.png", "spectrum_heat.png", "spectrum_ranks.png"}
@@ -144,6 +144,17 @@ def test_the_vocabulary_of_a_fine_tuned_checkpoint_may_be_anywhere(vocabulary, t
     assert predict_line(read_model(tuned), line) == said
     task.rename(tmp_path / "moved")
     assert predict_line(read_model(tuned), line) is None
+
+
+def test_a_task_that_does_not_say_how_long_rows_are_cuts_them_to_what_the_model_reads(vocabulary, text, tmp_path):
+    """As ``linformer finetune`` writes it: its configuration takes the model's options from the checkpoint."""
+    options = {"projected_length": 5}
+    tuned = write_fine_tuned(tmp_path / "run", vocabulary, "single-label", options=options, max_positions=None)
+    model, line = read_model(tuned), " ".join(text.read_text().splitlines())
+    assert (model.longest, len(read_line(model, line))) == (N, N)
+    assert predict_line(model, line) == predict_line(
+        read_model(write_fine_tuned(tmp_path / "said", vocabulary, "single-label", options=options)), line
+    )
 
 
 def test_a_text_that_is_no_file_is_refused_before_a_model_is_read(tmp_path):

@@ -100,8 +100,8 @@ def write_fine_tuned(
     record = own_task("own", kind, scale=scale)
     write_labelled(data, record, {"train": rows, "valid": rows}, load_tokenizer(vocabulary))
     classes = 1 if kind == "regression" else len({name for labels in LABELS[kind] for name in _names(labels)})
-    settings = {"kind": kind, "num_classes": classes, "regression_target": kind == "regression", **task}
-    settings |= {"init_token": 0, "separator_token": 2, "max_positions": N}
+    settings = {"kind": kind, "num_classes": classes, "regression_target": kind == "regression"}
+    settings |= {"init_token": 0, "separator_token": 2, "max_positions": N, **task}
     config = TextPredictionConfig(data=str(data), **settings)
     return _write(folder, vocabulary, config, "text_prediction", dict(options), classes)
 
