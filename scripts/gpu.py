@@ -4,7 +4,7 @@
 examples:
   python scripts/gpu.py                         make gpu: 25 minutes at most; what is left is for the next call
   python scripts/gpu.py --limit 540             goes on where the last call ended, by the results.json of --out
-  python scripts/gpu.py --dry-run --out trial   every part in tiny sizes on the CPU
+  python scripts/gpu.py --dry-run --out trial   every part in tiny sizes on the CPU; a folder for it alone
   python scripts/gpu.py --tables                fills docs/benchmark.md from results.json, and draws its picture
 
 OUT gets results.json after every figure and results.md after every part. A part that failed says why, and the next call
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from benchmarking.store import PACKAGE, code_digest
-from gpu_report import fill_page, write_report
+from gpu_report import DRY_RUN, fill_page, write_report
 from gpu_speed import Rows, Sizes, measure_attention, measure_flex, measure_models, reason
 from gpu_training import VARIANTS, Trainings, run_tests
 
@@ -97,12 +97,18 @@ def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
 
 
 class Results:
-    """results.json of a folder: by part its rows, whether it is done, and what it was made with."""
+    """results.json of a folder: by part its rows, whether it is done, and what it was made with.
+
+    Ends the program where that is a dry run's and this is none, or the other way round.
+    """
 
     def __init__(self, out: Path, dry: bool):
         self.file = out / "results.json"
         self.parts: dict[str, dict[str, Any]] = json.loads(self.file.read_text()) if self.file.is_file() else {}
-        card = "dry run" if dry else name_of_card()
+        for kept in {part["made_with"]["card"] for part in self.parts.values()}:
+            if (kept == DRY_RUN) != dry:
+                sys.exit(f"gpu: {self.file} holds other figures, {kept}: name another --out")
+        card = DRY_RUN if dry else name_of_card()
         code = code_digest((PACKAGE / "attention", PACKAGE / "model"))
         self.made_with = {"card": card, "torch": torch.__version__, "code": code}
 

@@ -19,6 +19,7 @@ PICTURE = Path("benchmark/gpu.png")  # beside the page
 SHORT = (512, 2048, 4096, 8192, 32768)  # n that the page shows, and models:
 SHORT_MODELS = ("near_and_far", *FLEX, "fetch", *KERNELS, "hf-modernbert", "fairseq-example")
 NOT = "not measured"
+DRY_RUN = "dry run"  # in place of the card
 Parts = dict[str, dict[str, Any]]
 
 
@@ -42,7 +43,7 @@ def write_report(file: Path, order: Sequence[str]) -> None:
 def fill_page(file: Path, page: Path) -> None:
     """Fills a page's block from results.json, and draws the picture beside it; ends the program after a dry run."""
     parts = read_parts(file)
-    if any(part["made_with"]["card"] == "dry run" for part in parts.values()):
+    if any(part["made_with"]["card"] == DRY_RUN for part in parts.values()):
         sys.exit(f"gpu: {file} is of a dry run, which fills no tables")
     texts, picture = ["Not measured yet."], page.parent / PICTURE
     if rows := _models(parts, TRAINING):

@@ -39,6 +39,7 @@ TINY += ["model.encoder_attention_heads=2", "model.max_positions=64", "common.fp
 TINY += ["common.log_interval=2", "common.cpu=true"]
 PROGRAM = "import sys; sys.argv[0] = 'fairseq-hydra-train'; from fairseq_cli.hydra_train import cli_main; cli_main()"
 TRIED = 60  # updates, to see how many fit into the time
+STARTS = "[INFO] - training on "  # fairseq logs it once, whether a training begins or goes on
 
 
 def run_tests(dry: bool) -> Rows:
@@ -108,18 +109,24 @@ class Trainings:
 
     def count(self, corpus: str) -> Rows:
         """How many updates full attention makes in the time: all variants make as many."""
-        rows = self._train(corpus, "softmax", self.work / "tried", 8 if self.dry else TRIED, "checkpoint.no_save=true")
-        rate = _rate(rows, "ups")
+        log = self._train(corpus, "softmax", self.work / "tried", 8 if self.dry else TRIED, "checkpoint.no_save=true")
+        rate = _rate(log, "ups")
         yield "updates", {"updates": max(8, round(self.seconds * rate)), "per second": rate}
 
     def quality(self, corpus: str, name: str) -> Rows:
-        """A training in rows of one n, then of another, and its perplexities by where the answer stands."""
+        """A training in rows of one n, then of another, and its perplexities by where the answer stands.
+
+        Its speed is that of all its updates, whichever calls they were made in.
+        """
+        from fairseq_linformer.training.launch import LOG_FILE
+
         known = json.loads(self.results.read_text())[f"{corpus}, updates"]["rows"]
         updates, folder = known["updates"]["updates"], self.work / f"{corpus}-{name}"
         interval = f"checkpoint.save_interval_updates={max(4, updates // 3)}"
-        logged = self._train(corpus, name, folder, updates, interval)
-        row = {"variant": name, "corpus": corpus, "updates": updates, "minutes": updates / _rate(logged, "ups") / 60}
-        yield name, {**row, "tokens per second": _rate(logged, "wps"), **self._perplexities(corpus, folder)}
+        self._train(corpus, name, folder, updates, interval)
+        log = (folder / LOG_FILE).read_text(encoding="utf-8")
+        row = {"variant": name, "corpus": corpus, "updates": updates, "minutes": updates / _rate(log, "ups") / 60}
+        yield name, {**row, "tokens per second": _rate(log, "wps"), **self._perplexities(corpus, folder)}
         shutil.rmtree(folder)
 
     def _perplexities(self, corpus: str, folder: Path) -> Row:
@@ -151,9 +158,9 @@ class Trainings:
         k = [] if any("projected_length" in word for word in VARIANTS[name]) else ["model.projected_length=16"]
         return [*words, *TINY, *k] if self.dry else [*words, "+precision=bf16"]
 
-    def _train(self, corpus: str, name: str, folder: Path, updates: int, *more: str) -> list[Row]:
-        """What fairseq logs of a training; it goes on where an earlier one was ended."""
-        return _logged(["-c", PROGRAM, *self._words(corpus, name, folder, updates), *more])
+    def _train(self, corpus: str, name: str, folder: Path, updates: int, *more: str) -> str:
+        """What fairseq logs of a training now; it goes on where an earlier one was ended."""
+        return _run(["-c", PROGRAM, *self._words(corpus, name, folder, updates), *more])
 
     def scaling(self) -> Rows:
         """Tokens per second on 1, 2, 4, … GPUs.
@@ -168,8 +175,8 @@ class Trainings:
             launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "--no-python"]
             words = self._words("python", "near_and_far", self.work / "scaling", 8 if self.dry else TRIED)
             words += ["checkpoint.no_save=true", "+distributed=torchrun"]
-            rows = _logged([*launcher, sys.executable, "-c", PROGRAM, *words])
-            yield f"{ranks} processes", {"ranks": ranks, "tokens per second": _rate(rows, "wps")}
+            log = _run([*launcher, sys.executable, "-c", PROGRAM, *words])
+            yield f"{ranks} processes", {"ranks": ranks, "tokens per second": _rate(log, "wps")}
 
 
 def _run(words: list[Any]) -> str:
@@ -187,19 +194,16 @@ def _run(words: list[Any]) -> str:
     return done.stdout
 
 
-def _logged(words: list[Any]) -> list[Row]:
-    from fairseq_linformer.training.launch import logged_rows
-
-    return [row for row in logged_rows(_run(words).splitlines()) if "ups" in row]
-
-
-def _rate(rows: list[Row], what: str) -> float:
-    """The mean of a rate over time, without the first two rows, which read the data and warm up.
+def _rate(log: str, what: str) -> float:
+    """The mean of a logged rate over time, without the first two rows of each start, which read the data and warm up.
 
     Raises:
         OSError: nothing is left.
     """
-    values = [row[what] for row in rows if row.get(what)][2:]
+    from fairseq_linformer.training.launch import logged_rows
+
+    starts = ([row[what] for row in logged_rows(own.splitlines()) if row.get(what)] for own in log.split(STARTS))
+    values = [value for start in starts for value in start[2:]]
     if not values:
         raise OSError("the training logged no speed")
     return statistics.harmonic_mean(values)

@@ -10,6 +10,7 @@ from pathlib import Path
 import gpu
 import gpu_report
 import gpu_speed
+import gpu_training
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -117,6 +118,42 @@ def test_what_is_done_is_not_repeated_unless_the_code_or_the_machine_is_another(
     found.made_with = {**found.made_with, "code": "other"}
     assert run("")["rows"] == {}, "figures of two states of the code do not stand side by side"
     assert not found.is_done("part")
+
+
+@pytest.mark.parametrize("kept", [MADE_WITH["card"], "dry run"])
+def test_a_dry_run_does_not_share_a_folder_with_figures_of_a_gpu(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"tests": {"made_with": {**MADE_WITH, "card": kept}, "done": True, "rows": {}}}))
+    before, dry = file.read_bytes(), ["--dry-run"] if kept != "dry run" else []
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), *dry])
+    with pytest.raises(SystemExit, match=f"results.json holds other figures, {kept}: name another --out"):
+        gpu.main()
+    assert file.read_bytes() == before
+
+
+def test_a_training_that_was_ended_after_its_last_update_is_not_repeated(corpus, tmp_path, monkeypatch):
+    trainings = gpu_training.Trainings(tmp_path / "results.json", tmp_path, dry=True)
+    trainings.results.write_text(json.dumps({"python, updates": {"rows": {"updates": {"updates": 12}}}}))
+    monkeypatch.setattr(gpu_training.Trainings, "data", lambda self, name: corpus)
+    monkeypatch.setattr(gpu_training.Trainings, "_perplexities", lambda *own: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(trainings.quality("python", "fetch"))
+    log = (tmp_path / "python-fetch/hydra/hydra_train.log").read_text()
+    monkeypatch.setattr(gpu_training.Trainings, "_perplexities", lambda *own: {"perplexity": 2.0})
+    ((_, row),) = trainings.quality("python", "fetch")
+    assert row["minutes"] == 12 / gpu_training._rate(log, "ups") / 60
+    assert row["tokens per second"] == gpu_training._rate(log, "wps")
+    assert not (tmp_path / "python-fetch").exists()
+
+
+def test_the_speed_of_a_training_that_went_on_is_that_of_both_parts():
+    """Without the first two rows of each, which warm up."""
+    log = ""
+    for rates in ((0, 1, 1, 10, 10), (0, 1, 1, 5, 5)):
+        log += "[t][fairseq_cli.train][INFO] - training on 1 devices (GPUs/TPUs)\n"
+        log += "".join(f'[t][train_inner][INFO] - {{"epoch": 1, "ups": "{rate}"}}\n' for rate in rates)
+    assert gpu_training._rate(log, "ups") == pytest.approx(4 / (2 / 10 + 2 / 5))
 
 
 def test_without_a_gpu_one_line_says_what_can_be_done(monkeypatch):
