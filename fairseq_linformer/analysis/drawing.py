@@ -100,18 +100,19 @@ def draw_ranks(spectrum: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_low_rank(low_rank: Mapping[str, Any], n: int, path: Path) -> None:
-    """Error of P V against k, a panel for each form and layer; median and 5 to 95 %."""
+    """Error of P V against k, a panel for each layer and each form that was measured; median and 5 to 95 %."""
     layers = low_rank["layers"]
-    with _panels(path, len(layers), parts=len(FORMS), width=2.6, height=3.0) as (figure, panels):
+    forms = [form for form in FORMS if layers[0][form]]
+    with _panels(path, len(layers), parts=len(forms), width=2.6, height=3.0) as (figure, panels):
         for number, layer in enumerate(layers):
-            for form, row in zip(FORMS, panels, strict=True):
+            for form, row in zip(forms, panels, strict=True):
                 panel = row[number]
                 panel.sharey(row[0])
                 panel.sharex(panels[0][0])
                 for kind, style in KINDS.items():
                     if kind in layer[form]:
                         _draw_errors(panel, layer[form][kind], style, kind)
-                ks = [point["k"] for point in layer[form]["segment means"]]
+                ks = [point["k"] for point in layer["projected"]["segment means"]]
                 if form == "projected":
                     _draw_promise(panel, n, ks)
                     panel.set_title(f"layer {number}")

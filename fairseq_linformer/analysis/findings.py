@@ -36,6 +36,7 @@ def describe_loss(low_rank: Mapping[str, Any] | None, spectrum: Mapping[str, Any
     """Which projection loses least of full attention, and in which layers.
 
     They are compared at the k of the layer, or of n / 4 where it has none; of those that were tried, at the nearest.
+    Where no Linformer is compared, as with rotary positions, it is what P loses where it is replaced itself.
     """
     if low_rank is None:
         return "Loss: this attention does not approximate softmax attention, so no projection is compared with it."
@@ -44,7 +45,8 @@ def describe_loss(low_rank: Mapping[str, Any] | None, spectrum: Mapping[str, Any
     for number, (layer, k) in enumerate(zip(low_rank["layers"], chosen, strict=True)):
         nearest = {
             kind: min(tried, key=lambda point, k=k: abs(math.log(point["k"] / k)))  # type: ignore[misc]
-            for kind, tried in layer["linformer"].items()
+            for kind, tried in (layer["linformer"] or layer["projected"]).items()
+            if kind in KINDS
         }
         best = min(nearest, key=lambda kind: nearest[kind]["median"])
         losses.setdefault((best, nearest[best]["k"]), {})[number] = nearest[best]["median"]

@@ -6,7 +6,8 @@ Two forms, both measured against P V with P = softmax(Q K^T / sqrt(d_h)):
   Gaussian of variance 1 / k. Beside it the orthogonal projection P B B^T, where the columns of B span the rows of E;
   and the best matrix of rank k, the truncated singular value decomposition.
 * linformer: softmax(Q (E K)^T / sqrt(d_h)) F V with E = F; and what a Linformer itself computes, with its own E and F
-  and, where it has them, its window and class token.
+  and, where it has them, its window and class token. With rotary or ALiBi positions P is of more than Q K^T, and rows
+  of E K have no position: then there is the model's own alone, and nothing of theorem 2.
 
 The error is relative, |approximation w - P w| / |P w|, for each column w of V, of each head and row of text.
 
@@ -115,6 +116,7 @@ class Errors:
         if isinstance(attention, LinformerAttention):
             matrices = projection_matrix(attention.value_projection, x).expand(attention.num_heads, -1, -1)
             own = zip(matrices, head_maps(attention, x), strict=True)
+        learned = not (attention.turned or attention.alibi)  # positions, which are in x
         means = {k: adaptive_pooling(torch.tensor(n), k, n, x.dtype).to(x.device) for k in ranks_to_try(n)}
         for head, approximation in zip(heads_of(attention, x), own, strict=False):
             exact = head.weights @ head.all_values
@@ -126,14 +128,15 @@ class Errors:
                 gaussian = self.draw(k, x)
                 projected = head.weights @ (gaussian.T @ (gaussian @ head.all_values))
                 self._add(("projected", "Gaussian", k), projected, exact)
-                self._add(("linformer", "Gaussian", k), head.linformer(gaussian, gaussian), exact)
                 self._add(("projected", "segment means", k), head.projected(segments), exact)
-                self._add(("linformer", "segment means", k), head.linformer(segments, segments), exact)
+                if learned:
+                    self._add(("linformer", "Gaussian", k), head.linformer(gaussian, gaussian), exact)
+                    self._add(("linformer", "segment means", k), head.linformer(segments, segments), exact)
             if approximation is not None:
                 matrix, weights = approximation
                 self._add(("projected", OWN, len(matrix)), head.projected(matrix), exact)
                 self._add(("linformer", OWN, len(matrix)), weights @ head.values + head.value_bias, exact)
-            self._add_bounds(head, exact, x)
+            self._add_bounds(head, exact, x, learned)
         return spectra
 
     def draw(self, k: int, like: Tensor) -> Tensor:
@@ -144,8 +147,11 @@ class Errors:
     def _add(self, key: Key, approximation: Tensor, exact: Tensor) -> None:
         self.errors[key].append(relative_errors(approximation, exact))
 
-    def _add_bounds(self, head: Head, exact: Tensor, x: Tensor) -> None:
-        """Which part of the text keeps what the theorems promise, with the k that they ask for each epsilon."""
+    def _add_bounds(self, head: Head, exact: Tensor, x: Tensor, learned: bool) -> None:
+        """Which part of the text keeps what the theorems promise, with the k that they ask for each epsilon.
+
+        The second, which is about softmax(Q K^T), only with learned positions.
+        """
         n, d = x.size(1), head.queries.size(-1)
         values = head.all_values
         scale = head.weights.norm(dim=1) * values.norm()  # of theorem 2: |softmax(w)| |V| for each position
@@ -155,6 +161,8 @@ class Errors:
             difference = head.weights @ (gaussian.T @ (gaussian @ values)) - exact
             self._keep("theorem 1", "columns", epsilon, difference.norm(dim=0) / exact.norm(dim=0))
             self._keep("theorem 1", "products", epsilon, difference.abs() / products)
+            if not learned:
+                continue
             k = math.ceil(theorem_2(n, d, epsilon))
             matrices = {"Gaussian": self.draw(k, x)}
             if k <= n:
@@ -196,10 +204,12 @@ WHAT = {
     "error": "|approximation w - P w| / |P w| for each column w of V",
     "quantiles": "over columns, heads and rows of text",
     "projected": "P R^T R (Gaussian), P B B^T (B spans the rows of F), or the truncated SVD of P",
-    "linformer": "softmax(Q (E K)^T / sqrt(d_h)) F V; the model's own: its map times V, window and all",
+    "linformer": "softmax(Q (E K)^T / sqrt(d_h)) F V; the model's own: its map times V, window and all. "
+    "With rotary or ALiBi positions the model's own alone",
     "theorem 1, columns": "columns w of V: |P R^T R w - P w| / |P w|, for the matrix that the theorem's proof builds",
     "theorem 1, products": "rows p of P and columns w: |p R^T R w - p w| / (|p| |w|), which random projections bound",
-    "theorem 2": "positions: |softmax(q (E K)^T) F V - p V| / (|p| |V|); Frobenius norm of V",
+    "theorem 2": "positions: |softmax(q (E K)^T) F V - p V| / (|p| |V|); Frobenius norm of V. Not with "
+    "rotary or ALiBi positions",
     "share_within": "cases whose error is at most epsilon; mean over heads and rows of text",
     "error_p95": "the error that 95 % of cases are within; mean over heads and rows of text",
 }

@@ -4,6 +4,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from fairseq_linformer.analysis import drawing
+from fairseq_linformer.analysis.findings import describe_loss
 from fairseq_linformer.analysis.measuring import measure
 from tests.helpers.models import small, tokens
 
@@ -43,6 +44,14 @@ def test_the_use_of_rows_that_differ_little_can_be_read(figures):
 def test_the_spectrum_of_a_linformer_ends_at_k(measured, figures):
     drawing.draw_spectrum(measured.spectrum, "")
     assert figures[0].axes[0].get_xlim() == pytest.approx((1, 1.05 * 8))
+
+
+def test_a_form_that_was_not_measured_has_no_panels(figures):
+    model = small(attention="softmax", positions="rotary").eval()
+    found = measure(model.encoder.sentence_encoder, tokens(1), None)
+    drawing.draw_low_rank(found.low_rank, 64, "")
+    assert len(figures[0].axes) == len(found.low_rank["layers"])
+    assert "Loss: smallest with segment means" in describe_loss(found.low_rank, found.spectrum)
 
 
 def test_what_hardly_changes_with_updates_has_no_panel(figures):

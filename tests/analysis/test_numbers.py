@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_linformer.analysis import low_rank
-from fairseq_linformer.analysis.low_rank import OWN, Errors, heads_of, ranks_to_try
+from fairseq_linformer.analysis.low_rank import OWN, Errors, heads_of, ranks_to_try, relative_errors
 from fairseq_linformer.analysis.maps import projected_weights
 from fairseq_linformer.analysis.matrices import dead_rows, distinct_matrices, row_statistics
 from fairseq_linformer.analysis.measuring import attentions_of, in_short, inputs_of, measure
@@ -144,6 +144,23 @@ def test_full_attention_has_no_approximation_of_its_own(layer):
     errors = Errors()
     errors.add(build("softmax")[0].double().eval(), layer[1])
     assert not any(kind == OWN for _, kind, _ in errors.errors)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linformer"])
+@pytest.mark.parametrize("positions", [{"positions": "rotary", "rotary_share": 0.5}, {"positions": "alibi"}])
+@torch.no_grad()
+def test_other_positions_are_not_compared_with_a_linformer_without_any(attention, positions, layer):
+    """Even of identity matrices: P has positions, and a projected row has none."""
+    own, x = build(attention, **positions)[0].double().eval(), layer[1]
+    head = next(heads_of(own, x))
+    identity = torch.eye(N, dtype=torch.double)
+    assert relative_errors(head.linformer(identity, identity), head.weights @ head.all_values).min() > 0.001
+    errors = Errors()
+    errors.add(own, x)
+    compared = {kind for form, kind, _ in errors.errors if form == "linformer"}
+    assert compared == ({OWN} if attention == "linformer" else set())
+    assert {kind for form, kind, _ in errors.errors if form == "projected"} > {"Gaussian", "segment means"}
+    assert {theorem for theorem, *_ in errors.kept} == {"theorem 1"}
 
 
 def test_rows_of_known_shape():
