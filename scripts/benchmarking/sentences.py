@@ -241,8 +241,10 @@ class Measurement:
         models: dict[str, Callable[[Tensor], Any]]
         models = {own.name: partial(own.model, features_only=True) for own in self.encoders}
         longest = {own.name: own.longest for own in self.encoders}
+        made_of: dict[str, Any] = {own.name: own.made_of for own in self.encoders}
         if self.options.transformers:
-            models[THEIRS] = in_transformers(self.options.transformers, lengths[-1]).to(machine.device)
+            models[THEIRS] = theirs = in_transformers(self.options.transformers, lengths[-1]).to(machine.device)
+            made_of[THEIRS] = theirs.config.to_json_string()  # which has the version of transformers, too
         cases = [(name, n) for n in lengths for name in models if longest.get(name, n) >= n]
         draw = torch.Generator().manual_seed(SEED)
         rows = {n: torch.randint(4, len(self.tokenizer.dictionary), (1, n), generator=draw) for n in lengths}
@@ -259,7 +261,7 @@ class Measurement:
 
         before = torch.get_num_threads()
         about = {**machine.describe(), "rounds": self.options.rounds, "calls": [*calls]}
-        found = self.store.once("cost", {**about, **{own.name: own.made_of for own in self.encoders}}, measure)
+        found = self.store.once("cost", {**about, **made_of}, measure)
         torch.set_num_threads(before)
         times = {f"ms, threads: {threads}": threads for threads in self.options.cost}
         return [
@@ -288,13 +290,12 @@ def chunk_ranks(encoder: SentenceEncoder, data: Passages, size: int) -> dict[str
     return ranks
 
 
-def in_transformers(folder: Path, longest: int) -> torch.nn.Module:
+def in_transformers(folder: Path, longest: int) -> Any:
     """A model of transformers that reads `longest` tokens, with random weights."""
     from transformers import AutoConfig, AutoModel
 
-    config = AutoConfig.from_pretrained(folder, max_position_embeddings=longest)
-    model: torch.nn.Module = AutoModel.from_config(config)
-    return model.eval()
+    config = AutoConfig.from_pretrained(folder, max_position_embeddings=longest + 2)  # RoBERTa's start at 2
+    return AutoModel.from_config(config).eval()
 
 
 @torch.no_grad()

@@ -289,6 +289,24 @@ def test_the_cost_has_all_models_in_turns(models, tmp_path, monkeypatch):
     assert torch.get_num_threads() == threads
 
 
+def test_the_cost_of_the_original_is_that_of_the_folder_that_is_named(models, tmp_path, monkeypatch):
+    """Of a RoBERTa, whose first position is 2. In another place the same model is not measured again."""
+    from transformers import BertConfig, RobertaConfig
+
+    monkeypatch.setattr(sentences, "SHORT", (8,))
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 20}
+    RobertaConfig(num_hidden_layers=1, **sizes).save_pretrained(tmp_path / "a")
+    RobertaConfig(num_hidden_layers=1, **sizes).save_pretrained(tmp_path / "same")
+    RobertaConfig(num_hidden_layers=2, **sizes).save_pretrained(tmp_path / "deeper")
+    BertConfig(num_hidden_layers=1, **sizes).save_pretrained(tmp_path / "bert")
+    words = ["--model", f"own={models / 'original'}", "--lengths", 64, "--rounds", 1, "--cost", 1, "--device", "cpu"]
+    for number, name in ((1, "a"), (1, "same"), (2, "deeper"), (3, "bert")):
+        measure_sentences(options("sentences", *words, "--transformers", tmp_path / name, "--out", tmp_path / "out"))
+        (rows,) = json.loads((tmp_path / "out/results.json").read_text())["tables"].values()
+        assert [(row["n"], row["model"]) for row in rows[1:]] == [(n, sentences.THEIRS) for n in ("8", "64")]
+        assert len([*(tmp_path / "out").glob("cost-*.json")]) == number
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
