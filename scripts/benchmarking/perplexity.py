@@ -60,7 +60,8 @@ def draw_mechanisms(options: Namespace, tuned: Sequence[Tuned], path: Path) -> N
     perplexities: dict[str, dict[str, list[float]]] = {"all": {own.variant: own.each("perplexity") for own in tuned}}
     for own in tuned:
         near = own.by_distance["classes"][: len(WINDOW) + 1]
-        for one in (*near, own.by_distance["far"]):
+        far = [own.by_distance["far"]] if "far" in own.by_distance else []  # short rows have nothing so far
+        for one in (*near, *far):
             perplexities.setdefault(one["name"], {})[own.variant] = values_of(one)
     times = {"": {own.variant: [1000 * own.cost["seconds"]] for own in tuned}}
     by_distance = Dots(perplexities, "perplexity, by the distance of the same token")

@@ -7,7 +7,7 @@ import pytest
 from benchmarking import masked_text
 from benchmarking.distance import distance_tables, draw_distances, measure_distances
 from benchmarking.engine import Tuned
-from benchmarking.perplexity import PERPLEXITY
+from benchmarking.perplexity import PERPLEXITY, draw_mechanisms
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
 
@@ -81,6 +81,15 @@ def test_the_picture_has_a_curve_and_a_level_for_each_variant(measured, figures,
     assert a.ravel() == pytest.approx([64, 10, 384, 80, 512, 20]) and b[:, 1] == pytest.approx([5, 40, 160])
     assert [line.get_ydata()[0] for line in short.lines[-2:]] == pytest.approx([200, 200])
     assert [text.get_text() for text in figures[0].legends[0].get_texts()] == ["a", "b"]
+
+
+def test_mechanisms_with_short_rows_have_a_picture_without_what_is_far(measured, figures):
+    for own in measured:
+        own.results, own.cost = {1: {"perplexity": 8.0}, 2: {"perplexity": 9.0}}, {"seconds": 0.1}
+    for rows, named in ((measured[:2], []), (measured[2:], ["beyond 192"])):
+        draw_mechanisms(None, rows, "")
+        labels = [text.get_text() for legend in figures.pop().legends for text in legend.get_texts()]
+        assert [label for label in labels if label.startswith("beyond")] == named
 
 
 def test_runs_that_are_complete_are_measured_once_and_without_a_training(corpus, tmp_path, monkeypatch):
