@@ -145,6 +145,15 @@ def _our_config(attention: str, sizes: Sizes) -> ResolvedConfig:
     return resolve_config(Namespace(**options), sizes.length)
 
 
+def check_sizes(model: str, sizes: Sizes) -> None:
+    """Refuses sizes that a model of ours cannot have, without building it; others are checked as full attention is.
+
+    Raises:
+        UserError: an option is not allowed.
+    """
+    _our_config(model if model in ATTENTIONS else "softmax", sizes)
+
+
 def our_attention(sizes: Sizes) -> Candidate:
     attention = get_attention("linformer").build_layers(_our_config("linformer", replace(sizes, layers=1)))[0]
     return Candidate(attention, draw_rows_first, attention, lambda x: attention(x).sum())

@@ -15,7 +15,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.system.files import write_whole
 from linformer_cli.arguments import number
 
-from .baselines import MODELS, Sizes
+from .baselines import MODELS, Sizes, check_sizes
 from .flags import Flag, count
 from .measuring import DTYPES, Case, Machine, flops, in_turns, reason, spread, timed
 from .speed_report import Row, write_report
@@ -121,7 +121,7 @@ def measure_suites(suites: Sequence[str], plan: Plan, runner: Runner, store: Sto
     """Measures the groups of these suites that have no results yet, and returns all that the store's folder has.
 
     Raises:
-        UserError: a suite has nothing to measure.
+        UserError: a suite has nothing to measure, or a model cannot have its sizes; nothing is written.
     """
     groups = []
     for suite in suites:
@@ -131,6 +131,8 @@ def measure_suites(suites: Sequence[str], plan: Plan, runner: Runner, store: Sto
         for place, group in enumerate(own):
             if runner.rounds or group.memory:
                 groups.append((suite, group, f"{suite}/{place:02d} {group.name}"))
+    for model, sizes in dict.fromkeys((case.model, case.sizes) for _, group, _ in groups for case in group.cases):
+        check_sizes(model, sizes)
     store.begin()
     bar = tqdm(groups, unit="group", disable=None)
     before: dict[str, list[Row]] = {suite: [] for suite in suites}

@@ -133,6 +133,21 @@ def command(tmp_path):
     return lambda *words: measure_speed(options("speed", *small, *words))
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--heads", 5], "encoder_attention_heads=5 is not allowed"),
+        (["--heads", 5, "--models", "fairseq-roberta"], "encoder_attention_heads=5 is not allowed"),
+        (["--dropout", 1.5], "dropout=1.5 is not allowed"),
+        (["--models", "softmax", "performer"], "attention_dropout=0.1 is not allowed"),
+    ],
+)
+def test_options_that_no_model_can_have_do_not_claim_the_folder(words, said, command, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        command("--suites", "models", *words)
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.slow
 def test_the_command_measures_what_is_missing_and_refuses_other_settings(command, tmp_path):
     command("--suites", "table3")
