@@ -61,8 +61,9 @@ def test_queries_stand_where_the_power_law_says():
     assert first + 1 < last, "the first pair took its place first"
 
 
-@pytest.mark.parametrize("length", recall.PAIRS)
-def test_the_order_of_the_queries_says_something_of_whose_they_are(length):
+@pytest.mark.parametrize(("length", "percent"), [(64, 28.7), (128, 15.3), (256, 8.2), (512, 2.5)])
+def test_the_order_of_the_queries_says_something_of_whose_they_are(length, percent):
+    """What docs/recall.md says that a guess by it has."""
     pairs, rows = recall.PAIRS[length], 5000
     drawn = draw(task(length, pairs), 2 * rows)
     values = drawn.tokens[:, 1 : 2 * pairs : 2]
@@ -71,7 +72,7 @@ def test_the_order_of_the_queries_says_something_of_whose_they_are(length):
         (torch.arange(pairs).expand(rows, -1), asked[:rows]), torch.ones(()), accumulate=True
     )
     share = 100 * (asked[rows:] == seen.argmax(1)).double().mean()
-    assert share == pytest.approx(recall.BY_ORDER[length], rel=0.1)
+    assert share == pytest.approx(percent, rel=0.1)
 
 
 def test_any_key_may_have_any_value_and_test_valid_and_train_are_different_rows():
@@ -278,8 +279,8 @@ def test_the_table_says_what_was_brought_back_and_when():
         "| b | 256 | 50.0 | 75.0 |",
         "",
         "Percent of the values of 3,000 test rows after at most 500 updates of 4,096 tokens; seeds: 2. "
-        "Who sees the values of a row, not whose they are, has 1/D, or by the order of the queries, with the paper's "
-        "D, 28.7 % at n=64, 15.3 % at n=128, 8.2 % at n=256, 2.5 % at n=512.",
+        "Who sees the values of a row, not whose they are, has 1/D, or a little more by the order of the "
+        "queries.",
     ]
 
 
