@@ -220,7 +220,8 @@ def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def _as_typed(action: argparse.Action) -> str:
-    shown = str(action.metavar)
+    choices = f"{{{','.join(map(str, action.choices or ()))}}}"
+    shown = str(action.metavar or choices)
     several = {"+": f"{shown} [{shown} ...]", "?": f"[{shown}]", "*": f"[{shown} ...]"}
     return " ".join([*action.option_strings[:1], several.get(str(action.nargs), shown)])
 

@@ -150,8 +150,8 @@ def _short(number: float) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--sizes", nargs="+", choices=SIZES, default=[*SIZES], help=f"default: {' '.join(SIZES)}")
-    add("--lengths", metavar="N", nargs="+", type=int, choices=LENGTHS, default=LENGTHS, help="default: all")
+    add("--sizes", nargs="+", choices=SIZES, default=[*SIZES], help="of the model")
+    add("--lengths", metavar="N", nargs="+", type=int, choices=LENGTHS, default=LENGTHS, help="n (default: all)")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
 """The pictures of an analysis, from its numbers."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -103,6 +103,7 @@ def draw_low_rank(low_rank: Mapping[str, Any], n: int, path: Path) -> None:
     """Error of P V against k, a panel for each layer and each form that was measured; median and 5 to 95 %."""
     layers = low_rank["layers"]
     forms = [form for form in FORMS if layers[0][form]]
+    own = {point["k"] for layer in layers for point in layer["projected"].get(OWN, ())}
     with _panels(path, len(layers), parts=len(forms), width=2.6, height=3.0) as (figure, panels):
         for number, layer in enumerate(layers):
             for form, row in zip(forms, panels, strict=True):
@@ -116,13 +117,18 @@ def draw_low_rank(low_rank: Mapping[str, Any], n: int, path: Path) -> None:
                 if form == "projected":
                     _draw_promise(panel, n, ks)
                     panel.set_title(f"layer {number}")
-                scale_lengths(panel.xaxis, ks)
+                scale_lengths(panel.xaxis, sorted({*own, *(k for k in ks if not _is_close(k, own))}))
                 scale_log(panel.yaxis)
                 panel.set(xlabel="k", ylabel=FORM_LABELS[form])
                 panel.label_outer(remove_inner_ticks=True)
         best = min(layer["projected"]["truncated SVD"][0]["median"] for layer in layers)
         panels[0][0].set_ylim(bottom=min(1e-3, max(1e-6, best / 3)))  # for a large k it has hardly any error
         legend(figure, panels[0])
+
+
+def _is_close(k: int, others: Collection[int]) -> bool:
+    """Whether the label of k would touch that of another one."""
+    return any(2 / 3 < k / other < 3 / 2 for other in others)
 
 
 def _draw_errors(panel: Axes, points: Sequence[Mapping[str, float]], style: Mapping[str, Any], kind: str) -> None:

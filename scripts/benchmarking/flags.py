@@ -64,7 +64,7 @@ def device(name: str) -> str:
 
 SHARED = {
     "data": Flag("a prepared corpus", Path, "DIR"),
-    "out": Flag("gets the results, a table and pictures", Path, "DIR"),
+    "out": Flag("gets the results, tables and pictures, if any", Path, "DIR"),
     "lengths": Flag("n", number(int, least=16, most=65_536), several=True),
     "learning-rates": Flag("tried for each variant with the first seed", rate, "LR", several=True),
     "seeds": Flag("each a run", number(int, least=0, most=LARGEST_SEED), several=True),
@@ -84,8 +84,9 @@ def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], usual: S
         names: of the variants that it has; where it has none, --variant must be given.
         usual: those of them that are compared unless the user says otherwise.
     """
-    what = parser.add_mutually_exclusive_group(required=not names)
+    what: Any = parser
     if names:
+        what = parser.add_mutually_exclusive_group()
         others = [name for name in names if name not in usual]
         shown = f"all but {' and '.join(others)}" if others else "all"
         only = f"those of {', '.join(names)} that are compared (default: {shown})"
@@ -93,7 +94,8 @@ def add_variants(parser: argparse.ArgumentParser, names: Sequence[str], usual: S
             "--only", metavar="NAME", nargs="+", choices=names, action=Distinct, default=[*usual], help=only
         )
     variant = "one that is compared: a name, then Hydra's overrides"
-    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", default=[], help=variant)
+    needed: dict[str, Any] = {"default": []} if names else {"required": True}
+    what.add_argument("--variant", metavar="WORD", nargs="+", action="append", help=variant, **needed)
     every = "Hydra's overrides for every variant"
     parser.add_argument("--all", metavar="OVERRIDE", nargs="+", default=[], help=every)
 

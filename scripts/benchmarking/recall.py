@@ -251,7 +251,7 @@ def _curve(own: Tuned) -> dict[int, list[float]]:
 RECALL = Comparison(
     experiments=experiments,
     quantity="% of valid",
-    form=lambda share: f"{100 * share:.1f}",
+    form=lambda score: f"{100 * max(0.0, score):.1f}",  # a run that brings back nothing has a little less than 0
     columns=columns,
     pictures={"recall.png": draw_curves},
     measures=(time_updates,),

@@ -5,6 +5,7 @@ from matplotlib.colors import to_rgb
 
 from fairseq_linformer.analysis import drawing
 from fairseq_linformer.analysis.findings import describe_loss
+from fairseq_linformer.analysis.low_rank import OWN
 from fairseq_linformer.analysis.measuring import measure
 from tests.helpers.models import small, tokens
 
@@ -44,6 +45,15 @@ def test_the_use_of_rows_that_differ_little_can_be_read(figures):
 def test_the_spectrum_of_a_linformer_ends_at_k(measured, figures):
     drawing.draw_spectrum(measured.spectrum, "")
     assert figures[0].axes[0].get_xlim() == pytest.approx((1, 1.05 * 8))
+
+
+@pytest.mark.parametrize(("k", "ticks"), [(8, [8, 16, 32]), (24, [16, 24]), (32, [16, 32])])
+def test_the_k_of_the_model_has_a_tick(k, ticks, figures):
+    errors = [{"k": tried, "p5": 0.1, "median": 0.2, "p95": 0.3} for tried in (16, 32)]
+    kinds = {"truncated SVD": errors, "segment means": errors, "Gaussian": errors, OWN: [{**errors[0], "k": k}]}
+    drawing.draw_low_rank({"layers": [{"projected": kinds, "linformer": kinds}]}, 64, "")
+    for panel in figures[0].axes:
+        assert sorted(panel.xaxis.get_major_locator()()) == ticks
 
 
 def test_a_form_that_was_not_measured_has_no_panels(figures):

@@ -1,6 +1,9 @@
 """What trainings cost: the operations are those of the formula, and docs/costs.md has what the command prints."""
 
+import sys
+
 import compute_costs as module
+import pytest
 from compute_costs import Cost, as_table, configuration, costs, forward_operations
 
 from tests.helpers import ROOT
@@ -40,6 +43,14 @@ def test_large_at_another_length_has_its_own_layers_and_the_batch_and_k_of_base(
     assert options["model"]["_name"] == "linformer_roberta_large"
     assert (options["model"]["max_positions"], options["model"]["projected_length"]) == (512, 128)
     assert options["dataset"]["batch_size"] == configuration("base", 512)["dataset"]["batch_size"]
+
+
+def test_help_says_a_default_once(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compute_costs.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        module.parse_arguments()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "of the model (default: base large)" in printed and "n (default: all)" in printed
 
 
 def test_the_page_has_what_the_command_prints():

@@ -284,6 +284,11 @@ def test_the_table_says_what_was_brought_back_and_when():
     ]
 
 
+def test_nothing_is_no_negative_share():
+    """A later update costs a run a little of what chooses the learning rate."""
+    assert RECALL.form(0 - 1e-9 * 500) == "0.0" and RECALL.form(0.25) == "25.0"
+
+
 def test_a_curve_keeps_the_last_share_of_a_run_that_was_stopped():
     results = {1: {"curve": {"2": 0.5, "4": 1.0}}, 2: {"curve": {"2": 0.25, "4": 0.5, "5": 0.75}}}
     assert recall._curve(Tuned("a", 64, {}, 0.1, results)) == {2: [50, 25], 4: [100, 50], 5: [100, 75]}

@@ -26,7 +26,23 @@ def test_every_study_says_what_it_is_and_is_read_without_options(capsys):
         options(study, *needed(study))
         with pytest.raises(SystemExit, match="0"):
             main([study, "--help"])
-        assert f"linformer study {study} " in capsys.readouterr().out.replace("\n", " ")
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"linformer study {study} " in said
+        usage = said.partition(" [options]")[0].split()
+        assert {word for word in needed(study) if word.startswith("--")} <= {*usage}
+
+
+def test_usage_says_what_must_be_typed(capsys):
+    for study, said in {
+        "long-documents": "--task {books,needles} --corpus FILE --tokenizer DIR|FILE",
+        "perplexity": "--data DIR --variant WORD [WORD ...]",
+    }.items():
+        with pytest.raises(SystemExit, match="0"):
+            main([study, "--help"])
+        assert f"study {study} {said} [options]" in capsys.readouterr().out
+        with pytest.raises(SystemExit, match="2"):
+            options(study)
+        assert f"missing: {said.replace(' --', ', --')}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
