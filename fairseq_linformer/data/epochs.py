@@ -80,14 +80,15 @@ class ElasticBatchIterator(EpochBatchIterator):
         *before, (_, left_out) = self._begun if self._begun_epoch == state["epoch"] else [(self.limits, 0)]
         place = left_out + state["iterations_in_epoch"] * self.num_shards
         own = {"batches_in_epoch": place, "num_shards": self.num_shards, "limits": self.limits, "begun": before}
-        return {**state, **own}
+        return {**state, **own, "rows": len(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a saved place; one that fairseq saved counts the batches of a rank.
 
         Raises:
-            UserError: the order of the batches depends on the number of ranks, which has changed; or the place is one
-                of an earlier version, and beyond the end of the epoch, as its batches are larger now.
+            UserError: the place is one in other data; the order of the batches depends on the number of ranks, which
+                has changed; or an earlier version saved the place, and it is beyond the end of the epoch, as its
+                batches are larger now.
         """
         if "batches_in_epoch" in state_dict:
             state_dict = {**state_dict, "iterations_in_epoch": self._go_on(state_dict)}
@@ -95,10 +96,17 @@ class ElasticBatchIterator(EpochBatchIterator):
 
     def _go_on(self, state: dict[str, Any]) -> int:
         """Notes how the epoch of a state was read; returns how many of its batches each rank leaves out."""
-        self.epoch, ranks = state["epoch"], state["num_shards"]
+        self.epoch, ranks, rows = state["epoch"], state["num_shards"], state.get("rows", len(self.dataset))
         parts = [*state.get("begun", []), (state.get("limits", self.limits), state["batches_in_epoch"])]
-        if parts[-1][0] != self.limits:
-            parts = [*parts, (self.limits, 0)] if any(place for _, place in parts) else [(self.limits, 0)]
+        if not any(place for _, place in parts):  # the epoch, perhaps one of another shard, is to be begun
+            parts = [(self.limits, 0)]
+        elif rows != len(self.dataset):
+            raise UserError(
+                f"the checkpoint was saved within an epoch of {rows:,} rows, and the data has {len(self.dataset):,}: "
+                "pass checkpoint.reset_dataloader=true to begin with its first epoch"
+            )
+        elif parts[-1][0] != self.limits:
+            parts = [*parts, (self.limits, 0)]
         if self.grouped_shuffling and (ranks != self.num_shards or len(parts) > 1):
             raise UserError(
                 f"dataset.grouped_shuffling=true orders batches by the number of processes, {ranks} when the "

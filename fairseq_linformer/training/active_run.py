@@ -106,8 +106,11 @@ class ActiveRun:
         self._is_master = get_global_rank() == 0
         if get_global_world_size() > 1 and not torch.cuda.is_available():
             atexit.register(_join_gloo_threads)
-        asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
-        check("checkpoint.write_checkpoints_asynchronously", asynchronous, not asynchronous, "false")
+        for name, why in (
+            ("write_checkpoints_asynchronously", ""),
+            ("no_save_optimizer_state", ", or no run could go on"),
+        ):
+            check(f"checkpoint.{name}", cfg.checkpoint[name], not cfg.checkpoint[name], f"false{why}")
         self._take_folder()
         self.record = Record(cfg) if self._is_master else None
         self._check_source(vocabulary)
@@ -231,7 +234,7 @@ class ActiveRun:
     def end_update(self, save_is_due: bool, stop_is_due: bool) -> None:
         """Called after an update; both are the same on all ranks."""
         self._stops = stop_is_due
-        if save_is_due or stop_is_due:
+        if save_is_due or stop_is_due or self.saving.is_last(self.iterator):
             self.saving.request(self.updates, self.iterator, stops=stop_is_due)
         if self._first_update is None:
             self._first_update = time.monotonic(), self.updates

@@ -27,7 +27,8 @@ class TimedSaving:
     def __init__(self, cfg: DictConfig, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
         self._given: tuple[Any, ...] | None = None  # the user's settings, while they are changed
-        self._timed = False  # whether the current save was requested here
+        self._timed = False  # whether the current save was requested here, and so has a copy to remove
+        self._within = True  # an epoch, whether it was requested there: after an epoch fairseq names no copy by updates
         self._keep = cfg.checkpoint.keep_interval_updates  # the user's number, which is raised for a save
         self._saved_at = clock()
 
@@ -35,15 +36,22 @@ class TimedSaving:
         """Whether this rank has waited long enough."""
         return 0 < self._seconds <= self._clock() - self._saved_at
 
+    def is_last(self, iterator: EpochBatchIterator | None) -> bool:
+        """Whether the last epoch of ``optimization.max_epoch`` has ended, after which fairseq need not save."""
+        return (
+            iterator is not None and 0 < self._cfg.optimization.max_epoch <= iterator.epoch and iterator.end_of_epoch()
+        )
+
     def request(self, updates: int, iterator: EpochBatchIterator | None, stops: bool = False) -> None:
         """Makes fairseq save after `updates`, unless it saves then anyway.
 
-        Where it validates without saving, it can wait for the next update, unless the run `stops` after this one.
+        Where it validates without saving, it can wait for the next update, unless the run `stops` after this one, or
+        has no other. After the last epoch fairseq validates if it would anyway.
         """
         checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
         if checkpoint.no_save or iterator is None:
             return
-        ends = iterator.end_of_epoch()
+        ends, last = iterator.end_of_epoch(), self.is_last(iterator) and not stops
         at_interval, validated = (
             interval > 0 and updates % interval == 0
             for interval in (checkpoint.save_interval_updates, dataset.validate_interval_updates)
@@ -53,11 +61,12 @@ class TimedSaving:
             or (ends and iterator.epoch % checkpoint.save_interval == 0)
             or 0 < self._cfg.optimization.max_update <= updates
         )
-        if saves or (not stops and (ends or at_interval or validated)):
+        if saves or (not stops and not last and (ends or at_interval or validated)):
             return
+        self._within = not ends
         self._given = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
         checkpoint.save_interval_updates, dataset.validate_after_updates = updates, 0
-        dataset.disable_validation = True
+        dataset.disable_validation = dataset.disable_validation or not last
         if self._keep > 0 and not checkpoint.no_last_checkpoints:
             # The copy named after the update is counted among those to keep, before ``saved`` removes it.
             checkpoint.keep_interval_updates = self._keep + 1
@@ -67,7 +76,7 @@ class TimedSaving:
         if self._given is not None:
             checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
             checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._given
-            self._given, self._timed = None, True
+            self._given, self._timed = None, self._within
 
     def saved(self, path: Path) -> None:
         """Restarts the clock. Of a timed save's two copies, the one named after the update is removed."""

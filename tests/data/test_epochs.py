@@ -103,11 +103,23 @@ def test_between_epochs_the_size_of_the_batches_is_free():
     assert rest(resumed(one, 1, 2)) == rest(other)
 
 
+def test_a_place_in_other_rows_is_refused_and_between_epochs_there_is_none():
+    one = iterators(1)
+    consumed(one, 8)
+    within = {**one[0].state_dict(), "rows": 40}
+    with pytest.raises(UserError, match=r"within an epoch of 40 rows, and the data has 23: pass .*reset_dataloader"):
+        iterators(1)[0].load_state_dict(within)
+    rest(one)
+    (other,) = iterators(1)
+    other.load_state_dict({**one[0].state_dict(), "rows": 40})
+    assert len(rest([other])) == ROWS
+
+
 def test_a_place_of_an_earlier_version_beyond_the_end_is_refused():
     one = iterators(1)
     consumed(one, 8)
     state = one[0].state_dict()
-    del state["limits"], state["begun"]
+    del state["limits"], state["begun"], state["rows"]
     (other,) = iterators(1)
     other.load_state_dict(state)
     assert other.n == 8

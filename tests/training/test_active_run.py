@@ -33,6 +33,7 @@ def config(folder, **changes):
             "finetune_from_model": None,
             "reset_optimizer": False,
             "write_checkpoints_asynchronously": False,
+            "no_save_optimizer_state": False,
             "best_checkpoint_metric": "loss",
             "maximize_best_checkpoint_metric": False,
             "patience": -1,
@@ -114,10 +115,13 @@ def test_a_short_run_logs_often_enough(tmp_path, updates, interval):
     assert cfg.common.log_interval == interval
 
 
-def test_what_would_write_checkpoints_beside_our_files_is_refused(tmp_path):
-    said = r"checkpoint\.write_checkpoints_asynchronously=True is not allowed: it must be false"
-    with pytest.raises(ValueError, match=said):
-        ActiveRun(config(tmp_path, **{"checkpoint.write_checkpoints_asynchronously": True}), {}, "")
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [("write_checkpoints_asynchronously", "false$"), ("no_save_optimizer_state", "false, or no run could go on$")],
+)
+def test_what_would_write_checkpoints_beside_our_files_or_none_to_go_on_from_is_refused(tmp_path, option, allowed):
+    with pytest.raises(ValueError, match=rf"checkpoint\.{option}=True is not allowed: it must be {allowed}"):
+        ActiveRun(config(tmp_path, **{f"checkpoint.{option}": True}), {}, "")
 
 
 def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypatch):

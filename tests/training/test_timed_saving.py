@@ -19,7 +19,7 @@ def config(**changes):
             "no_last_checkpoints": False,
         },
         "dataset": {"validate_interval_updates": 0, "validate_after_updates": 50, "disable_validation": False},
-        "optimization": {"max_update": 200},
+        "optimization": {"max_update": 200, "max_epoch": 0},
     }
     return OmegaConf.merge(options, OmegaConf.from_dotlist([f"{name}={value}" for name, value in changes.items()]))
 
@@ -114,3 +114,18 @@ def test_a_timed_save_leaves_the_last_checkpoint_alone(tmp_path):
     copy.write_bytes(b"")
     TimedSaving(config(), 15).saved(copy)
     assert copy.exists()  # asked for by the user
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_after_the_last_epoch_a_run_is_saved_and_validated_as_it_would_be(tmp_path, validates):
+    """fairseq saves after every fifth epoch alone, and ends after the second; the best checkpoint comes first."""
+    words = {"checkpoint.save_interval": 5, "optimization.max_epoch": 2, "dataset.disable_validation": not validates}
+    cfg = config(**words)
+    saving = TimedSaving(cfg, 15)
+    assert [saving.is_last(iterator(*place)) for place in ((True, 1), (False, 2), (True, 2))] == [False, False, True]
+    saving.request(37, iterator(True, 2))
+    assert (cfg.checkpoint.save_interval_updates, cfg.dataset.disable_validation) == (37, not validates)
+    saving.restore()
+    (tmp_path / "checkpoint_best.pt").touch()
+    saving.saved(tmp_path / "checkpoint_best.pt")
+    assert (tmp_path / "checkpoint_best.pt").is_file() and cfg == config(**words)
