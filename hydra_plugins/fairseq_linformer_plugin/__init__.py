@@ -73,6 +73,7 @@ class ProcessLauncher(Launcher):
         self._added = {"HYDRA_FULL_ERROR"} if sys.excepthook is _report else set()  # with it, a job keeps its traceback
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        _check_store(initial_job_idx + len(job_overrides))
         failed, common = [], set.intersection(*map(set, job_overrides))
         environment = {name: value for name, value in os.environ.items() if name not in self._added}
         signal.signal(signal.SIGINT, lambda number, frame: None)  # which the job has too: it saves, and is waited for
@@ -88,6 +89,17 @@ class ProcessLauncher(Launcher):
         if failed:
             sys.exit(f"error: {len(failed)} of {len(job_overrides)} jobs failed: {'; '.join(failed)}")
         return [JobReturn(overrides=overrides, status=JobStatus.COMPLETED) for overrides in job_overrides]
+
+
+def _check_store(jobs: int) -> None:
+    """Ends the program where torchrun's store, which outlives a job, would lead the next one's processes astray.
+
+    They would find the addresses of the job before there (github.com/pytorch/pytorch/issues/135712).
+    """
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if jobs > 1 and shared and "TORCHELASTIC_RUN_ID" in os.environ:
+        needed = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment, and no static rendezvous (--master-port)"
+        sys.exit(f"error: {jobs} jobs of --multirun under torchrun: it needs {needed}")
 
 
 ConfigStore.instance().store(

@@ -22,7 +22,7 @@ from fairseq_linformer.cli.fairseq_errors import install_excepthook, report
 from fairseq_linformer.errors import check
 from fairseq_linformer.model.config import LinformerRobertaConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig, TextPredictionTask
-from hydra_plugins.fairseq_linformer_plugin import asks_for_cpu, check_config_name
+from hydra_plugins.fairseq_linformer_plugin import ProcessLauncher, asks_for_cpu, check_config_name
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed
@@ -217,6 +217,24 @@ def test_a_recipe_that_is_given_as_the_name_is_explained():
 def test_the_last_word_says_whether_a_run_is_to_see_gpus():
     assert asks_for_cpu(["task.data=d", "common.cpu=true"]) and asks_for_cpu(["+common.cpu=True"])
     assert not asks_for_cpu(["common.cpu=true", "common.cpu=false"]) and not asks_for_cpu(["task.data=common.cpu=true"])
+
+
+def test_several_jobs_under_torchrun_need_stores_of_their_own(monkeypatch):
+    """In one store the second job's processes find the addresses of the first one's."""
+    launcher, ran = ProcessLauncher(), []
+    monkeypatch.setattr(launcher, "_command", [], raising=False)
+    monkeypatch.setattr(launcher, "_added", set(), raising=False)
+    monkeypatch.setattr("signal.signal", lambda *given: None)
+    monkeypatch.setattr("subprocess.run", lambda *given, **more: ran.append(given) or Namespace(returncode=0))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    with pytest.raises(SystemExit, match=r"^error: 2 jobs .* TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the"):
+        launcher.launch([["a=1"], ["a=2"]], 0)
+    assert not ran
+    launcher.launch([["a=1"]], 0)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")  # as torchrun has it with that
+    launcher.launch([["a=1"], ["a=2"]], 0)
+    assert len(ran) == 3
 
 
 @pytest.mark.exhaustive
