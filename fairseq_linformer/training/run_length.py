@@ -31,11 +31,14 @@ def plan(cfg: DictConfig, rows: int | None) -> None:
     """
     if cfg.optimization.max_update > 0 or "total_num_update" not in cfg.lr_scheduler:
         return
-    countable = rows is not None and cfg.dataset.batch_size is not None and cfg.optimization.max_epoch > 0
-    check("optimization.max_update", 0, countable, "above 0 without a prepared task, batch_size and max_epoch")
-    processes, steps = cfg.distributed_training.distributed_world_size, cfg.optimization.update_freq[0]
-    batch_size = cfg.dataset.batch_size * processes * steps
-    updates = updates_of(cfg.optimization.max_epoch * (rows or 0), batch_size)
+    counted = rows is not None and cfg.dataset.batch_size is not None and cfg.optimization.max_epoch > 0
+    by_rows = cfg.dataset.max_tokens is None  # which makes batches of fewer rows
+    allowed = "above 0 with max_tokens, or without a prepared task, batch_size and max_epoch"
+    check("optimization.max_update", 0, counted and by_rows, allowed)
+    summed = cfg.optimization.update_freq
+    check("optimization.update_freq", summed, len(set(summed)) == 1, "the same in all epochs, or max_update be given")
+    batch_size = cfg.dataset.batch_size * cfg.distributed_training.distributed_world_size * summed[0]
+    updates = cfg.optimization.max_epoch * updates_of(rows or 0, batch_size)  # each epoch ends with what is left
     cfg.optimization.max_update = updates
     cfg.lr_scheduler.total_num_update = updates
     cfg.lr_scheduler.warmup_updates = cfg.lr_scheduler.warmup_updates or warm_up_of(updates)

@@ -8,7 +8,7 @@ from fairseq_linformer.training.run_length import plan
 
 def configuration(**more):
     cfg = {"optimization.max_update": 0, "optimization.max_epoch": 10, "optimization.update_freq": [1]}
-    cfg |= {"dataset.batch_size": 32, "distributed_training.distributed_world_size": 1}
+    cfg |= {"dataset.batch_size": 32, "dataset.max_tokens": "null", "distributed_training.distributed_world_size": 1}
     cfg |= {"lr_scheduler.total_num_update": 0.0, "lr_scheduler.warmup_updates": 0}
     return OmegaConf.from_dotlist([f"{name}={value}" for name, value in {**cfg, **more}.items()])
 
@@ -21,11 +21,11 @@ def planned(rows, **more):
 
 
 def test_epochs_are_counted_in_updates():
-    assert planned(1000) == (313, 19), "10 x 1,000 / 32, and 6 % of it"
-    assert planned(3) == (1, 0)
+    assert planned(1000) == (320, 19), "10 times the 31 batches of 32 rows and one of 8, and 6 % of it"
+    assert planned(40) == (20, 1) and planned(3) == (10, 1), "each epoch has its last batch, however short"
     several = {"distributed_training.distributed_world_size": 2, "optimization.update_freq": [4]}
     assert planned(1000, **several) == (40, 2)
-    assert planned(1000, **{"lr_scheduler.warmup_updates": 7}) == (313, 7), "what the user gives stays"
+    assert planned(1000, **{"lr_scheduler.warmup_updates": 7}) == (320, 7), "what the user gives stays"
 
 
 def test_updates_that_are_given_stay():
@@ -42,8 +42,20 @@ def test_other_schedulers_need_no_length():
 
 
 @pytest.mark.parametrize(
-    ("rows", "more"), [(None, {}), (5, {"dataset.batch_size": "null"}), (5, {"optimization.max_epoch": 0})]
+    ("rows", "more"),
+    [
+        (None, {}),
+        (5, {"dataset.batch_size": "null"}),
+        (5, {"dataset.max_tokens": 64}),  # batches of fewer rows than batch_size: max_epoch would be cut short
+        (5, {"optimization.max_epoch": 0}),
+    ],
 )
 def test_a_length_that_cannot_be_counted_is_asked_for(rows, more):
     with pytest.raises(ValueError, match=r"^optimization\.max_update=0 is not allowed: it must be above 0"):
         plan(configuration(**more), rows)
+
+
+def test_epochs_of_unlike_updates_are_not_counted():
+    with pytest.raises(ValueError, match=r"^optimization\.update_freq=\[1, 2\] is not allowed: it must be the same"):
+        plan(configuration(**{"optimization.update_freq": [1, 2]}), 1000)
+    assert planned(1000, **{"optimization.update_freq": [2, 2]}) == (160, 10)
