@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from ..checkpoints.files import LAST
 from ..errors import check
 
 DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
@@ -41,11 +42,18 @@ def check_launch(cfg: Any) -> None:
 def adapt(cfg: DictConfig) -> None:
     """Changes those of fairseq's defaults with which several processes, or the optimizer, cannot train, in place.
 
+    Of two checkpoints to start from, which fairseq refuses, ``restore_file`` counts: a command goes on from another run
+    by this one more word.
+
     Args:
         cfg: fairseq's whole configuration of a training.
     """
     if getattr(cfg.optimizer, "_name", None) == "muon":
         cfg.common.fp16_no_flatten_grads = True  # in one tensor, fairseq's default in 16 bits, there are no matrices
+    start = cfg.checkpoint
+    if start.restore_file != LAST and start.finetune_from_model is not None:
+        logger.info(f"checkpoint.finetune_from_model=null, as checkpoint.restore_file={start.restore_file} is given")
+        start.finetune_from_model = None
     options = cfg.distributed_training
     if options.distributed_world_size == 1:
         return

@@ -34,6 +34,8 @@ from .active_run import ActiveRun
 from .configuration import typed_model_options
 from .option_checks import adapt, check_launch
 
+OF_NO_SIZE = "linformer_roberta"  # the architecture of configs/model/options.yaml
+
 logger = logging.getLogger(__name__)
 
 
@@ -61,8 +63,8 @@ class TrainingTask(FairseqTask):
         to_train = None if of_checkpoint else whole
         if to_train is not None:
             check_launch(to_train)
-            adapt(to_train)
             adopt_model_options(to_train)
+            adapt(to_train)
         task = super().setup_task(cfg, **kwargs)
         task.to_train = to_train
         return task
@@ -197,19 +199,23 @@ def adopt_model_options(cfg: DictConfig) -> None:
     """Where a run starts from a pretrained model, sets the model options that nobody gave to that model's.
 
     Those that are typed stay, and so do values of a configuration that are not the default. Options of training, like
-    dropout, are the run's.
+    dropout, are the run's. A run that goes on from another one's ``restore_file`` takes them from there, but for one
+    whose configuration names a model and no checkpoint, as in pretraining.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
         UserError: it cannot be read, or is of another model.
     """
-    named = cfg.checkpoint.finetune_from_model
+    option, named = "finetune_from_model", cfg.checkpoint.finetune_from_model
+    restored = cfg.checkpoint.restore_file
+    if restored != LAST and (named is not None or getattr(cfg.model, "_name", None) == OF_NO_SIZE):
+        option, named = "restore_file", restored
     if named is None or "projected_length" not in cfg.model:
         return
     # An interrupted run has them in its own checkpoint, too. That may be damaged, and is replaced only later.
     source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
     if source is None:
-        raise no_such_checkpoint("finetune_from_model", Path(named))
+        raise no_such_checkpoint(option, Path(named))
     options = architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"]))
     adopt(cfg.model, options, typed=typed_model_options())
 

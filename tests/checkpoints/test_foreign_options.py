@@ -10,6 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.checkpoints.resuming import read_progress
 from fairseq_linformer.errors import UserError
@@ -105,7 +106,7 @@ def test_no_model_is_loaded_or_taken_as_a_teacher_or_a_start_with_one(vocabulary
     with pytest.raises(UserError, match=REFUSED):
         LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name)
     cfg = OmegaConf.create({"model": {"projected_length": None}})
-    cfg.checkpoint = {"finetune_from_model": str(checkpoint), "save_dir": str(tmp_path)}
+    cfg.checkpoint = {"finetune_from_model": str(checkpoint), "restore_file": LAST, "save_dir": str(tmp_path)}
     with pytest.raises(UserError, match=REFUSED):
         adopt_model_options(cfg)
     criterion = MaskedLmDistillation.__new__(MaskedLmDistillation)

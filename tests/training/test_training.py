@@ -248,6 +248,21 @@ def test_a_run_from_another_ones_checkpoint_goes_on_from_its_own(trained, tmp_pa
         assert f"Loaded checkpoint {loaded}/checkpoint_last.pt (epoch 1 @ {updates - 1} updates)" in output
 
 
+def test_a_fine_tuning_goes_on_elsewhere_as_its_refusal_advises(trained, classification, tmp_path):
+    """The words that it prints are added to the same command; the model is that of the run they name."""
+    paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
+    command = [*FINETUNE, *paths, "common.cpu=true", "dataset.num_workers=0", "lr_scheduler.warmup_updates=1"]
+    run(*command, "checkpoint.save_dir=one", "optimization.max_update=2", cwd=tmp_path)
+    command += ["optimization.lr=[0.002]", "optimization.max_update=3"]
+    output = run(*command, "checkpoint.save_dir=one", cwd=tmp_path, status=1)
+    advised = re.search(r"name another checkpoint\.save_dir, with (\S+) to go on", last_line(output))[1]
+    assert advised == "checkpoint.restore_file=one/checkpoint_last.pt"
+    for updates, loaded, more in ((3, "one", []), (4, "two", ["checkpoint.finetune_from_model=null"])):
+        words = [advised, "checkpoint.save_dir=two", f"optimization.max_update={updates}", *more]
+        output = run(*command, *words, cwd=tmp_path)
+        assert f"Loaded checkpoint {loaded}/checkpoint_last.pt (epoch 1 @ {updates - 1} updates)" in output
+
+
 @pytest.mark.exhaustive
 def test_jobs_of_a_multirun_leave_nothing_to_each_other(trained, tmp_path):
     """In one process the second would keep the first one's best loss, and have no best checkpoint and no curves."""
