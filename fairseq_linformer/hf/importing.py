@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.sentence_modules import encoder_folder, read_sentence_modules
-from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE
+from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError, check
 from ..model.architecture import PER_LAYER
 from ..model.config import OPTIONS
@@ -29,6 +29,7 @@ from .published_tokenizer import write_published_tokenizer
 from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SPECIAL
 
 OF_TOKENS = (f"{ENCODER}embed_tokens.weight", "encoder.lm_head.weight", "encoder.lm_head.bias")  # a row for each
+VOCABULARIES = ((TOKENIZER_FILE,), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))  # one of them is needed
 
 
 def import_folder(source: Path, out: Path) -> list[str]:
@@ -156,8 +157,9 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
     else:
         order = _write_other(source, folder)
     dictionary = masked_lm_dictionary(folder)
-    # A published model may have more rows than its tokenizer has ids, to fill up a size.
-    fits = len(dictionary) == config.vocab_size if order is None else max(order) < config.vocab_size
+    # A published model may have more rows than its tokenizer has ids, to fill up a size, but not twice as many.
+    size = config.vocab_size
+    fits = len(dictionary) == size if order is None else max(order) < size <= 2 * len(order)
     if not fits:
         ids = len(dictionary) if order is None else max(order) + 1
         raise UserError(f"{source}: its tokenizer has {ids} ids, but config.json says vocab_size={config.vocab_size}")
@@ -183,6 +185,7 @@ def _held_files(source: Path) -> dict[str, bytes]:
 def _write_other(source: Path, folder: Path) -> list[int] | None:
     """Writes the tokenizer of transformers in a folder; gives its own numbers of ours, None where they are the same."""
     try:
+        _check_vocabulary(source)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         content = json.loads(tokenizer.backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
@@ -199,6 +202,12 @@ def _write_other(source: Path, folder: Path) -> list[int] | None:
         return write_published_tokenizer(tokenizer, source, folder)
     _write_gpt2(names, content["model"]["merges"], folder)
     return None
+
+
+def _check_vocabulary(source: Path) -> None:
+    """Without a file transformers makes a tokenizer of the special tokens alone, to which all text is <unk>."""
+    if not any(all(any(source.glob(name)) for name in names) for names in VOCABULARIES):
+        raise FileNotFoundError(f"there is no {', '.join(' with '.join(names) for names in VOCABULARIES)}")
 
 
 def _is_gpt2(content: dict[str, Any]) -> bool:

@@ -304,6 +304,31 @@ def test_a_tokenizer_without_a_special_token_and_another_dictionary_are_refused(
         import_folder(tmp_path / "source", tmp_path / "again")
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("BertModel", BERT), ("XLMRobertaModel", AFTER_PADDING), ("RobertaForMaskedLM", AFTER_PADDING)],
+)
+def test_a_model_without_the_vocabulary_of_its_tokenizer_is_refused(tmp_path, kind, options):
+    """transformers makes one of five special tokens, to which all text is <unk>."""
+    source = tmp_path / "source"
+    write_encoder(source, kind, options)
+    for name in (TOKENIZER_FILE, "tokenizer_config.json"):
+        (source / name).unlink()
+    for name in ("README.md", "vocab.json"):  # the latter without its merges
+        (source / name).write_text("{}")
+        with pytest.raises(UserError, match=r"cannot be read: save .*there is no tokenizer\.json, vocab") as said:
+            import_folder(source, tmp_path / "in")
+        assert len(str(said.value).splitlines()) == 1 and not (tmp_path / "in").exists()
+
+
+def test_a_tokenizer_of_less_than_half_the_rows_is_refused(tmp_path):
+    for added, fits in ((len(word_pieces()), True), (len(word_pieces()) + 1, False)):
+        write_encoder(tmp_path / f"{fits}", options={**BERT, "vocab_size": len(word_pieces()) + added})
+    import_folder(tmp_path / "True", tmp_path / "in")
+    with pytest.raises(UserError, match=r"its tokenizer has .* ids, but config\.json says vocab_size"):
+        import_folder(tmp_path / "False", tmp_path / "other")
+
+
 def test_modules_that_cannot_come_along_and_files_of_other_names(tmp_path):
     write_encoder(tmp_path / "source")
     write_modules(tmp_path / "source", "Dense")
