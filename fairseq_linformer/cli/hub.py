@@ -19,6 +19,10 @@ _OF_ENCODER = (
     "vocab.json",
     "vocab.txt",
     "merges.txt",
+    "added_tokens.json",
+    SENTENCEPIECE_FILE,
+    "spiece.model",
+    "tokenizer.model",
 )
 # What an import reads: no code, and no weights but those that hold plain tensors.
 FILES = (
