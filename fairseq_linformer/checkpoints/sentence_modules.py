@@ -15,6 +15,7 @@ LENGTH_FILE = "sentence_bert_config.json"
 SETTINGS_FILE = "config_sentence_transformers.json"
 _NAMES = re.compile(rf"{MODULES_FILE}|{LENGTH_FILE}|{SETTINGS_FILE}|\w+/config\.json", re.ASCII)
 _KINDS = ("Transformer", "Pooling", "Normalize")  # the last two have no weights
+_TASK = "feature-extraction"  # that of an encoder; others need its head
 _OLD_KINDS = ("BERT", "RoBERTa", "DistilBERT", "CamemBERT", "XLMRoBERTa")  # deprecated names of the first
 
 
@@ -38,7 +39,7 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
     """The files of the modules in a folder, text by name, and what is left out, in words.
 
     Of the older layout they are those of the newer one. No files where the folder is not of sentence-transformers, or
-    has modules of other kinds.
+    has modules of other kinds or for other tasks, such as a cross-encoder's.
 
     Raises:
         UserError: they cannot be read.
@@ -53,8 +54,11 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
         raise UserError(f"{file}: not a list of modules of sentence-transformers") from error
     of_encoder = "" if encoder == source else encoder.name
     first, *others = modules.pop(of_encoder, ""), *modules.values()
-    if first not in (_KINDS[0], *_OLD_KINDS) or not {*others} <= {*_KINDS[1:]}:
-        return {}, [f"left out: its modules for sentence-transformers, {', '.join(filter(None, (first, *others)))}"]
+    length = _length(encoder)
+    task = json.loads(length.get(LENGTH_FILE, "{}")).get("transformer_task", _TASK)
+    if task != _TASK or first not in (_KINDS[0], *_OLD_KINDS) or not {*others} <= {*_KINDS[1:]}:
+        named = [first if task == _TASK else f"{first} for {task}", *others]
+        return {}, [f"left out: its modules for sentence-transformers, {', '.join(filter(None, named))}"]
     files = {MODULES_FILE: file.read_text(encoding="utf-8")}
     if of_encoder:
         flat = {"path": "", "type": f"sentence_transformers.models.{_KINDS[0]}"}
@@ -62,7 +66,7 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
         files = {MODULES_FILE: json.dumps(listed, indent=2) + "\n"}
     own = [name for name in (SETTINGS_FILE, *(f"{path}/config.json" for path in modules)) if not leaves_folder(name)]
     files |= {name: (source / name).read_text(encoding="utf-8") for name in own if (source / name).is_file()}
-    return files | _length(encoder), []
+    return files | length, []
 
 
 def _length(encoder: Path) -> dict[str, str]:

@@ -334,6 +334,13 @@ def test_modules_that_cannot_come_along_and_files_of_other_names(tmp_path):
     write_modules(tmp_path / "source", "Dense")
     (said,) = [remark for remark in import_folder(tmp_path / "source", tmp_path / "in") if "modules" in remark]
     assert said.endswith("sentence-transformers, Transformer, Pooling, Normalize, Dense")
+    write_modules(tmp_path / "source")
+    settings = '{"transformer_task": "sequence-classification", "max_seq_length": 16}'  # of a CrossEncoder
+    (tmp_path / "source" / "sentence_bert_config.json").write_text(settings)
+    said = import_folder(tmp_path / "source", tmp_path / "cross")
+    assert said[-1].endswith("sentence-transformers, Transformer for sequence-classification, Pooling, Normalize")
+    export(tmp_path / "cross", tmp_path / "cross-out")
+    assert not (tmp_path / "cross-out" / "modules.json").exists()
     (tmp_path / "source" / "modules.json").write_text("[3]")
     with pytest.raises(UserError, match=r"modules\.json: not a list of modules"):
         import_folder(tmp_path / "source", tmp_path / "other")
