@@ -39,7 +39,7 @@ from . import (
 )
 from .bundle import CONFIGURATION, MODELING, write_code
 from .card import model_card
-from .names import FIRST_POSITION, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
+from .names import FIRST_POSITION, HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
 from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -56,6 +56,7 @@ OF_PIECES = (
     "its tokenizer does not show where words begin: only the first piece of a word has its label, as linformer predict "
     "says, and no aggregation_strategy of transformers gives those"
 )
+OF_CLASSIFIER = "left out: its classifier; linformer finetune gives a checkpoint whose export has one"
 
 
 class _Kind(NamedTuple):
@@ -171,6 +172,8 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
             begins = word_starts(exported.tokenizer, folder)
             weights[WORD_STARTS] = torch.ones(config.vocab_size).bool() if begins is None else torch.from_numpy(begins)
             remarks.append(OF_PIECES if begins is None else OF_WORDS)
+        if exported.record is None and any(name.startswith(HEAD) for name in exported.state["model"]):  # imported
+            remarks.append(OF_CLASSIFIER)
         (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file gives it to its owner alone
         config.architectures = [model_class.__name__]
         config.save_pretrained(folder)

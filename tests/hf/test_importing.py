@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedTokenizerFast,
+    RobertaForMaskedLM,
     RobertaForSequenceClassification,
     Trainer,
     TrainingArguments,
@@ -18,7 +19,7 @@ from transformers import (
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.hf.exporting import export
+from fairseq_linformer.hf.exporting import OF_CLASSIFIER, export
 from fairseq_linformer.hf.importing import import_folder
 from linformer_cli.command import main
 from tests.helpers import ROOT
@@ -49,6 +50,16 @@ def test_a_stock_classifier_brings_its_head(tmp_path):
     tokens = torch.tensor([[0, *range(4, 17), 2]])
     found = hub.model(tokens, classification_head_name="sentence_classification_head")[0]
     torch.testing.assert_close(found, model(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_an_export_says_that_an_imported_classifier_stays_behind(tmp_path):
+    """It knows no labels, and comes out as a masked language model."""
+    for kind, said in ((RobertaForSequenceClassification, [OF_CLASSIFIER]), (RobertaForMaskedLM, [])):
+        folder = tmp_path / kind.__name__
+        write_stock(folder, kind)
+        import_folder(folder, folder / "in")
+        assert export(folder / "in", folder / "out") == said
+        assert (OF_CLASSIFIER in (folder / "out" / "README.md").read_text()) == bool(said)
 
 
 @pytest.mark.parametrize(
