@@ -27,8 +27,7 @@ class TimedSaving:
     def __init__(self, cfg: DictConfig, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
         self._given: tuple[Any, ...] | None = None  # the user's settings, while they are changed
-        self._timed = False  # whether the current save was requested here, and so has a copy to remove
-        self._within = True  # an epoch, whether it was requested there: after an epoch fairseq names no copy by updates
+        self._timed = False  # whether the next save was requested here, and has a copy to remove
         self._keep = cfg.checkpoint.keep_interval_updates  # the user's number, which is raised for a save
         self._saved_at = clock()
 
@@ -63,7 +62,7 @@ class TimedSaving:
         )
         if saves or (not stops and not last and (ends or at_interval or validated)):
             return
-        self._within = not ends
+        self._timed = not ends  # after the last update of an epoch fairseq names no copy by updates
         self._given = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
         checkpoint.save_interval_updates, dataset.validate_after_updates = updates, 0
         dataset.disable_validation = dataset.disable_validation or not last
@@ -76,7 +75,7 @@ class TimedSaving:
         if self._given is not None:
             checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
             checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._given
-            self._given, self._timed = None, self._within
+            self._given = None
 
     def saved(self, path: Path) -> None:
         """Restarts the clock. Of a timed save's two copies, the one named after the update is removed."""

@@ -1,16 +1,13 @@
 """Tables of texts and labels on disk, in any of the formats that they come in: files, and folders."""
 
-import gzip
 import itertools
 import logging
-import lzma
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,7 +16,7 @@ from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
 from ..text import decoded
 from .table_formats import FORMATS, Row, parse_rows
-from .text_files import is_hidden
+from .text_files import PACKED, is_hidden, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +26,6 @@ SUFFIXES: Mapping[str, str] = {
     **dict.fromkeys((".conllu", ".bio", ".iob", ".iob2"), "conll"),
     ".parquet": "parquet",
 }
-PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 WITHOUT_CHECKS = ("csv", "tsv", "conll")  # formats in which any byte could stand
 CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")
 WHOLE = ""  # the split of a table that names none
@@ -101,11 +97,8 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
 
 
 def _stream(path: Path, kind: str) -> Iterator[Row]:
-    try:
-        with PACKED.get(path.suffix.lower(), open)(path, "rb") as lines:
-            yield from parse_rows(_without_controls(lines, path) if kind in WITHOUT_CHECKS else lines, kind, str(path))
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: truncated or corrupt archive ({error})") from error
+    with unpacked(path) as lines:
+        yield from parse_rows(_without_controls(lines, path) if kind in WITHOUT_CHECKS else lines, kind, str(path))
 
 
 def _without_controls(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:

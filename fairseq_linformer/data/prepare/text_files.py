@@ -3,6 +3,7 @@
 Memory does not grow with the files. Each line must fit into it, so a line has at most LINE_BYTES.
 """
 
+import contextlib
 import gzip
 import io
 import lzma
@@ -10,17 +11,18 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ...errors import UserError
 from ..text import first_of
 from ..tokenizer import DICTIONARY_FILE
 from .examples import is_blank
 
-SUFFIXES = (".txt", ".gz", ".xz")  # in lower or upper case
+PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+SUFFIXES = (".txt", *PACKED)  # in lower or upper case
 
 # Names of files that are no text, in lower or upper case, and what to do with them.
 _NO_TEXT = {
@@ -176,21 +178,25 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
     """The bytes of one file, decompressed, in blocks that end where a line ends."""
+    with unpacked(path) as stream:
+        while block := stream.read(CHUNK_BYTES):
+            rest = stream.readline(LINE_BYTES)
+            if len(rest) == LINE_BYTES:
+                raise UserError(f"{path}: holds a line of more than {LINE_BYTES:,} bytes; split it into several")
+            yield block + rest
+
+
+@contextlib.contextmanager
+def unpacked(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed where its name says that it is packed (PACKED).
+
+    Raises:
+        OSError: it cannot be read.
+        UserError: while it is read: it is damaged.
+    """
+    unpack = PACKED.get(path.suffix.lower())
     try:
-        with _open(path) as stream:
-            while block := stream.read(CHUNK_BYTES):
-                rest = stream.readline(LINE_BYTES)
-                if len(rest) == LINE_BYTES:
-                    raise UserError(f"{path}: holds a line of more than {LINE_BYTES:,} bytes; split it into several")
-                yield block + rest
+        with io.BufferedReader(unpack(path), CHUNK_BYTES) if unpack else path.open("rb") as stream:
+            yield stream
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: truncated or corrupt archive ({error})") from error
-
-
-def _open(path: Path) -> BinaryIO:
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        return io.BufferedReader(gzip.open(path), CHUNK_BYTES)
-    if suffix == ".xz":
-        return io.BufferedReader(lzma.open(path), CHUNK_BYTES)
-    return path.open("rb")
