@@ -23,42 +23,18 @@ from fairseq_cli.train import should_stop_early
 from omegaconf import DictConfig
 
 from ..checkpoints.files import BEST, LAST
-from ..checkpoints.reading import no_such_checkpoint
 from ..checkpoints.resuming import Progress, mend_last_checkpoint, read_progress
 from ..checkpoints.task_state import INHERITED
 from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import check
 from ..system.files import LOCK_FILE, is_in, lock
 from .provenance import Record
+from .start import checkpoint_to_read
 from .timed_saving import TimedSaving
 
 logger = logging.getLogger(__name__)
 
 FEWEST_LOG_LINES = 20  # of a run, so that a short one shows its progress, too
-
-
-def _checkpoint_to_read(cfg: DictConfig) -> Path | None:
-    """The checkpoint that fairseq will read; None where it begins with new weights.
-
-    A run that started from ``restore_file`` goes on from its own last checkpoint, as one from ``finetune_from_model``
-    does: fairseq would start again. Only an earlier checkpoint of the folder itself is read instead of the last.
-
-    Raises:
-        FileNotFoundError: the user names one that is not there. fairseq would train from scratch.
-    """
-    options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
-    name = "finetune_from_model" if options.restore_file == LAST else "restore_file"
-    named = options[name] and Path(options[name])
-    if last.is_file() and (name == "finetune_from_model" or not is_in(last.parent, named)):
-        if name == "restore_file":
-            options.update({"restore_file": LAST, "optimizer_overrides": "{}"})
-            options.update({f"reset_{part}": False for part in ("optimizer", "lr_scheduler", "dataloader", "meters")})
-        return last
-    if named is None:
-        return None
-    if not named.is_file():
-        raise no_such_checkpoint(name, named)
-    return named
 
 
 def _join_gloo_threads() -> None:
@@ -150,7 +126,7 @@ class ActiveRun:
             torch.distributed.barrier()
 
     def _check_source(self, vocabulary: dict[str, str]) -> None:
-        source = _checkpoint_to_read(self.cfg)
+        source = checkpoint_to_read(self.cfg)
         if source is None:
             return
         progress = read_progress(source)

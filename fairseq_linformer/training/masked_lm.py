@@ -29,12 +29,11 @@ from ..data.shards import data_paths
 from ..data.texts import ENDS, CutLines, MixedTexts, ShuffledBatches
 from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
+from .freezing import freeze_but_positions, freeze_lm_head
 from .masked_lm_loss import MaskedLmLoss
 from .task import (
     TrainingTask,
     check_file,
-    freeze_but_positions,
-    freeze_lm_head,
     length_of_model,
     save_interval,
     set_options,

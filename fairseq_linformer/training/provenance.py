@@ -13,7 +13,6 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoints.files import LAST
 from ..checkpoints.reading import checkpoint_file
 from ..checkpoints.resuming import Progress
 from ..errors import UserError
@@ -25,6 +24,7 @@ from ..system.digests import digest_data, digest_file, digest_options
 from ..system.files import is_in, write_whole
 from .configuration import compose_configuration, flat, typed_command
 from .run_length import warm_up_of
+from .start import named_start
 
 CONFIG_FILE = "config.yaml"  # in a run's folder: the configuration of the training that made its checkpoints
 
@@ -109,9 +109,9 @@ class Provenance:
             for name, value in options.items()
             if name not in (*_PLACES, *_SOURCES) and (name.rpartition(".")[2] not in _MACHINE or name in given)
         }
-        start = start_of({name.removeprefix("checkpoint."): value for name, value in options.items()})
+        start = named_start({name.removeprefix("checkpoint."): value for name, value in options.items()})
         kept |= _content_of_teacher(options)
-        return cls(config, kept, digest_data(options["task.data"]), None if start is None else digest_file(start))
+        return cls(config, kept, digest_data(options["task.data"]), digest_file(start.checkpoint) if start else None)
 
     @classmethod
     def of_training(cls, options: Mapping[str, Any], data: str, checkpoint: str | None) -> "Provenance":
@@ -198,13 +198,6 @@ def _content_of_teacher(options: Mapping[str, Any]) -> dict[str, str]:
     return {_TEACHER: digest_file(file)} if file is not None and file.is_file() else {}
 
 
-def start_of(checkpoint_options: Mapping[str, Any]) -> Path | None:
-    """The checkpoint that a training starts from, by the options that name one; None where its weights are new."""
-    start, restored = (checkpoint_options[name] for name in ("finetune_from_model", "restore_file"))
-    start = start or (None if restored == LAST else restored)
-    return None if start is None else Path(start)
-
-
 class Record:
     """What a training that begins now is made of.
 
@@ -218,7 +211,8 @@ class Record:
     def __init__(self, cfg: DictConfig) -> None:
         self._cfg = cfg
         self._folder = Path(cfg.checkpoint.save_dir)
-        start = start_of(cfg.checkpoint)
+        named = named_start(cfg.checkpoint)
+        start = named and named.checkpoint
         # A run goes on where the checkpoint that it started from is gone, and from an earlier one of its own.
         self._knows_start = start is None or (start.is_file() and not is_in(self._folder, start))
         options: Any = OmegaConf.to_container(cfg, enum_to_str=True)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,6 @@ import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.models import BaseFairseqModel
-from fairseq.models.roberta import RobertaModel
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
@@ -20,21 +19,14 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
-from ..checkpoints.files import LAST
-from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
 from ..checkpoints.resuming import STALLED
 from ..checkpoints.task_state import TaskState, read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
-from ..errors import UserError, check
-from ..model.config import LinformerRobertaConfig
-from ..model.hub import architecture_options
-from ..model.roberta import LinformerRobertaModel
+from ..errors import UserError
 from .active_run import ActiveRun
-from .configuration import typed_model_options
 from .option_checks import adapt, check_launch
-
-OF_NO_SIZE = "linformer_roberta"  # the architecture of configs/model/options.yaml
+from .start import adopt_model_options
 
 logger = logging.getLogger(__name__)
 
@@ -195,45 +187,6 @@ def whole_config(cfg: Any) -> DictConfig | None:
     return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
 
 
-def adopt_model_options(cfg: DictConfig) -> None:
-    """Where a run starts from a pretrained model, sets the model options that nobody gave to that model's.
-
-    Those that are typed stay, and so do values of a configuration that are not the default. Options of training, like
-    dropout, are the run's. A run that goes on from another one's ``restore_file`` takes them from there, but for one
-    whose configuration names a model and no checkpoint, as in pretraining.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        UserError: it cannot be read, or is of another model.
-    """
-    option, named = "finetune_from_model", cfg.checkpoint.finetune_from_model
-    restored = cfg.checkpoint.restore_file
-    if restored != LAST and (named is not None or getattr(cfg.model, "_name", None) == OF_NO_SIZE):
-        option, named = "restore_file", restored
-    if named is None or "projected_length" not in cfg.model:
-        return
-    # An interrupted run has them in its own checkpoint, too. That may be damaged, and is replaced only later.
-    source = next((path for path in (Path(named), Path(cfg.checkpoint.save_dir, LAST)) if path.is_file()), None)
-    if source is None:
-        raise no_such_checkpoint(option, Path(named))
-    options = architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"]))
-    adopt(cfg.model, options, typed=typed_model_options())
-
-
-def adopt(model: DictConfig, options: Mapping[str, Any], typed: Collection[str] = ()) -> None:
-    """Sets the options of a model that are None or have their defaults, and were not typed so, in place."""
-    defaults = LinformerRobertaConfig()
-    taken = {
-        name: value
-        for name, value in options.items()
-        if name not in typed and model.get(name) in (None, getattr(defaults, name))
-    }
-    with open_dict(model):
-        model.update(taken)
-    said = ", ".join(f"{name}={value}" for name, value in taken.items() if value != getattr(defaults, name))
-    logger.info(f"the model's options, from the checkpoint: {said}")
-
-
 def save_interval() -> Any:
     """The option of every task of ours, for its dataclass."""
     text = "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"
@@ -253,37 +206,6 @@ def length_of_model(cfg: Any) -> int | None:
     """The longest row that the model of a task's run reads, in tokens; None where nothing says it."""
     whole = whole_config(cfg)
     return getattr(whole and whole.model, "max_positions", None)
-
-
-def freeze_lm_head(model: RobertaModel) -> None:
-    """Leaves the LM head's own parameters out of the training; the embedding that it shares stays in.
-
-    Without this several processes do not train what one trains: they average a gradient for every parameter, and for
-    one that has none the optimizer would take the average, 0, and decay its weight.
-    """
-    embedding = model.encoder.sentence_encoder.embed_tokens.weight
-    for parameter in model.encoder.lm_head.parameters():
-        if parameter is not embedding:
-            parameter.requires_grad_(False)
-
-
-def freeze_but_positions(model: BaseFairseqModel, first: int) -> None:
-    """Leaves everything out of the training but the embeddings of the positions from `first` on, counted from 0.
-
-    Their table is one parameter: the gradients of its other rows become 0. Weight decay must be 0, too.
-
-    Raises:
-        UserError: the model has no such learned positions.
-    """
-    encoder = getattr(getattr(model, "encoder", None), "sentence_encoder", None)
-    table: Any = getattr(encoder, "embed_positions", None)
-    count = 0 if table is None else len(table.weight) - (table.padding_idx + 1)
-    allowed = f"above 0 and below the model's {count} learned positions"
-    check("task.only_positions_from", first, 0 < first < count, allowed)
-    kept = table.padding_idx + 1 + first
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter is table.weight)
-    table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:kept]), gradient[kept:]]))
 
 
 def check_file(data: Path, name: str) -> None:

@@ -30,8 +30,9 @@ from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check
 from ..model.parts import ClassificationHead
 from ..system.files import check_data_path
+from .freezing import freeze_lm_head
 from .run_length import plan
-from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options, whole_config
+from .task import TrainingTask, check_file, length_of_model, save_interval, set_options, whole_config
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,16 +12,10 @@ from fairseq.tasks import FairseqTask
 from fairseq_cli.train import should_stop_early
 from omegaconf import OmegaConf
 
-from fairseq_linformer.attention import get_attention
-from fairseq_linformer.model.config import LinformerRobertaConfig
-from fairseq_linformer.model.hub import architecture_options
-from fairseq_linformer.model.resolve import resolve_config
-from fairseq_linformer.training import configuration
 from fairseq_linformer.training.active_run import ActiveRun
-from fairseq_linformer.training.task import TrainingTask, adopt
+from fairseq_linformer.training.task import TrainingTask
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import state
-from tests.helpers.configs import composed
 
 
 def config(folder, **changes):
@@ -133,62 +126,6 @@ def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypat
         run.begin_batch(update)
         run.end_update(save_is_due=False, stop_is_due=False)
     assert (run._updates_left(), run._time_left()) == (7, "0:00:14")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"projected_length": "256..64", "sharing": "key-value"},
-        {"projection": "conv", "projected_length": 64, "sharing": "key-value", "encoder_normalize_before": True},
-        {"projection": "random", "freeze_projection": False, "projection_init": "normal", "encoder_layers": 6},
-        {"attention": "softmax", "local_conv": 5, "activation_fn": "relu", "layernorm_embedding": False},
-    ],
-)
-def test_fine_tuning_builds_the_checkpoints_model(options):
-    given = {**vars(LinformerRobertaConfig()), "_name": "linformer_roberta_small", "dropout": 0.0, **options}
-    trained = resolve_config(OmegaConf.create(given), 1024)
-    model = composed("finetune", "finetune", "task.data=D", "checkpoint.finetune_from_model=C").model
-    adopt(model, architecture_options(trained))
-    built = resolve_config(model, 1024)
-    assert built == replace(trained, dropout=0.1), "dropout is the recipe's"
-
-
-def test_no_weights_no_dropout(monkeypatch):
-    config = resolve_config(LinformerRobertaConfig(), 64)
-    assert "attention_dropout" not in architecture_options(config)
-    monkeypatch.setattr(get_attention("linformer"), "HAS_WEIGHTS", False)
-    assert architecture_options(config)["attention_dropout"] == 0, "the recipe's would be refused"
-
-
-def test_what_was_typed_stays():
-    model = composed("finetune", "finetune", "task.data=D", "model.projected_length=7", "model.local_conv=5").model
-    adopt(model, {"projected_length": 8, "local_conv": 9, "encoder_layers": 3})
-    assert (model.projected_length, model.local_conv, model.encoder_layers) == (7, 5, 3)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [
-            "fairseq-hydra-train",
-            "--config-name",
-            "continue",
-            "model.attention=linformer",
-            "++model.sinks=null",
-            "task.data=D",
-        ],
-        ["fairseq-train", "D", "--attention", "linformer", "--user-dir", "P"],
-        ["fairseq-train", "D", "--attention=linformer"],
-    ],
-)
-def test_a_default_that_was_typed_stays_too(words, monkeypatch):
-    """Else a run in a folder named after Linformer trains the full attention of the checkpoint."""
-    monkeypatch.setattr(configuration, "typed_command", lambda: words)
-    typed = configuration.typed_model_options()
-    assert "attention" in typed and not {"data", "sinks"} & typed
-    model = composed("finetune", "finetune", "task.data=D").model
-    adopt(model, {"attention": "softmax", "local_conv": 9}, typed)
-    assert (model.attention, model.local_conv) == ("linformer", 9)
 
 
 def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):

@@ -14,8 +14,8 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.training.freezing import freeze_lm_head
 from fairseq_linformer.training.option_checks import TORCHRUN, adapt, check_launch
-from fairseq_linformer.training.task import freeze_lm_head
 from tests.helpers.commands import as_flags
 from tests.helpers.models import OFFLOADED, RECOMPUTED, small, tokens
 
