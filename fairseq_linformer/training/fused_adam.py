@@ -10,6 +10,8 @@ from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdamConfig
 from torch import Tensor
 
+from ..errors import check
+
 COPIES = "parameters_in_32_bits"  # in the optimizer's state
 ROUNDING, SMALLEST = 2.0**-8, 2.0**-24  # of bfloat16, the coarser, relatively; of float16, which has few small numbers
 
@@ -58,6 +60,7 @@ class FairseqAdam(optim.adam.FairseqAdam):
     """
 
     def __init__(self, cfg: FairseqAdamConfig, params: Any) -> None:
+        check("optimizer.fp16_adam_stats", True, not cfg.fp16_adam_stats, "false: moments are in 32 bits")
         optim.FairseqOptimizer.__init__(self, cfg)
         self._optimizer = self.make_optimizer(list(params))
         # fairseq's wrapper for 16 bits makes gradients along with its copies of the parameters; a model has none yet.

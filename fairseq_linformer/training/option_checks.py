@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
@@ -115,6 +116,8 @@ def _model(root: Any) -> Rules:
 
 def _precision(root: Any) -> Rules:
     common = root.common
+    allowed = "false without torch_xla; fairseq-train's --bf16 sets it: pass +precision=bf16 to fairseq-hydra-train"
+    yield "common.tpu", not common.tpu or find_spec("torch_xla") is not None, allowed
     # fairseq's fp16 optimizer keeps a float32 copy of the parameters in one tensor, and asks CUDA where to put it.
     in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
     works = _on_gpu(root) or not (common.fp16 and in_one_tensor)

@@ -4,12 +4,14 @@ Checkpoints and result files carry it, so that no folder is continued, or called
 and times decide nothing: a folder that moved is the same one, a file that was replaced under its old name is another.
 """
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
@@ -198,6 +200,14 @@ def _content_of_teacher(options: Mapping[str, Any]) -> dict[str, str]:
     return {_TEACHER: digest_file(file)} if file is not None and file.is_file() else {}
 
 
+def _own_flags(group: str, options: Namespace) -> dict[str, Any]:
+    """Of a part of fairseq without a dataclass, like ``--optimizer sgd``: fairseq gives it all flags of the command."""
+    registry: Mapping[str, Any] = ARCH_MODEL_REGISTRY if group == "model" else REGISTRIES[group]["registry"]
+    parser = ArgumentParser()
+    registry[options._name].add_args(parser)
+    return {name: getattr(options, name) for name in ("_name", *vars(parser.parse_args([])))}
+
+
 class Record:
     """What a training that begins now is made of.
 
@@ -216,6 +226,7 @@ class Record:
         # A run goes on where the checkpoint that it started from is gone, and from an earlier one of its own.
         self._knows_start = start is None or (start.is_file() and not is_in(self._folder, start))
         options: Any = OmegaConf.to_container(cfg, enum_to_str=True)
+        options |= {group: _own_flags(group, x) for group, x in options.items() if isinstance(x, Namespace)}
         if issubclass(ARCH_MODEL_REGISTRY.get(options["model"]["_name"], object), LinformerRobertaModel):
             # Complete, as its flags and Hydra's options leave other parts of it to the architecture.
             options["model"] = vars(resolve_config(cfg.model, cfg.task.get("tokens_per_sample")))

@@ -31,9 +31,14 @@ def plan(cfg: DictConfig, rows: int | None) -> None:
     """
     if cfg.optimization.max_update > 0 or "total_num_update" not in cfg.lr_scheduler:
         return
+    if cfg.lr_scheduler.total_num_update > 0:  # as fairseq's recipes for GLUE have it, beside max_epoch
+        return
     counted = rows is not None and cfg.dataset.batch_size is not None and cfg.optimization.max_epoch > 0
     by_rows = cfg.dataset.max_tokens is None  # which makes batches of fewer rows
-    allowed = "above 0 with max_tokens, or without a prepared task, batch_size and max_epoch"
+    allowed = (
+        "above 0 (or lr_scheduler.total_num_update be given) with max_tokens, "
+        "or without a prepared task, batch_size and max_epoch"
+    )
     check("optimization.max_update", 0, counted and by_rows, allowed)
     summed = cfg.optimization.update_freq
     check("optimization.update_freq", summed, len(set(summed)) == 1, "the same in all epochs, or max_update be given")

@@ -1,6 +1,7 @@
 """The optimizer ``fused_adam``: fairseq's Adam, step by step, and each goes on from the other's state."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -86,3 +87,9 @@ def test_weights_in_32_bits_come_back_unless_the_model_has_others(kind):
 def test_a_model_in_32_bits_has_no_copies():
     _, optimizer = make(FusedFairseqAdam)
     assert optimizer.state_dict().keys() == {"state", "param_groups"}
+
+
+def test_moments_in_16_bits_are_refused():
+    config = dataclasses.replace(CONFIG, fp16_adam_stats=True)
+    with pytest.raises(ValueError, match=r"^optimizer\.fp16_adam_stats=True is not allowed: it must be false"):
+        FusedFairseqAdam(config, [torch.nn.Parameter(torch.zeros(2))])

@@ -156,6 +156,13 @@ def test_what_cannot_work_is_refused_by_name(machine, options, refused):
         check_launch(whole(**options))
 
 
+def test_what_fairseq_train_takes_bf16_for(machine):
+    parsed = parse_args_and_arch(get_training_parser(), ["data", "--bf16", "--arch", "linformer_roberta_tiny"])
+    said = r"^common\.tpu=True is not allowed: it must be false without torch_xla; fairseq-train's --bf16 sets it"
+    with pytest.raises(ValueError, match=said):
+        check_launch(convert_namespace_to_omegaconf(parsed))
+
+
 def test_what_can_work_is_not_refused(machine):
     check_launch(whole())
     check_launch(whole(1, cpu=True))

@@ -34,6 +34,15 @@ def test_updates_that_are_given_stay():
         assert planned(rows, **given) == (50, 0)
 
 
+def test_a_schedule_that_is_given_stays():
+    """As in fairseq's recipes for GLUE: --total-num-update and --max-epoch, on any data."""
+    for rows in (1000, None):
+        cfg = configuration(**{"lr_scheduler.total_num_update": 500, "lr_scheduler.warmup_updates": 30})
+        given = cfg.copy()
+        plan(cfg, rows)
+        assert cfg == given
+
+
 def test_other_schedulers_need_no_length():
     cfg = configuration()
     del cfg.lr_scheduler.total_num_update

@@ -219,6 +219,19 @@ def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_pat
     assert not list(tmp_path.rglob("*.pt"))
 
 
+def test_an_optimizer_of_fairseq_that_has_flags_alone(trained, tmp_path):
+    def train(updates, momentum, status=0):
+        command = with_flags(trained / "data", "sgd", updates, "--optimizer", "sgd", "--momentum", momentum)
+        for flag in ("--adam-betas", "--adam-eps"):
+            place = command.index(flag)
+            del command[place : place + 2]
+        return run(*command, cwd=tmp_path, status=status)
+
+    train(3, 0.9)
+    assert "complete: 6 updates" in train(6, 0.9)
+    assert "optimizer.momentum" in last_line(train(9, 0.5, status=1))
+
+
 def test_a_complete_run_says_so_and_changes_nothing(trained, tmp_path):
     shutil.copytree(trained / "hydra", tmp_path / "run")
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")}
