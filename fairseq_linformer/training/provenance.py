@@ -205,7 +205,8 @@ def _own_flags(group: str, options: Namespace) -> dict[str, Any]:
     registry: Mapping[str, Any] = ARCH_MODEL_REGISTRY if group == "model" else REGISTRIES[group]["registry"]
     parser = ArgumentParser()
     registry[options._name].add_args(parser)
-    return {name: getattr(options, name) for name in ("_name", *vars(parser.parse_args([])))}
+    own = {name: getattr(options, name, default) for name, default in vars(parser.parse_args([])).items()}
+    return {"_name": options._name, **own}
 
 
 class Record:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.system.digests import digest_file, digest_folder
 from fairseq_linformer.training.configuration import compose_configuration
-from fairseq_linformer.training.provenance import Provenance
+from fairseq_linformer.training.provenance import Provenance, _own_flags
 from tests.helpers.configs import composed
 
 pytestmark = pytest.mark.slow
@@ -108,3 +109,11 @@ def test_the_number_of_gpus_counts_where_it_was_asked_for(tmp_path):
     name = "distributed_training.distributed_world_size"
     assert name not in Provenance.of("pretrain/tiny_512", words).configuration
     assert Provenance.of("pretrain/tiny_512", [*words, f"{name}=2"]).configuration[name] == 2
+
+
+def test_a_model_of_fairseq_that_has_flags_alone_is_known_by_its_own():
+    """fairseq gives it a namespace of all flags of the command that are not left to the architecture."""
+    options = Namespace(_name="roberta", arch="roberta", encoder_layers=3, lr=[0.1], data="D")
+    found = _own_flags("model", options)
+    assert (found["_name"], found["encoder_layers"], found["load_checkpoint_heads"]) == ("roberta", 3, False)
+    assert not {"lr", "data", "arch"} & found.keys()
