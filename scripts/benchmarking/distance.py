@@ -11,9 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from fairseq_linformer.analysis.distance import RESAMPLES, LossesByDistance, nowhere_interval, ratio_interval
-
 from .engine import Columns, Experiment, Trial, Tuned
+from .losses_by_distance import RESAMPLES, LossesByDistance, nowhere_interval, ratio_interval
 from .masked_text import COMMONEST, SHARE, WINDOW
 from .plots import Panel, draw
 from .pretraining import Pretraining

@@ -22,10 +22,11 @@ import torch.nn.functional as F
 from fairseq.models.roberta import RobertaHubInterface
 from torch import Tensor
 
-from fairseq_linformer.analysis.distance import LossesByDistance, answer_distances, octaves
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.perplexity import token_stream
+
+from .losses_by_distance import LossesByDistance, answer_distances, octaves
 
 SHARE = 0.25  # of the tokens are masked, each by <mask>
 TOKENS = 2**19  # of the text at most

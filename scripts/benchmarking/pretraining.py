@@ -19,7 +19,6 @@ from fairseq.optim import build_optimizer
 from fairseq.utils import move_to_cuda, split_paths
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.analysis.distance import LossesByDistance
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.model.resolve import resolve_config
@@ -30,6 +29,7 @@ from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import Training
 
 from .engine import Columns, Experiment, Trial, Tuned, cost_column, values_column
+from .losses_by_distance import LossesByDistance
 from .masked_text import COMMONEST, WINDOW, MaskedText, perplexity, read_split
 from .store import Figures, Store
 from .tables import with_deviation

@@ -7,11 +7,11 @@ import pytest
 from benchmarking import masked_text
 from benchmarking.distance import distance_tables, draw_distances, measure_distances
 from benchmarking.engine import Tuned
+from benchmarking.losses_by_distance import NOWHERE, LossesByDistance
 from benchmarking.perplexity import PERPLEXITY, draw_mechanisms
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
 
-from fairseq_linformer.analysis.distance import NOWHERE, LossesByDistance
 from fairseq_linformer.training.launch import Training
 from tests.helpers.benchmarks import options
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from benchmarking import masked_text
+from benchmarking.losses_by_distance import NOWHERE
 from benchmarking.masked_text import MaskedText, perplexity, read_split
 
-from fairseq_linformer.analysis.distance import NOWHERE
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 
 SYMBOLS, BOS, MASK = 50, 0, 49

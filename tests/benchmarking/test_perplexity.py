@@ -10,13 +10,13 @@ import pytest
 import torch
 from benchmarking import masked_text, pretraining
 from benchmarking.engine import Trial
+from benchmarking.losses_by_distance import NOWHERE, LossesByDistance
 from benchmarking.masked_text import MaskedText
 from benchmarking.perplexity import MECHANISMS, PERPLEXITY, perplexity_experiments
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
 
-from fairseq_linformer.analysis.distance import NOWHERE, LossesByDistance
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.training.launch import Training
 from tests.helpers.benchmarks import options, write_shards

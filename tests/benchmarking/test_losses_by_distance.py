@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-
-from fairseq_linformer.analysis.distance import (
+from benchmarking.losses_by_distance import (
     NOWHERE,
     LossesByDistance,
     answer_distances,
