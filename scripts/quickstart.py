@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import TypedDict
 
 import torch
-from fairseq.models.roberta import RobertaHubInterface
-
-from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.cli.program import program
-from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.prepare.docstrings import (
+from docstrings import (
     collect_docstrings,
     installation_roots,
     package_examples,
     split_by_module,
     write_text,
 )
+from fairseq.models.roberta import RobertaHubInterface
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.cli.program import program
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from ...errors import UserError
-from .examples import Example
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.errors import UserError
 
 STANDARD_LIBRARY = "standard library"
 # Tests, other roots inside this one, and vendored packages.

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from fairseq_linformer.data.prepare.docstrings import (
+from docstrings import (
     STANDARD_LIBRARY,
     Docstring,
     collect_docstrings,
@@ -16,6 +15,7 @@ from fairseq_linformer.data.prepare.docstrings import (
     split_by_module,
     write_text,
 )
+
 from tests.helpers import ROOT
 
 LONG = "words " * 20
@@ -162,14 +162,15 @@ def test_every_process_finds_the_same(tmp_path):
         for module in range(10):
             write_module(tmp_path, f"{package}/m{module}.py", *(f"{LONG} {package} {module} {n}" for n in range(4)))
     program = (
-        "import sys, pathlib; from fairseq_linformer.data.prepare.docstrings import *;"
+        "import sys, pathlib; from docstrings import *;"
         "found = list(collect_docstrings([pathlib.Path(sys.argv[1])], packages=4, package_bytes=2000));"
         "print(split_by_module(found, 30), package_examples(found, train_per_class=8, valid_percent=30))"
     )
     other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "scripts")))
     other = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "PYTHONHASHSEED": other_seed, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONHASHSEED": other_seed, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=True,
