@@ -13,12 +13,15 @@ the losses. Every step is an ordinary command. An interrupted run resumes.
 """
 
 import json
+import math
 import random
 import statistics
 from pathlib import Path
 from typing import TypedDict
 
+import numpy as np
 import torch
+from benchmarking.masked_text import token_stream
 from docstrings import (
     collect_docstrings,
     installation_roots,
@@ -26,11 +29,15 @@ from docstrings import (
     split_by_module,
     write_text,
 )
+from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaHubInterface
+from fairseq.tasks.masked_lm import MaskedLMTask
+from fairseq.utils import move_to_cuda
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.cli.program import program
-from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.data.prepare.corpus import prepare_corpus, unigram_perplexity
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
@@ -45,7 +52,6 @@ from fairseq_linformer.system.plotting import picture, scale_log, style_of
 from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.commands import FINE_TUNING, command_line, override
 from fairseq_linformer.training.launch import train
-from fairseq_linformer.training.perplexity import masked_lm_perplexity, perplexity_of_frequencies
 from linformer_cli.arguments import make_parser, number
 
 # Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
@@ -170,6 +176,34 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
         spread = f" ± {statistics.stdev(accuracies):.1f} over {len(seeds)} seeds" if len(seeds) > 1 else ""
         print(f"  {name:14}  {statistics.mean(accuracies):5.1f} %{spread}")
     return logs
+
+
+def masked_lm_perplexity(model: BaseFairseqModel, task: MaskedLMTask) -> float:
+    """exp of the mean loss in nats over the masked tokens of valid, as fairseq's criterion computes it.
+
+    Masks and the order of rows depend on the task's seed only: they are the same for every model.
+
+    Args:
+        model: in evaluation mode afterwards.
+        task: with the data; valid is loaded here.
+    """
+    task.load_dataset("valid")
+    criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
+    samples = task.get_batch_iterator(task.dataset("valid"), max_sentences=8, epoch=1).next_epoch_itr(shuffle=False)
+    loss, count, on_gpu = 0.0, 0, next(model.parameters()).is_cuda
+    for sample in samples:
+        batch = move_to_cuda(sample) if on_gpu else sample
+        batch_loss, sample_size, _ = task.valid_step(batch, model, criterion)
+        loss += float(batch_loss)
+        count += int(sample_size)
+    return math.exp(loss / count)
+
+
+def perplexity_of_frequencies(task: MaskedLMTask) -> float:
+    """Perplexity on valid of a model that predicts each token by its frequency in train."""
+    dictionary = task.source_dictionary
+    streams = (token_stream(f"{task.cfg.data}/{split}", dictionary) for split in ("train", "valid"))
+    return unigram_perplexity(*(np.bincount(ids, minlength=len(dictionary)) for ids in streams))
 
 
 def report_perplexity(roberta: RobertaHubInterface) -> None:

@@ -1,10 +1,13 @@
 """make quickstart's script, with few updates: from nothing, again, and on the user's own text."""
 
+import math
 import os
 
 import nbformat
 import pytest
 import quickstart
+from fairseq.data import data_utils
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from nbclient import NotebookClient
 
 from tests.helpers import ROOT
@@ -70,6 +73,17 @@ def test_damaged_examples_are_named(tmp_path, content):
     (tmp_path / "examples.json").write_text(content)
     with pytest.raises(ValueError, match=r"examples\.json"):
         quickstart.read_examples(tmp_path / "examples.json")
+
+
+def test_unigram_perplexity_is_that_of_smoothed_frequencies(corpus):
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(corpus), tokens_per_sample=32))
+    train, valid = (
+        [token for item in data_utils.load_indexed_dataset(str(corpus / split)) for token in item.tolist()]
+        for split in ("train", "valid")
+    )
+    size = len(task.source_dictionary)
+    losses = [-math.log((train.count(token) + 1) / (len(train) + size)) for token in valid]
+    assert quickstart.perplexity_of_frequencies(task) == pytest.approx(math.exp(sum(losses) / len(losses)))
 
 
 def test_own_text_is_known_by_its_content(tmp_path):

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface
 from torch import Tensor
 
 from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training.perplexity import token_stream
 
 from .losses_by_distance import LossesByDistance, answer_distances, octaves
 
@@ -117,6 +117,22 @@ class MaskedText:
 def perplexity(losses: Tensor) -> float:
     """Of losses in nats, (N,)."""
     return math.exp(losses.double().mean())
+
+
+def token_stream(prefix: str, dictionary: Dictionary) -> np.ndarray:
+    """The ids of all items of a dataset, one after another, (tokens,), read as they are asked for.
+
+    Args:
+        prefix: the dataset's path without .bin.
+        dictionary: of the dataset.
+
+    Raises:
+        FileNotFoundError: there is no such dataset.
+    """
+    dataset = data_utils.load_indexed_dataset(prefix, dictionary, dataset_impl="mmap")
+    if dataset is None:
+        raise FileNotFoundError(f"there is no dataset {prefix}")
+    return np.memmap(f"{prefix}.bin", dtype=dataset._index.dtype, mode="r")  # which holds nothing else
 
 
 def read_split(corpus: Path, split: str, least: int) -> np.ndarray:

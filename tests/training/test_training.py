@@ -1,6 +1,5 @@
 """The real command lines: fairseq-train, fairseq-hydra-train, fairseq-validate, Python; resume; bad checkpoints."""
 
-import math
 import os
 import re
 import shutil
@@ -8,15 +7,13 @@ import signal
 
 import pytest
 import torch
-from fairseq.data import data_utils
 from fairseq.tasks import setup_task
-from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from quickstart import masked_lm_perplexity
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.system.files import lock
-from fairseq_linformer.training.perplexity import masked_lm_perplexity, perplexity_of_frequencies
 from tests.helpers import ROOT
 from tests.helpers.commands import last_line, run, with_flags, with_hydra
 from tests.helpers.processes import started, wait_until
@@ -117,19 +114,8 @@ def test_validate_and_python_agree(trained):
     reported = float(re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", output)[-1])
 
     roberta = LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(trained / "data"))
-    perplexity = masked_lm_perplexity(roberta.model, roberta.task, rows=4)
+    perplexity = masked_lm_perplexity(roberta.model, roberta.task)
     assert 2**reported == pytest.approx(perplexity, rel=1e-3)
-
-
-def test_unigram_perplexity_is_that_of_smoothed_frequencies(corpus):
-    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(corpus), tokens_per_sample=32))
-    train, valid = (
-        [token for item in data_utils.load_indexed_dataset(str(corpus / split)) for token in item.tolist()]
-        for split in ("train", "valid")
-    )
-    size = len(task.source_dictionary)
-    losses = [-math.log((train.count(token) + 1) / (len(train) + size)) for token in valid]
-    assert perplexity_of_frequencies(task) == pytest.approx(math.exp(sum(losses) / len(losses)))
 
 
 def test_hub_interface(trained, monkeypatch):

@@ -5,6 +5,7 @@ vocabulary. The second encodes chunks of lines in worker processes and writes th
 """
 
 import json
+import math
 import shutil
 import sys
 import time
@@ -20,7 +21,6 @@ from tqdm import tqdm
 from ...errors import UserError, naming
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores
-from ..frequencies import unigram_perplexity
 from ..indexed import IndexedWriter
 from ..shards import REPORT_FILE
 from ..text import first_of
@@ -149,6 +149,17 @@ def given_tokenizer(place: Path) -> Tokenizer:
     """The tokenizer of a place; GPT-2's files make one without dict.txt, too."""
     encoder, merges = place / ENCODER_FILE, place / MERGES_FILE
     return GPT2Tokenizer(encoder, merges, dictionary_in(place)) if encoder.is_file() else load_tokenizer(place)
+
+
+def unigram_perplexity(train: np.ndarray, valid: np.ndarray) -> float:
+    """Of a model that predicts each token by how often it occurs, which every other must beat.
+
+    Args:
+        train: counts of tokens, (V,); to each one is added, because a token may occur in valid only.
+        valid: the same of the tokens whose perplexity it is.
+    """
+    log_probabilities = np.log((train + 1) / (train + 1).sum())
+    return math.exp(-(valid * log_probabilities).sum() / valid.sum())
 
 
 def _found(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[str, list[Path]]:

@@ -23,6 +23,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_cli import preprocess
+from quickstart import perplexity_of_frequencies
 
 from fairseq_linformer.data.prepare import encoding, text_files
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
@@ -30,7 +31,6 @@ from fairseq_linformer.data.prepare.line_sample import LineSample
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.system.processes import available_cores
-from fairseq_linformer.training.perplexity import perplexity_of_frequencies
 from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
