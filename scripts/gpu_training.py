@@ -104,7 +104,7 @@ class Trainings:
                 for file in files:
                     file.write_text(file.read_text()[:100_000])
             split = ["--train", files[0], "--valid", files[1], "--vocab-size", 400 if self.dry else 4000]
-            _run([ROOT / "scripts/prepare_corpus.py", *split, "--out", data])
+            _run([ROOT / "scripts/clone.py", "prepare", "corpus", *split, "--out", data])
         yield "data", {"MB": round((data / "train.bin").stat().st_size / 1e6, 2), "python": sys.version.split()[0]}
 
     def count(self, corpus: str) -> Rows:

@@ -97,7 +97,7 @@ def test_without_a_network_one_line_says_how_to_get_it(tmp_path):
     """The real package, and an address at which nothing listens."""
     environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/convert.py", "roberta-base", "--out", "out"],
+        [sys.executable, ROOT / "scripts/clone.py", "convert", "roberta-base", "--out", "out"],
         cwd=tmp_path,
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,

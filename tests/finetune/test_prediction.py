@@ -495,7 +495,7 @@ def test_the_command_line(reviews, tmp_path):
     assert run(*command, "--text", "words", cwd=tmp_path, status=1) == message
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, "text": True}
-    with subprocess.Popen([sys.executable, ROOT / "scripts/predict.py", *map(str, command[2:])], **pipes) as process:
+    with subprocess.Popen([sys.executable, ROOT / "scripts/clone.py", *map(str, command[1:])], **pipes) as process:
         process.stdout.close()  # as head does
         assert process.stderr.read() == ""
     assert process.returncode == -signal.SIGPIPE

@@ -37,7 +37,6 @@ from tests.helpers.commands import run
 from tests.helpers.inputs import WORDS, train_without_bytes
 from tests.helpers.processes import running_in_group, wait_until
 
-SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
 DATASET = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
 
 
@@ -353,10 +352,10 @@ def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path, model):
     """Nor does it leave processes; and a second run at the same time is refused."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(random_lines(5000, seed=1) * 100))
-    words = ["scripts/prepare_corpus.py", "--train", str(text), "--valid", str(text), "--tokenizer", str(model)]
-    words += ["--out", str(tmp_path / "out"), "--workers", "2"]
+    words = ["scripts/clone.py", "prepare", "corpus", "--train", str(text), "--valid", str(text)]
+    words += ["--tokenizer", str(model), "--out", str(tmp_path / "out"), "--workers", "2"]
     data = tmp_path / "out.partial" / "train.bin"
-    with subprocess.Popen([sys.executable, str(SCRIPT), *words[1:]], start_new_session=True) as process:
+    with subprocess.Popen([sys.executable, ROOT / words[0], *words[1:]], start_new_session=True) as process:
         wait_until(lambda: data.exists() and data.stat().st_size > 0)
         with pytest.raises(ValueError, match="another run is writing there"):
             prepare_corpus([text], [text], tmp_path / "out", tokenizer=model, workers=1)
