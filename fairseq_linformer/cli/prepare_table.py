@@ -5,8 +5,9 @@ from itertools import chain
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
+from ..data.prepare.label_kinds import Columns
 from ..data.prepare.labelled_folder import write_labelled
-from ..data.prepare.own_data import SPLITS, Columns, own_data
+from ..data.prepare.own_data import SPLITS, own_data
 from ..data.prepare.table_files import WHOLE, read_table
 from ..data.prepare.table_formats import Row
 from ..data.task_record import letters_of

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow
 from pyarrow import ipc, parquet
 
+from fairseq_linformer.data.prepare.label_kinds import Columns
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
-from fairseq_linformer.data.prepare.own_data import Columns, own_data
+from fairseq_linformer.data.prepare.own_data import own_data
 from fairseq_linformer.data.prepare.table_files import read_table
 from fairseq_linformer.data.prepare.table_formats import DELIMITERS, read_rows
 from fairseq_linformer.data.tokenizer import Tokenizer, load_tokenizer
