@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fairseq.data import Dictionary
 
+from ..data.dictionaries import without_mask
 from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError
 
-MASK = "<mask>"  # the tasks add it to the dictionary that they read
 # The kinds of subword models, and fairseq's options for their files by the names that these have beside a dictionary.
 SUBWORD_MODELS = {
     "sentencepiece": {"sentencepiece_model": SENTENCEPIECE_FILE},
@@ -37,7 +37,7 @@ def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:
     Returns:
         The digests ``dictionary`` and, where there is one, ``subword model``.
     """
-    symbols = "\n".join(symbol for symbol in dictionary.symbols if symbol != MASK)
+    symbols = "\n".join(without_mask(dictionary))
     found = {"dictionary": hashlib.sha256(symbols.encode("utf-8", "surrogateescape")).hexdigest()}
     options = subword_model_options(folder)
     content = b"".join(Path(path).read_bytes() for option, path in options.items() if option != "bpe")

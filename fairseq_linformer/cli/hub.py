@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from ..checkpoints.sentence_modules import MODULES_FILE, SETTINGS_FILE
-from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
+from ..data.dictionaries import DICTIONARY_FILE
+from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError
 
 _OF_ENCODER = (

@@ -1,16 +1,14 @@
 """What `linformer prepare glue` does: the tasks that a source holds, each into its folder."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
-from ..checkpoints.vocabulary import digest_vocabulary
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.summary import SUMMARY_FILE
 from ..data.tasks import TASKS
-from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
+from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..data.unknown_pieces import GIVEN_REMEDY, Unknown
 from ..system.files import check_data_path
 from .program import print_next
@@ -18,12 +16,7 @@ from .program import print_next
 
 def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
     """Whether an earlier command has prepared the task in `folder` with the same vocabulary and subword model."""
-    if not (folder / SUMMARY_FILE).is_file():
-        return False
-    there = digest_vocabulary(load_dictionary(folder / DICTIONARY_FILE), folder)
-    with tempfile.TemporaryDirectory() as own:
-        tokenizer.save(Path(own))
-        return there == digest_vocabulary(tokenizer.dictionary, Path(own))
+    return (folder / SUMMARY_FILE).is_file() and tokenizer.is_in(folder)
 
 
 def _found(folder: Path, tasks: Sequence[str], all_needed: bool, some_needed: bool) -> list[str]:

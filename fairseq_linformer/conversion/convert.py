@@ -19,7 +19,7 @@ from ..checkpoints.reading import UNTRAINED, checkpoint_file, read_checkpoint, v
 from ..checkpoints.sentence_modules import is_of_transformers, lengthened
 from ..checkpoints.task_state import Origin, read_task_state
 from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
-from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
+from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from ..model.config import OPTIONS, ResolvedConfig

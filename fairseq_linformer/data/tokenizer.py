@@ -5,39 +5,35 @@ to the dictionary's, which makes preparation fast. The ids are the same, so mode
 encoders (`bpe: sentencepiece` or `bpe: gpt2`, and ours, `bpe: tokenizers`) see the tokens that they were trained on.
 """
 
+import filecmp
 import json
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import sentencepiece
 from fairseq.data import Dictionary
-from fairseq.data.encoders import register_bpe
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
-from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
-from fairseq.dataclass import FairseqDataclass
 from fairseq.tokenizer import tokenize_line
 
 from ..errors import UserError
 from ..system.state import read_state
+from .dictionaries import DICTIONARY_FILE, dictionary_in, fitting_dictionary, ids_of, load_dictionary, without_mask
 from .shards import find_shards
 
 # The names that fairseq's from_pretrained looks for beside a checkpoint.
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 ENCODER_FILE = "encoder.json"
 MERGES_FILE = "vocab.bpe"
-DICTIONARY_FILE = "dict.txt"
 
 TOKENIZER_FILE = "tokenizer.json"  # of the library tokenizers; fairseq knows no such file
-
-# Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
-SIZE_MULTIPLE = 8
 
 # Above the largest vocabularies in use, and below the limits of sentencepiece and of memory.
 MOST_PIECES = 1_000_000
@@ -84,6 +80,22 @@ class Tokenizer(ABC):
     def save(self, folder: Path) -> None:
         """Copies the model's files, but not the dictionary, into `folder` under fairseq's names."""
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether a prepared folder holds the model's files, and the symbols of `dictionary` in their order.
+
+        <mask>, which the tasks add, may stand in one of the two alone.
+
+        Raises:
+            OSError, UserError: its dict.txt cannot be read.
+        """
+        with TemporaryDirectory() as saved:
+            self.save(Path(saved))
+            names = os.listdir(saved)
+            same, _, _ = filecmp.cmpfiles(saved, folder, names, shallow=False)
+        if len(same) < len(names):
+            return False
+        return without_mask(load_dictionary(folder / DICTIONARY_FILE)) == without_mask(self.dictionary)
+
 
 class SentencePieceTokenizer(Tokenizer):
     """A sentencepiece model of any kind and any layout of control ids.
@@ -110,9 +122,9 @@ class SentencePieceTokenizer(Tokenizer):
             pieces = self._pieces()
         except UnicodeDecodeError as error:
             raise UserError(f"{model}: not a sentencepiece model (a piece is not UTF-8: {error})") from error
-        dictionary = _fitting_dictionary(dictionary, pieces.values(), model)
+        dictionary = fitting_dictionary(dictionary, pieces.values(), model)
         super().__init__(dictionary)
-        self._table = _ids_of(pieces, self._processor.GetPieceSize(), dictionary)
+        self._table = ids_of(pieces, self._processor.GetPieceSize(), dictionary)
         self._telltales = self._find_telltales(set(pieces.values()))
 
     def _pieces(self) -> dict[int, str]:
@@ -194,9 +206,9 @@ class GPT2Tokenizer(Tokenizer):
         except ValueError as error:  # broken JSON, or not UTF-8
             raise UserError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
         pieces = {number: str(number) for number in sorted(self._encoder.encoder.values())}
-        dictionary = _fitting_dictionary(dictionary, pieces.values(), encoder_json)
+        dictionary = fitting_dictionary(dictionary, pieces.values(), encoder_json)
         super().__init__(dictionary)
-        self._table = _ids_of(pieces, max(pieces) + 1, dictionary)
+        self._table = ids_of(pieces, max(pieces) + 1, dictionary)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         if len(self._encoder.cache) > _REMEMBERED_WORDS:
@@ -246,7 +258,7 @@ class JsonTokenizer(Tokenizer):
         own = Dictionary()
         for number in range(own.nspecial, size - 1):  # the last is <mask>
             own.add_symbol(str(number), n=0)
-        if dictionary is not None and [name for name in dictionary.symbols if name != "<mask>"] != own.symbols:
+        if dictionary is not None and without_mask(dictionary) != own.symbols:
             raise UserError(f"{file} has {size} ids: the {DICTIONARY_FILE} beside it belongs to another model")
         super().__init__(dictionary or own)
         self._unknown = np.arange(size)
@@ -291,44 +303,6 @@ def _read_tokenizer_json(file: Path) -> Any:
     return tokenizer
 
 
-@dataclass
-class TokenizersConfig(FairseqDataclass):
-    """Options of ``bpe: tokenizers``."""
-
-    tokenizers_file: str = field(default="???", metadata={"help": "a tokenizer.json that linformer import wrote"})
-
-
-@register_bpe("tokenizers", dataclass=TokenizersConfig)
-class TokenizersEncoder:
-    """A ``JsonTokenizer`` as fairseq's tasks and hub interface call it: text to ids, written as text, and back."""
-
-    def __init__(self, cfg: TokenizersConfig) -> None:
-        self._tokenizer = JsonTokenizer(Path(cfg.tokenizers_file))
-
-    def encode(self, x: str) -> str:
-        return " ".join(map(str, self._tokenizer.encode([x])[0]))
-
-    def decode(self, x: str) -> str:
-        return self._tokenizer.decode([np.array([self._tokenizer.dictionary.index(name) for name in x.split()])])[0]
-
-    def is_beginning_of_word(self, x: str) -> bool:
-        """Whether a symbol of the dictionary begins a word; special ones do."""
-        return not x.isdigit() or self._tokenizer.begins_word(int(x))
-
-
-class SentencePieceEncoder(SentencepieceBPE):
-    """fairseq's ``bpe: sentencepiece``, which decodes the piece of a byte as its name, <0xE6>; here it becomes text.
-
-    Bytes that are no UTF-8, such as one alone of a letter, become U+FFFD.
-    """
-
-    def decode(self, x: str) -> str:
-        runs = groupby(x.split(" "), key=lambda piece: self.sp.IsByte(self.sp.PieceToId(piece)))
-        return super().decode(
-            "".join((self.sp.DecodePieces if is_byte else "".join)(list(run)) for is_byte, run in runs)
-        )
-
-
 def load_tokenizer(place: Path) -> Tokenizer:
     """The tokenizer of a place, which is one of these:
 
@@ -363,59 +337,3 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
     if is_gpt2:
         return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
     return JsonTokenizer(folder / TOKENIZER_FILE, dictionary)
-
-
-def dictionary_in(folder: Path) -> Dictionary | None:
-    """The dict.txt of a folder, None where it has none.
-
-    Raises:
-        UserError: as ``load_dictionary``.
-    """
-    path = folder / DICTIONARY_FILE
-    return load_dictionary(path) if path.is_file() else None
-
-
-def load_dictionary(path: Path) -> Dictionary:
-    """fairseq's Dictionary from a dict.txt.
-
-    Raises:
-        OSError: the file cannot be opened.
-        UserError: fairseq cannot read it; the message names the file.
-    """
-    try:
-        with path.open(encoding="utf-8") as stream:
-            return Dictionary.load(stream)
-    except (ValueError, RuntimeError) as error:  # a malformed line, or not UTF-8; a word that occurs twice
-        raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
-
-
-def _fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], model: Path) -> Dictionary:
-    """The dictionary that is given, or one of the pieces, in their order.
-
-    That one is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
-
-    Raises:
-        UserError: the one that is given is another model's, and would silently turn most of the text into <unk>.
-    """
-    if dictionary is not None:
-        present = sum(piece in dictionary for piece in pieces)
-        if 2 * present < len(pieces):
-            raise UserError(
-                f"{model}: the dictionary holds only {present} of its {len(pieces)} pieces, so it belongs to another "
-                "model; more than half are needed"
-            )
-        return dictionary
-    dictionary = Dictionary()
-    for piece in pieces:
-        dictionary.add_symbol(piece, n=0)
-    for number in range(-(len(dictionary) + 1) % SIZE_MULTIPLE):
-        dictionary.add_symbol(f"madeupword{number:04d}", n=0)
-    return dictionary
-
-
-def _ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.ndarray:
-    """The dictionary's id of each of a model's `size` numbers, <unk> for those without a piece: int32, (size,)."""
-    table = np.full(size, dictionary.unk(), dtype=np.int32)
-    for number, piece in pieces.items():
-        table[number] = dictionary.index(piece)
-    return table

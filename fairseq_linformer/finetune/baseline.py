@@ -34,9 +34,10 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 
+from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.summary import read_summary
 from ..data.task_record import Task
-from ..data.tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary, load_tokenizer
+from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..errors import UserError
 from .metrics import score
 

@@ -31,9 +31,9 @@ from tqdm import tqdm
 from ..checkpoints.reading import checkpoint_file, read_checkpoint, vocabulary_folder
 from ..checkpoints.task_state import read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
+from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.task_record import Task, letters_of
-from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError, check
 from ..model.config import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel

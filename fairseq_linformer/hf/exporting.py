@@ -22,8 +22,9 @@ from ..attention import get_attention
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..checkpoints.sentence_modules import write_sentence_modules
 from ..checkpoints.task_state import read_task_state
+from ..data.dictionaries import DICTIONARY_FILE
 from ..data.task_record import Task
-from ..data.tokenizer import DICTIONARY_FILE, JsonTokenizer, Tokenizer, load_tokenizer
+from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
 from ..errors import UserError
 from ..finetune.prediction import record_of
 from ..model.architecture import PROJECTION_OPTIONS

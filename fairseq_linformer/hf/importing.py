@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.sentence_modules import encoder_folder, read_sentence_modules
-from ..data.tokenizer import DICTIONARY_FILE, ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
+from ..data.dictionaries import DICTIONARY_FILE
+from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
 from ..errors import UserError, check
 from ..model.architecture import PER_LAYER
 from ..model.config import OPTIONS

@@ -8,7 +8,8 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..data.tokenizer import DICTIONARY_FILE, TOKENIZER_FILE, JsonTokenizer
+from ..data.dictionaries import DICTIONARY_FILE
+from ..data.tokenizer import TOKENIZER_FILE, JsonTokenizer
 from ..errors import UserError
 from .tokenizer import SAMPLE, with_lines
 

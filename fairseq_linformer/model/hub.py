@@ -20,7 +20,7 @@ from ..attention.registry import get_attention
 from ..checkpoints.fit import check_fits
 from ..checkpoints.reading import data_folder, read_checkpoint
 from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
-from ..data.tokenizer import SentencePieceEncoder
+from ..data.fairseq_encoders import SentencePieceEncoder
 from ..errors import UserError
 from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters

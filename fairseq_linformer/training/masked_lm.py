@@ -22,12 +22,12 @@ from torch import Tensor
 
 from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from ..data.batches import DescribedBatches
+from ..data.dictionaries import DICTIONARY_FILE
 from ..data.epochs import SharedEpochDataset
 from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.texts import ENDS, CutLines, MixedTexts, ShuffledBatches
-from ..data.tokenizer import DICTIONARY_FILE
 from ..errors import check
 from .freezing import freeze_but_positions, freeze_lm_head
 from .masked_lm_loss import MaskedLmLoss

@@ -20,11 +20,11 @@ from omegaconf import II
 
 from ..checkpoints.task_state import Labels, read_task_state
 from ..data.batches import DescribedBatches
+from ..data.dictionaries import DICTIONARY_FILE
 from ..data.epochs import SharedEpochDataset
 from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, Task, check_label, label_names, own_task
-from ..data.tokenizer import DICTIONARY_FILE
 from ..data.training_rows import ChosenRows, first_rows
 from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
 from ..checkpoints.reading import UNTRAINED
-from ..checkpoints.vocabulary import MASK, digest_vocabulary
-from ..data.tokenizer import DICTIONARY_FILE, load_dictionary
+from ..checkpoints.vocabulary import digest_vocabulary
+from ..data.dictionaries import DICTIONARY_FILE, MASK, load_dictionary
 from ..model.resolve import resolve_config
 from ..model.roberta import LinformerRobertaModel
 from .masked_lm import DynamicMaskedLMConfig

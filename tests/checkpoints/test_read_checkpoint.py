@@ -20,7 +20,8 @@ from fairseq_linformer.checkpoints.reading import (
     read_checkpoint,
     vocabulary_folder,
 )
-from fairseq_linformer.data.tokenizer import load_dictionary, load_tokenizer
+from fairseq_linformer.data.dictionaries import load_dictionary
+from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run
 from tests.helpers.commands import as_flags, run

@@ -10,8 +10,9 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
+from fairseq_linformer.data.fairseq_encoders import SentencePieceEncoder
 from fairseq_linformer.data.prepare.vocabulary_training import FEWEST_PIECES, train_sentencepiece
-from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceEncoder, SentencePieceTokenizer, load_tokenizer
+from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, load_tokenizer
 from tests.helpers.inputs import TEXT, gpt2_files, train_without_bytes
 
 # What breaks tokenizers: unknown signs alone, in runs and beside words; white space that sentencepiece keeps (U+0085,

@@ -18,18 +18,14 @@ from benchmarking.store import STUDY_FILE, Store, digest
 from fairseq.data import Dictionary
 
 from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
+from fairseq_linformer.data.dictionaries import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.glue import SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.prepare.imdb import imdb_folder, read_imdb
 from fairseq_linformer.data.prepare.text_files import read_chunks
 from fairseq_linformer.data.summary import SUMMARY_FILE, read_summary
 from fairseq_linformer.data.tasks import TASKS
-from fairseq_linformer.data.tokenizer import (
-    DICTIONARY_FILE,
-    SENTENCEPIECE_FILE,
-    SentencePieceTokenizer,
-    load_dictionary,
-)
+from fairseq_linformer.data.tokenizer import SENTENCEPIECE_FILE, SentencePieceTokenizer
 from fairseq_linformer.finetune.results import RESULTS_FILE, best_checkpoints, write_results
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, write_scores
 from fairseq_linformer.model.resolve import resolve_config

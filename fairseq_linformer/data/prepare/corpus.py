@@ -21,18 +21,17 @@ from tqdm import tqdm
 from ...errors import UserError, naming
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores
+from ..dictionaries import DICTIONARY_FILE, dictionary_in
 from ..indexed import IndexedWriter
 from ..shards import REPORT_FILE
 from ..text import first_of
 from ..tokenizer import (
-    DICTIONARY_FILE,
     ENCODER_FILE,
     MERGES_FILE,
     SENTENCEPIECE_FILE,
     GPT2Tokenizer,
     SentencePieceTokenizer,
     Tokenizer,
-    dictionary_in,
     load_tokenizer,
 )
 from ..unknown_pieces import Unknown

@@ -1,9 +1,6 @@
 """Text files into a corpus in shards, one by one, by as many machines as take part."""
 
-import filecmp
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +11,6 @@ from ...system.files import check_data_path, write_whole
 from ...system.state import read_state
 from ..shards import REPORT_FILE, SHARDS_FILE, FirstShard, ShardList, Shards, find_shards
 from ..text import first_of
-from ..tokenizer import DICTIONARY_FILE, Tokenizer, load_dictionary
 from ..unknown_pieces import Unknown
 from .corpus import (
     DEFAULT_SAMPLE_CHARACTERS,
@@ -145,7 +141,7 @@ def _check_first(planned: Shards, asked: FirstShard, tokenizer: Path | None) -> 
     out, remedy = planned.folder, "repeat what it was made with, name another folder, or remove it"
     made = read_state(out / SHARDS_FILE, ShardList).get("first", asked)
     if tokenizer is not None:
-        if not _is_vocabulary_of(given_tokenizer(tokenizer), planned.path(1)):
+        if not given_tokenizer(tokenizer).is_in(planned.path(1)):
             raise UserError(f"{out} has another vocabulary than {tokenizer}: {remedy}")
     elif made["vocabulary"] != asked["vocabulary"]:
         used, other = (
@@ -155,15 +151,6 @@ def _check_first(planned: Shards, asked: FirstShard, tokenizer: Path | None) -> 
     if made["valid"] != asked["valid"]:
         used, other = (first_of(first["valid"]) or "nothing" for first in (made, asked))
         raise UserError(f"{out} validates on other text ({used}), not {other}: {remedy}")
-
-
-def _is_vocabulary_of(tokenizer: Tokenizer, folder: Path) -> bool:
-    """Whether a prepared folder holds the files of a tokenizer, and the pieces of its dictionary in their order."""
-    with tempfile.TemporaryDirectory() as saved:
-        tokenizer.save(Path(saved))
-        names = os.listdir(saved)
-        same, _, _ = filecmp.cmpfiles(saved, folder, names, shallow=False)
-    return len(same) == len(names) and load_dictionary(folder / DICTIONARY_FILE).symbols == tokenizer.dictionary.symbols
 
 
 def _print_total(planned: Shards) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...errors import UserError
+from ..dictionaries import DICTIONARY_FILE
 from ..text import first_of
-from ..tokenizer import DICTIONARY_FILE
 from .examples import is_blank
 
 PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_linformer.data.dictionaries import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.label_kinds import Columns
 from fairseq_linformer.data.prepare.own_data import OwnData, own_data
 from fairseq_linformer.data.prepare.table_formats import Row, parse_rows
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.summary import read_summary
-from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary, load_tokenizer
+from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
 

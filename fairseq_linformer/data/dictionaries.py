@@ -1,0 +1,76 @@
+"""fairseq's dictionaries of pieces: read, or made of those of a subword model."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+from fairseq.data import Dictionary
+
+from ..errors import UserError
+
+DICTIONARY_FILE = "dict.txt"
+MASK = "<mask>"  # the tasks add it to the dictionary that they read
+
+# Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
+SIZE_MULTIPLE = 8
+
+
+def dictionary_in(folder: Path) -> Dictionary | None:
+    """The dict.txt of a folder, None where it has none.
+
+    Raises:
+        UserError: as ``load_dictionary``.
+    """
+    path = folder / DICTIONARY_FILE
+    return load_dictionary(path) if path.is_file() else None
+
+
+def load_dictionary(path: Path) -> Dictionary:
+    """fairseq's Dictionary from a dict.txt.
+
+    Raises:
+        OSError: the file cannot be opened.
+        UserError: fairseq cannot read it; the message names the file.
+    """
+    try:
+        with path.open(encoding="utf-8") as stream:
+            return Dictionary.load(stream)
+    except (ValueError, RuntimeError) as error:  # a malformed line, or not UTF-8; a word that occurs twice
+        raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
+
+
+def without_mask(dictionary: Dictionary) -> list[str]:
+    """The symbols of a dictionary by number, but for <mask>, which the tasks add."""
+    return [symbol for symbol in dictionary.symbols if symbol != MASK]
+
+
+def fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], model: Path) -> Dictionary:
+    """The dictionary that is given, or one of the pieces, in their order.
+
+    That one is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
+
+    Raises:
+        UserError: the one that is given is another model's, and would silently turn most of the text into <unk>.
+    """
+    if dictionary is not None:
+        present = sum(piece in dictionary for piece in pieces)
+        if 2 * present < len(pieces):
+            raise UserError(
+                f"{model}: the dictionary holds only {present} of its {len(pieces)} pieces, so it belongs to another "
+                "model; more than half are needed"
+            )
+        return dictionary
+    dictionary = Dictionary()
+    for piece in pieces:
+        dictionary.add_symbol(piece, n=0)
+    for number in range(-(len(dictionary) + 1) % SIZE_MULTIPLE):
+        dictionary.add_symbol(f"madeupword{number:04d}", n=0)
+    return dictionary
+
+
+def ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.ndarray:
+    """The dictionary's id of each of a model's `size` numbers, <unk> for those without a piece: int32, (size,)."""
+    table = np.full(size, dictionary.unk(), dtype=np.int32)
+    for number, piece in pieces.items():
+        table[number] = dictionary.index(piece)
+    return table

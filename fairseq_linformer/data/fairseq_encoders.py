@@ -1,0 +1,50 @@
+"""Our tokenizers as fairseq's tasks and hub interface call them: text to pieces, and back."""
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from fairseq.data.encoders import register_bpe
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
+from fairseq.dataclass import FairseqDataclass
+
+from .tokenizer import JsonTokenizer
+
+
+@dataclass
+class TokenizersConfig(FairseqDataclass):
+    """Options of ``bpe: tokenizers``."""
+
+    tokenizers_file: str = field(default="???", metadata={"help": "a tokenizer.json that linformer import wrote"})
+
+
+@register_bpe("tokenizers", dataclass=TokenizersConfig)
+class TokenizersEncoder:
+    """A ``JsonTokenizer``: text to ids, written as text, and back."""
+
+    def __init__(self, cfg: TokenizersConfig) -> None:
+        self._tokenizer = JsonTokenizer(Path(cfg.tokenizers_file))
+
+    def encode(self, x: str) -> str:
+        return " ".join(map(str, self._tokenizer.encode([x])[0]))
+
+    def decode(self, x: str) -> str:
+        return self._tokenizer.decode([np.array([self._tokenizer.dictionary.index(name) for name in x.split()])])[0]
+
+    def is_beginning_of_word(self, x: str) -> bool:
+        """Whether a symbol of the dictionary begins a word; special ones do."""
+        return not x.isdigit() or self._tokenizer.begins_word(int(x))
+
+
+class SentencePieceEncoder(SentencepieceBPE):
+    """fairseq's ``bpe: sentencepiece``, which decodes the piece of a byte as its name, <0xE6>; here it becomes text.
+
+    Bytes that are no UTF-8, such as one alone of a letter, become U+FFFD.
+    """
+
+    def decode(self, x: str) -> str:
+        runs = groupby(x.split(" "), key=lambda piece: self.sp.IsByte(self.sp.PieceToId(piece)))
+        return super().decode(
+            "".join((self.sp.DecodePieces if is_byte else "".join)(list(run)) for is_byte, run in runs)
+        )
