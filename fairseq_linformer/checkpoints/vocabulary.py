@@ -7,26 +7,8 @@ from pathlib import Path
 from fairseq.data import Dictionary
 
 from ..data.dictionaries import without_mask
-from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
+from ..data.tokenizer import subword_model_options
 from ..errors import UserError
-
-# The kinds of subword models, and fairseq's options for their files by the names that these have beside a dictionary.
-SUBWORD_MODELS = {
-    "sentencepiece": {"sentencepiece_model": SENTENCEPIECE_FILE},
-    "gpt2": {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE},
-    "tokenizers": {"tokenizers_file": TOKENIZER_FILE},
-}
-# What a folder without one holds.
-NO_SUBWORD_MODEL = f"no {SENTENCEPIECE_FILE} or {TOKENIZER_FILE}, nor {ENCODER_FILE} with {MERGES_FILE}"
-
-
-def subword_model_options(folder: Path, kind: str | None = None) -> dict[str, str]:
-    """fairseq's options for the subword model in a folder, "bpe" among them; none where it has none of that kind."""
-    for name, files in SUBWORD_MODELS.items():
-        paths = {option: folder / file for option, file in files.items()}
-        if kind in (None, name) and all(path.is_file() for path in paths.values()):
-            return {"bpe": name, **{option: str(path) for option, path in paths.items()}}
-    return {}
 
 
 def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:

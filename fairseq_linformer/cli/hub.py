@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from ..checkpoints.sentence_modules import MODULES_FILE, SETTINGS_FILE
-from ..data.dictionaries import DICTIONARY_FILE
-from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
+from ..data.tokenizer import SENTENCEPIECE_FILE, TOKENIZER_FILE, VOCABULARY_FILES
 from ..errors import UserError
 
 _OF_ENCODER = (
@@ -32,7 +31,7 @@ FILES = (
     MODULES_FILE,
     SETTINGS_FILE,
     "*/config.json",
-    *(f"fairseq/{name}" for name in (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE)),
+    *(f"fairseq/{name}" for name in VOCABULARY_FILES),
 )
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 

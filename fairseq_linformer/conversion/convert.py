@@ -18,8 +18,9 @@ from ..attention import get_attention
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, read_checkpoint, vocabulary_folder
 from ..checkpoints.sentence_modules import is_of_transformers, lengthened
 from ..checkpoints.task_state import Origin, read_task_state
-from ..checkpoints.vocabulary import SUBWORD_MODELS, check_same_vocabulary, digest_vocabulary
+from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
+from ..data.tokenizer import VOCABULARY_FILES
 from ..errors import UserError, check
 from ..model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from ..model.config import OPTIONS, ResolvedConfig
@@ -277,7 +278,7 @@ def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], new: LinformerRob
 def _copy_vocabulary(data: Path, folder: Path) -> None:
     if not (data / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(f"{data} holds no {DICTIONARY_FILE}")
-    for name in (DICTIONARY_FILE, *(file for files in SUBWORD_MODELS.values() for file in files.values())):
+    for name in VOCABULARY_FILES:
         if (data / name).is_file():
             shutil.copyfile(data / name, folder / name)
 

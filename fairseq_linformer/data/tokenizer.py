@@ -11,11 +11,11 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -303,6 +303,39 @@ def _read_tokenizer_json(file: Path) -> Any:
     return tokenizer
 
 
+class SubwordModel(NamedTuple):
+    """A kind of subword model.
+
+    Attributes:
+        load: makes the tokenizer of its files, in their order, and a dictionary.
+        files: their names beside a dictionary, by fairseq's options for them.
+    """
+
+    load: Callable[..., Tokenizer]
+    files: Mapping[str, str]
+
+
+# By fairseq's names; of several in a folder the first is meant.
+SUBWORD_MODELS = {
+    "sentencepiece": SubwordModel(SentencePieceTokenizer, {"sentencepiece_model": SENTENCEPIECE_FILE}),
+    "gpt2": SubwordModel(GPT2Tokenizer, {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE}),
+    "tokenizers": SubwordModel(JsonTokenizer, {"tokenizers_file": TOKENIZER_FILE}),
+}
+# All that a vocabulary may be in a folder.
+VOCABULARY_FILES = (DICTIONARY_FILE, *(file for kind in SUBWORD_MODELS.values() for file in kind.files.values()))
+_FIRST, *_OTHERS = (" and ".join(kind.files.values()) for kind in SUBWORD_MODELS.values())
+A_SUBWORD_MODEL = f"{_FIRST} (or {', or '.join(_OTHERS)})"  # in messages, what a folder lacks that has none
+
+
+def subword_model_options(folder: Path, kind: str | None = None) -> dict[str, str]:
+    """fairseq's options for the subword model in a folder, "bpe" among them; none where it has none of that kind."""
+    for name, (_, files) in SUBWORD_MODELS.items():
+        paths = {option: folder / file for option, file in files.items()}
+        if kind in (None, name) and all(path.is_file() for path in paths.values()):
+            return {"bpe": name, **{option: str(path) for option, path in paths.items()}}
+    return {}
+
+
 def load_tokenizer(place: Path) -> Tokenizer:
     """The tokenizer of a place, which is one of these:
 
@@ -322,18 +355,11 @@ def load_tokenizer(place: Path) -> Tokenizer:
 
 def _tokenizer_in(folder: Path) -> Tokenizer:
     """The tokenizer of a prepared folder."""
-    dictionary = dictionary_in(folder)
-    missing = [] if dictionary else [DICTIONARY_FILE]
-    is_sentencepiece, is_json = ((folder / name).is_file() for name in (SENTENCEPIECE_FILE, TOKENIZER_FILE))
-    is_gpt2 = all((folder / name).is_file() for name in (ENCODER_FILE, MERGES_FILE))
-    if not (is_sentencepiece or is_gpt2 or is_json):
-        missing.append(f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE}, or {TOKENIZER_FILE})")
+    dictionary, found = dictionary_in(folder), subword_model_options(folder)
+    missing = [DICTIONARY_FILE] * (dictionary is None) + [A_SUBWORD_MODEL] * (not found)
     if missing:
         raise FileNotFoundError(
             f"{folder} is neither a prepared folder nor that of a run: it lacks {' and '.join(missing)}"
         )
-    if is_sentencepiece:
-        return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE, dictionary)
-    if is_gpt2:
-        return GPT2Tokenizer(folder / ENCODER_FILE, folder / MERGES_FILE, dictionary)
-    return JsonTokenizer(folder / TOKENIZER_FILE, dictionary)
+    load, files = SUBWORD_MODELS[found["bpe"]]
+    return load(*(folder / file for file in files.values()), dictionary)

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.sentence_modules import encoder_folder, read_sentence_modules
 from ..data.dictionaries import DICTIONARY_FILE
-from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, SENTENCEPIECE_FILE, TOKENIZER_FILE
+from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOCABULARY_FILES
 from ..errors import UserError, check
 from ..model.architecture import PER_LAYER
 from ..model.config import OPTIONS
@@ -175,10 +175,9 @@ def _held_files(source: Path) -> dict[str, bytes]:
     file = source / CONFIG_FILE
     if not file.is_file():
         return {}
-    known = (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FILE)
     try:
         held = json.loads(file.read_text(encoding="utf-8")).get(FAIRSEQ_FILES, {})
-        return {name: base64.b64decode(held[name], validate=True) for name in known if name in held}
+        return {name: base64.b64decode(held[name], validate=True) for name in VOCABULARY_FILES if name in held}
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file}: {FAIRSEQ_FILES} cannot be read ({error})") from error
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from ..attention.registry import get_attention
 from ..checkpoints.fit import check_fits
 from ..checkpoints.reading import data_folder, read_checkpoint
-from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from ..data.fairseq_encoders import SentencePieceEncoder
+from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import UserError
 from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters
@@ -175,7 +175,7 @@ def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:
     if found := subword_model_options(data, bpe):
         return found
     if bpe is None:
-        raise FileNotFoundError(f"{data} holds {NO_SUBWORD_MODEL}: name a bpe")
+        raise FileNotFoundError(f"{data} holds no {A_SUBWORD_MODEL}: name a bpe")
     return {"bpe": bpe}
 
 

@@ -20,7 +20,6 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 from torch import Tensor
 
-from ..checkpoints.vocabulary import NO_SUBWORD_MODEL, subword_model_options
 from ..data.batches import DescribedBatches
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.epochs import SharedEpochDataset
@@ -28,6 +27,7 @@ from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.texts import ENDS, CutLines, MixedTexts, ShuffledBatches
+from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
 from .freezing import freeze_but_positions, freeze_lm_head
 from .masked_lm_loss import MaskedLmLoss
@@ -233,7 +233,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     def _find_word_starts(self) -> None:
         folder = Path(split_paths(self.cfg.data)[0])
-        options, allowed = subword_model_options(folder), f"false: {folder} holds {NO_SUBWORD_MODEL}"
+        options, allowed = subword_model_options(folder), f"false: {folder} holds no {A_SUBWORD_MODEL}"
         check("mask_whole_words", True, bool(options), allowed)
         self.args = Namespace(**options)  # where fairseq's masked_lm looks for it
         self.word_starts = get_whole_word_mask(self.args, self.source_dictionary).bool()
