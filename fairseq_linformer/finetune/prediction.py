@@ -210,15 +210,7 @@ class Predictor:
 
 
 def _load(checkpoint: Path, data: Path | None) -> RobertaHubInterface:
-    if data is not None and not data.is_dir():
-        raise FileNotFoundError(f"there is no folder {data}")
-    place = (str(checkpoint.parent), checkpoint.name)
-    try:
-        hub = LinformerRobertaModel.from_pretrained(*place, None if data is None else str(data))
-    except ValueError as error:
-        if data is None:
-            raise
-        raise UserError(f"{checkpoint} with the data in {data}: {error}") from error
+    hub = LinformerRobertaModel.load(checkpoint, data)
     if not isinstance(hub.task, SentencePredictionTask):
         raise UserError(f"{checkpoint} was not fine-tuned: its task is {hub.cfg.task._name}, not text_prediction")
     return hub

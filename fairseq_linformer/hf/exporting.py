@@ -200,13 +200,10 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
 
 
 def _read(checkpoint: Path, data: Path | None) -> Exported:
-    if data is not None and not data.is_dir():
-        raise FileNotFoundError(f"there is no folder {data}")
     state = read_checkpoint(checkpoint)
     if FairseqModel.resolve(state["cfg"]).spectral_norm_classification_head:
         raise UserError(f"{checkpoint}: spectral_norm_classification_head=true has no counterpart in transformers")
-    place = (str(checkpoint.parent), checkpoint.name)
-    hub = FairseqModel.from_pretrained(*place, None if data is None else str(data))
+    hub = FairseqModel.load(checkpoint, data)
     hub.eval()
     record = record_of(hub.task, checkpoint) if isinstance(hub.task, SentencePredictionTask) else None
     return Exported(state, hub, record, load_tokenizer(Path(hub.task.cfg.data)))

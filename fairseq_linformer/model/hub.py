@@ -113,6 +113,23 @@ class FromCheckpoints(RobertaModel):
         return hub
 
     @classmethod
+    def load(cls, checkpoint: Path, data: Path | None = None) -> HubInterface:
+        """A checkpoint, as ``from_pretrained`` gives it, with the data of a folder that the user may have named.
+
+        Raises:
+            FileNotFoundError: the checkpoint, the folder, or a file in it is not there.
+            UserError: the checkpoint cannot be read, or does not fit the folder; the message names both.
+        """
+        if data is None:
+            return cls.from_pretrained(str(checkpoint.parent), checkpoint.name)
+        if not data.is_dir():
+            raise FileNotFoundError(f"there is no folder {data}")
+        try:
+            return cls.from_pretrained(str(checkpoint.parent), checkpoint.name, str(data))
+        except ValueError as error:
+            raise UserError(f"{checkpoint} with the data in {data}: {error}") from error
+
+    @classmethod
     def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "FromCheckpoints":
         """The model of a checkpoint, without its classification heads.
 

@@ -1,6 +1,7 @@
 """Exported folders beside fairseq: logits, names, the way back, and what a fine-tuned model carries with it."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -125,6 +126,17 @@ def test_labels_other_than_the_checkpoints_are_refused(vocabulary, tmp_path):
     with pytest.raises(UserError, match=r"on the classes neither, well, where .* has good, neither$"):
         export(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_data_that_does_not_fit_is_named(vocabulary, tmp_path):
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
+    data = shutil.copytree(tmp_path / "run-data", tmp_path / "other")
+    for dictionary in (data / "dict.txt", data / "input0/dict.txt"):
+        dictionary.write_text(dictionary.read_text() + "new 1\n")
+    with pytest.raises(UserError, match=f"^{checkpoint} with the data in {data}: "):
+        export(checkpoint, tmp_path / "out", data)
+    with pytest.raises(FileNotFoundError, match=f"there is no folder {tmp_path}/none"):
+        export(checkpoint, tmp_path / "out", tmp_path / "none")
 
 
 def test_nothing_appears_where_the_logits_differ(vocabulary, tmp_path, monkeypatch):
