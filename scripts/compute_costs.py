@@ -16,11 +16,13 @@ import torch
 from benchmarking.tables import table
 from benchmarking.variants import preset_overrides
 from fairseq.data import Dictionary
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.finetune.tuning import read_recipe
+from fairseq_linformer.model.roberta import LinformerRobertaModel
 from fairseq_linformer.training.commands import recipe_name
 from fairseq_linformer.training.configuration import compose_configuration
 from fairseq_linformer.training.untrained import untrained_model
@@ -38,7 +40,8 @@ UTILISATION = 0.4
 TRAINING = 3  # forward passes that a training step is worth: backward has two products for each of forward
 VOCABULARY = 50_265  # RoBERTa's
 GPUS = 8  # that the batch files count
-
+HEAD = "classes"
+Ask = Callable[[LinformerRobertaModel, Tensor, Tensor], None]  # a model, tokens (1, n), masked positions (N,)
 
 # Tokens of a row, pads included: above the mean length of the task's texts, and for IMDB what the model reads at most.
 FINE_TUNING = {"SST-2": 64, "QNLI": 128, "MNLI": 128, "IMDB": 512}
@@ -79,21 +82,23 @@ def costs(sizes: Sequence[str], lengths: Sequence[int]) -> Iterator[Cost]:
     for size in sizes:
         for n in lengths:
             for name, overrides in VARIANTS.items():
-                yield Cost(
-                    size, n, name, TRAINING * per_token(size, n, name), _tokens(configuration(size, n, *overrides), n)
-                )
+                own = TRAINING * per_token(size, n, name, masked_lm)
+                yield Cost(size, n, name, own, _tokens(configuration(size, n, *overrides), n))
     if "base" not in sizes:
         return
     going_on = compose_configuration("pretrain/continue", ["task.data=DATA"])
     for n in lengths:
-        own, teacher = TRAINING * per_token("base", n, "near_and_far"), per_token("base", n, "full attention")
+        own = TRAINING * per_token("base", n, "near_and_far", masked_lm)
         yield Cost("converting", n, "near_and_far", own, _tokens(going_on, n))
+        own = TRAINING * per_token("base", n, "near_and_far", distillation)
+        teacher = per_token("base", n, "full attention", distillation)
         yield Cost("converting, with a teacher", n, "near_and_far", own + teacher, _tokens(going_on, n))
     for task, length in FINE_TUNING.items():
         recipe = read_recipe(recipe_name(task))
         rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
         n = min(lengths)
-        yield Cost(f"fine-tuning, {task}", n, "Linformer", TRAINING * per_token("base", n, "Linformer"), rows * length)
+        own = TRAINING * per_token("base", n, "Linformer", classification, length)
+        yield Cost(f"fine-tuning, {task}", n, "Linformer", own, rows * length)
 
 
 def _tokens(options: dict, n: int) -> int:
@@ -102,27 +107,54 @@ def _tokens(options: dict, n: int) -> int:
     return options["optimization"]["max_update"] * rows * n
 
 
+def masked_lm(built: LinformerRobertaModel, tokens: Tensor, masked: Tensor) -> None:
+    """As the criterion of pretraining asks: the last feed-forward network sees masked positions alone."""
+    built(tokens, masked_tokens=tokens, masked_positions=masked, masked_targets=masked, padded=False)
+
+
+def distillation(built: LinformerRobertaModel, tokens: Tensor, masked: Tensor) -> None:
+    """As a criterion with a teacher asks both models: for the outputs of all layers at all positions."""
+    features = built(tokens, features_only=True, padded=False)[0]
+    built.encoder.lm_head(features[0, masked])
+
+
+def classification(built: LinformerRobertaModel, tokens: Tensor, masked: Tensor) -> None:
+    """As fine-tuning asks: the last feed-forward network sees ``<s>`` alone, and there is no LM head."""
+    built(tokens, features_only=True, classification_head_name=HEAD, padded=False)
+
+
 @cache
-def per_token(size: str, n: int, variant: str) -> float:
-    """Operations of a forward pass."""
-    options = configuration(size, n, *VARIANTS[variant])
-    return forward_operations(options["model"], options["task"]["mask_prob"], n) / n
+def per_token(size: str, n: int, variant: str, ask: Ask, length: int | None = None) -> float:
+    """Operations of a forward pass of a model that reads n tokens, over a row of that length (None: n)."""
+    built, length = _model(size, n, variant), length or n
+    return forward_operations(built, configuration(size, n)["task"]["mask_prob"], length, ask) / length
 
 
-def forward_operations(model: dict, mask_prob: float, n: int) -> int:
-    """Floating-point operations of a forward pass over a row of n tokens, its masked positions' logits included.
+@cache
+def _model(size: str, n: int, variant: str) -> LinformerRobertaModel:
+    return without_weights(configuration(size, n, *VARIANTS[variant])["model"])
 
-    A multiplication with an addition counts twice. Matrix products alone are counted, on PyTorch's meta device, which
-    computes nothing: as masks are drawn on other devices, dropout is left out.
-    """
+
+def without_weights(model: dict) -> LinformerRobertaModel:
+    """A model on PyTorch's meta device, which computes nothing; without dropout, as masks are drawn on others."""
     dictionary = Dictionary()
     for number in range(VOCABULARY - len(dictionary)):
         dictionary.add_symbol(f"w{number}")
     still = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    built = untrained_model({**model, **still}, dictionary).eval().to("meta")
+    built = untrained_model({**model, **still}, dictionary).eval()
+    built.register_classification_head(HEAD, num_classes=2)
+    return built.to("meta")
+
+
+@torch.no_grad()  # else the loss has its gradients, and their operations, in the forward pass
+def forward_operations(built: LinformerRobertaModel, mask_prob: float, n: int, ask: Ask) -> int:
+    """Floating-point operations of a forward pass over a row of n tokens.
+
+    A multiplication with an addition counts twice. Matrix products alone are counted.
+    """
+    tokens = torch.zeros(1, n, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter:
-        features = built(torch.zeros(1, n, dtype=torch.long, device="meta"), features_only=True)[0]
-        built.encoder.lm_head(features[0, : round(mask_prob * n)])
+        ask(built, tokens, torch.arange(round(mask_prob * n), device="meta"))
     return int(counter.get_total_flops())
 
 

@@ -4,21 +4,37 @@ import sys
 
 import compute_costs as module
 import pytest
-from compute_costs import Cost, as_table, configuration, costs, forward_operations
+from compute_costs import (
+    Cost,
+    as_table,
+    classification,
+    configuration,
+    costs,
+    distillation,
+    forward_operations,
+    masked_lm,
+    without_weights,
+)
 
 from tests.helpers import ROOT
 
 
-def test_operations_of_full_attention_are_those_of_the_formula(monkeypatch):
-    """Per layer and token 8 d^2 for four maps, 4 d f for two, 4 n d for scores and sums; the head at masked tokens."""
+@pytest.mark.parametrize(("ask", "last"), [(masked_lm, 0.25), (distillation, 1), (classification, 1 / 64)])
+def test_operations_of_full_attention_are_those_of_the_formula(ask, last, monkeypatch):
+    """Per layer and token 8 d^2 for four maps, 4 d f for two, 4 n d for scores and sums; then the head.
+
+    The last layer's 4 d f are of masked tokens alone, of all with a teacher, of one in fine-tuning.
+    """
     monkeypatch.setattr(module, "VOCABULARY", 100)
     n, d, f, layers, vocabulary = 64, 32, 48, 2, 101  # with <mask>
     sizes = {"encoder_layers": layers, "encoder_embed_dim": d, "encoder_ffn_embed_dim": f, "encoder_attention_heads": 4}
     model = {**configuration("base", 512)["model"], **sizes, "attention": "softmax", "max_positions": n}
-    encoder = layers * n * (8 * d * d + 4 * d * f + 4 * n * d)
-    masked = round(0.25 * n)
-    found = forward_operations(model, 0.25, n)
-    assert found - encoder in [2 * masked * d * (d + size) for size in (vocabulary - 1, vocabulary)]
+    encoder = layers * n * (8 * d * d + 4 * n * d) + (layers - 1 + last) * n * 4 * d * f
+    found = forward_operations(without_weights(model), 0.25, n, ask) - encoder
+    if ask is classification:
+        assert found == 2 * d * (d + 2)
+    else:
+        assert found in [2 * 0.25 * n * d * (d + size) for size in (vocabulary - 1, vocabulary)]
 
 
 def test_a_linformer_costs_the_same_per_token_at_every_length(monkeypatch):
@@ -29,7 +45,9 @@ def test_a_linformer_costs_the_same_per_token_at_every_length(monkeypatch):
         "encoder_embed_dim": 48,
         "projected_length": 16,
     }
-    short, long = (forward_operations({**model, "max_positions": n}, 0.15, n) / n for n in (512, 2048))
+    short, long = (
+        forward_operations(without_weights({**model, "max_positions": n}), 0.15, n, masked_lm) / n for n in (512, 2048)
+    )
     assert 0.9 < long / short < 1.1
 
 
