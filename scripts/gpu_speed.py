@@ -316,24 +316,25 @@ def peak_rate(sizes: Sizes) -> tuple[float, str]:
 def flops(sizes: Sizes, n: int, rows: int, name: str, phase: str) -> float:
     """Floating-point operations of a call's matrix products by formula; a backward pass counts twice a forward.
 
-    `keys` is how many keys a query meets, products along the sequence and the choice of segments among them.
+    `keys` is how many keys a query meets, products along the sequence among them. The choice of segments has scores
+    alone, and no backward pass.
     """
     from fairseq_linformer.attention.near import CANDIDATES
 
     d, k, window = sizes.width, rows_of(n), 2 * 128
-    fetched = 8 * n / k + (k + 8 * CANDIDATES * n / k) / 2
-    keys = {"linformer": 1.5 * k, "fairseq-example": 1.5 * k, "near_and_far": k + window, "fetch": k + 161 + fetched}
+    choice = 2 * d * (k + 8 * CANDIDATES * n / k) * (name == "fetch")
+    keys = {"linformer": 1.5 * k, "fairseq-example": 1.5 * k, "near_and_far": k + window, "fetch": k + 161 + 8 * n / k}
     keys |= {own: keys[own.removesuffix("-flex")] for own in FLEX}
     keys |= {"hf-modernbert": (n + 2 * 128) / 3}  # every third layer sees all
     maps = {"linformer": 2 + 2 * k / n, "fairseq-example": 2 + 2 * k / n}.get(name, 4)
     attention = 2 * maps * d**2 + 4 * min(n, keys.get(name, n)) * d
     if phase == "attention":
-        return 3 * rows * n * attention
+        return rows * n * (3 * attention + choice)
     trains = phase == TRAINING
     networks = sizes.layers - (1 - MASKED) * (trains and name in (*OURS, *FLEX))
     token = sizes.layers * attention + networks * 2 * d**2 * (4.5 if name == "hf-modernbert" else 8)
     head = 2 * MASKED * (d**2 + d * sizes.pieces)
-    return rows * n * (3 * (token + head) if trains else token)
+    return rows * n * ((3 * (token + head) if trains else token) + sizes.layers * choice)
 
 
 def reason(error: BaseException) -> str:
