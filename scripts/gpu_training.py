@@ -1,7 +1,6 @@
 """Trainings of the base model on a GPU, and the CUDA tests; what scripts/gpu.py measures beside speed."""
 
 import json
-import math
 import os
 import re
 import shutil
@@ -140,8 +139,7 @@ class Trainings:
         text = MaskedText.of_stream(read_split(data, "valid", n)[: 2000 if self.dry else None])
         losses = text.token_losses(roberta, n)
         found = text.by_distance(losses, n).coarser([*(limit for limit in WINDOW if limit < n), n])
-        classes = [{key: _plain(x) for key, x in vars(one).items()} | {"name": one.name} for one in found.classes()]
-        return {"perplexity": perplexity(losses), "classes": classes}
+        return {"perplexity": perplexity(losses), "classes": [one.figures() for one in found.classes()]}
 
     @property
     def _rows(self) -> int:
@@ -207,7 +205,3 @@ def _rate(log: str, what: str) -> float:
     if not values:
         raise OSError("the training logged no speed")
     return statistics.harmonic_mean(values)
-
-
-def _plain(x: Any) -> Any:
-    return None if isinstance(x, float) and math.isnan(x) else x

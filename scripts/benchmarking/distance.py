@@ -1,18 +1,16 @@
 """How far variants see, in all studies that pretrain: perplexity by where the answer stands."""
 
-import math
 import operator
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from .engine import Columns, Experiment, Trial, Tuned
-from .losses_by_distance import RESAMPLES, LossesByDistance, nowhere_interval, ratio_interval
+from .losses_by_distance import RESAMPLES, LossesByDistance, known, nowhere_interval, ratio_interval
 from .masked_text import COMMONEST, SHARE, WINDOW
 from .plots import Panel, draw
 from .pretraining import Pretraining
@@ -41,15 +39,15 @@ def measure_distances(options: Namespace, experiments: Sequence[Experiment], tun
         losses = reduce(operator.add, seeds.values())
         own.by_distance = {
             "rows_of": losses.limits[-1],
-            "classes": [{"name": one.name, **_known(asdict(one))} for one in losses.classes()],
-            "seeds": {seed: [*map(_number, found.perplexities)] for seed, found in seeds.items()},
+            "classes": [one.figures() for one in losses.classes()],
+            "seeds": {seed: [*map(known, found.perplexities.tolist())] for seed, found in seeds.items()},
         }
         if losses.limits[-1] > WINDOW[-1]:
             coarse = losses.coarser([*WINDOW, losses.limits[-1]])
             name, first = firsts.setdefault(losses.limits[-1], (own.variant, coarse))
             far, nowhere, others = coarse.perplexities[-1], coarse.perplexities[0], first.perplexities[-1]
             own.by_distance |= {
-                "far": {"name": FAR, **_known(asdict(coarse.classes()[-1]))},
+                "far": coarse.classes()[-1].figures() | {"name": FAR},
                 "far_to_nowhere": _ratio(far / nowhere, nowhere_interval(coarse)),
                 f"far_to_{name}": _ratio(far / others, ratio_interval(coarse, first)),
             }
@@ -117,16 +115,8 @@ def values_of(figures: Figures) -> list[float]:
 
 def _ratio(value: float, interval: np.ndarray) -> Figures:
     """Of what is far, with its interval from those of all classes, (2, C)."""
-    return _known({"ratio": value, "low": interval[0, -1], "high": interval[1, -1]})
-
-
-def _known(figures: Mapping[str, Any]) -> Figures:
-    return {name: _number(x) for name, x in figures.items()}
-
-
-def _number(x: float) -> float | None:
-    """As a file of results has it: none where a class has no tokens."""
-    return None if math.isnan(x) else float(x)
+    low, high = interval[:, -1].tolist()
+    return {"ratio": known(float(value)), "low": known(low), "high": known(high)}
 
 
 DISTANCE = {"distance.png": draw_distances}

@@ -7,9 +7,11 @@ answer stands, and perplexity is given for classes of distance. All are function
 Dimensions: B rows, n positions of a row, N masked tokens of all rows, C classes of distance, R resamples.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ RESAMPLES = 1000
 INTERVAL = (2.5, 97.5)  # percent
 
 
-def answer_distances(tokens: np.ndarray, masked: np.ndarray, real: np.ndarray | None = None) -> np.ndarray:
+def answer_distances(tokens: np.ndarray, masked: np.ndarray) -> np.ndarray:
     """How far each masked token is from the nearest place of its row where the same token stands unmasked.
 
     It costs O(B n log(B n)).
@@ -26,7 +28,6 @@ def answer_distances(tokens: np.ndarray, masked: np.ndarray, real: np.ndarray | 
     Args:
         tokens: (B, n) ids, at masked positions those to predict.
         masked: (B, n) bool.
-        real: (B, n) bool, False at padding; by default there is none.
 
     Returns:
         (N,) positions, at least 1, in the order of ``tokens[masked]``; ``NOWHERE`` where it stands nowhere else.
@@ -35,7 +36,7 @@ def answer_distances(tokens: np.ndarray, masked: np.ndarray, real: np.ndarray | 
     row, position = np.indices(tokens.shape)
     # One number per token of a row, apart from that of any other by more than n, plus the position.
     word = (row * (int(tokens.max(initial=0)) + 1) + tokens) * (2 * length) + position
-    shown = np.sort(word[~masked if real is None else ~masked & real])
+    shown = np.sort(word[~masked])
     asked = word[masked]
     after = np.searchsorted(shown, asked)
     beyond = np.iinfo(shown.dtype).max // 2
@@ -74,6 +75,15 @@ class DistanceClass:
     def name(self) -> str:
         """nowhere, 1 to 64, 65 to 192 …"""
         return "nowhere" if self.last == NOWHERE else f"{self.first} to {self.last}"
+
+    def figures(self) -> dict[str, Any]:
+        """Its name and attributes, as a file of results has them."""
+        return {"name": self.name, **{attribute: known(x) for attribute, x in asdict(self).items()}}
+
+
+def known(x: float) -> float | None:
+    """A figure as a file of results has it: None for NaN, where a class has no tokens."""
+    return None if math.isnan(x) else x
 
 
 @dataclass(frozen=True)
@@ -124,17 +134,17 @@ class LossesByDistance:
         with np.errstate(invalid="ignore"):
             return np.exp(self.sums.sum(0) / self.counts.sum(0))
 
-    def resampled(self, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    def resampled(self) -> np.ndarray:
         """Mean losses (R, C) of as many rows drawn with replacement.
 
-        Tokens of a row are not independent, so that rows are what is drawn. With one seed the same rows are drawn for
-        every model: differences of two models have an interval of their own (``ratio_interval``).
+        Tokens of a row are not independent, so that rows are what is drawn. The same rows are drawn for every model:
+        differences of two models have an interval of their own (``ratio_interval``).
         """
         number = len(self.sums)
         if not number:
-            return np.full((resamples, self.sums.shape[1]), np.nan)
-        draws, each = np.random.default_rng(seed), np.full(number, 1 / number)
-        drawn = (draws.multinomial(number, each) for _ in range(resamples))  # one at a time: rows may be many
+            return np.full((RESAMPLES, self.sums.shape[1]), np.nan)
+        draws, each = np.random.default_rng(0), np.full(number, 1 / number)
+        drawn = (draws.multinomial(number, each) for _ in range(RESAMPLES))  # one at a time: rows may be many
         with np.errstate(invalid="ignore"):  # a class without tokens has no mean
             return np.array([(rows @ self.sums) / (rows @ self.counts) for rows in drawn])
 
