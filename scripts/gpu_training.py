@@ -132,9 +132,10 @@ class Trainings:
         from benchmarking.masked_text import WINDOW, MaskedText, perplexity, read_split
 
         from fairseq_linformer import LinformerRobertaModel
+        from fairseq_linformer.checkpoints.files import LAST
 
         n, data = self.stages[1], self.data(corpus)
-        roberta = LinformerRobertaModel.from_pretrained(str(folder), "checkpoint_last.pt", str(data))
+        roberta = LinformerRobertaModel.from_pretrained(str(folder), LAST, str(data))
         roberta.to("cpu" if self.dry else "cuda")
         text = MaskedText.of_stream(read_split(data, "valid", n)[: 2000 if self.dry else None])
         losses = text.token_losses(roberta, n)

@@ -36,6 +36,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import move_to_cuda
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoints.files import BEST
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.data.prepare.corpus import prepare_corpus, unigram_perplexity
 from fairseq_linformer.data.prepare.examples import Example
@@ -247,7 +248,7 @@ def quickstart(
         files = ([text / "train.txt"], [text / "valid.txt"])
         prepare_corpus(*files, data, vocab_size=vocab_size, sample_characters=SAMPLE)
     log = pretrain(data, pretrained, updates)
-    checkpoint = pretrained / "checkpoint_best.pt"
+    checkpoint = pretrained / BEST
     roberta = LinformerRobertaModel.from_pretrained(str(pretrained), checkpoint.name, str(data))
     report_perplexity(roberta)
     fine_tuning = {} if corpus else compare_fine_tuning(out, checkpoint, seeds, fine_tuning_updates)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
 
+from ..checkpoints.files import BEST
 from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.tasks import TASKS
 from ..errors import UserError
@@ -69,7 +70,7 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
         if leaves_folder(run["folder"]):
             raise UserError(f"{out / RESULTS_FILE} is damaged: the run {run['folder']!r} lies outside of its folder")
         if run["score"] is not None:
-            best.setdefault(run["task"], out / run["folder"] / "checkpoint_best.pt")
+            best.setdefault(run["task"], out / run["folder"] / BEST)
     return best
 
 

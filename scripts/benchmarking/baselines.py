@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fairseq_linformer.attention import ATTENTIONS, get_attention
 from fairseq_linformer.model.config import ResolvedConfig
 from fairseq_linformer.model.resolve import resolve_config
-from fairseq_linformer.model.roberta import LinformerRobertaEncoder, LinformerRobertaModel
+from fairseq_linformer.model.roberta import LinformerRobertaModel
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -166,8 +166,7 @@ def ours(attention: str, kernel: str | None = None) -> Callable[[Sizes], Candida
     """
 
     def build(sizes: Sizes) -> Candidate:
-        config = _our_config(attention, sizes)
-        model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, sizes.dictionary()))
+        model = LinformerRobertaModel.of_config(_our_config(attention, sizes), sizes.dictionary())
         if kernel:  # in inference on a GPU the model passes its layers a padding mask, which flash attention refuses
             for layer in model.encoder.sentence_encoder.layers:
                 layer.register_forward_pre_hook(lambda _, arguments: (arguments[0], None, *arguments[2:]))

@@ -217,7 +217,7 @@ class Comparison:
     form: Callable[[float], str]
     columns: Callable[[Namespace, Sequence[Tuned]], Columns]
     pictures: Mapping[str, Callable[[Namespace, Sequence[Tuned], Path], None]]
-    measures: Sequence[Callable[[Namespace, Sequence[Experiment], Sequence[Tuned]], None]] = ()
+    measures: Sequence[Callable[[Namespace, Sequence[Experiment], Sequence[Tuned]], None]]
     order: Callable[[Tuned], float] | None = None
     notes: Callable[[Namespace, Sequence[Tuned]], Sequence[str]] = lambda options, tuned: ()
 
@@ -288,9 +288,7 @@ def over_lengths(
     return curves
 
 
-def cost_column(title: str = "ms per update") -> Columns:
-    """The time of an update."""
-    return {title: lambda own: milliseconds(own.cost)}
+COST: Columns = {"ms per update": lambda own: milliseconds(own.cost)}  # the time of one
 
 
 def time_updates(options: Namespace, experiments: Sequence[Experiment], tuned: Sequence[Tuned]) -> None:

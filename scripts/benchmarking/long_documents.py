@@ -17,12 +17,12 @@ from fairseq_linformer.model.config import ResolvedConfig
 from . import book_tasks, small_model
 from .book_tasks import Shelf, TaskData, task_data
 from .engine import (
+    COST,
     Columns,
     Comparison,
     Experiment,
     InProcess,
     Tuned,
-    cost_column,
     over_lengths,
     time_updates,
     values_column,
@@ -154,7 +154,7 @@ def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     """Accuracies with their deviation over seeds, costs, and what stands beside them."""
     about = f"{options.task}: % of {options.test_rows} test rows after {options.updates} updates, "
     about += f"seeds {', '.join(map(str, options.seeds))}"
-    found = {**values_column(about, _percent, ".1f"), **cost_column()}
+    found = {**values_column(about, _percent, ".1f"), **COST}
     return found | {title: partial(_beside, what) for what, title in BESIDE.items()}
 
 

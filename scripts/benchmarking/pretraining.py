@@ -19,6 +19,7 @@ from fairseq.optim import build_optimizer
 from fairseq.utils import move_to_cuda, split_paths
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.model.resolve import resolve_config
@@ -28,7 +29,7 @@ from fairseq_linformer.training.commands import override
 from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import Training
 
-from .engine import Columns, Experiment, Trial, Tuned, cost_column, values_column
+from .engine import COST, Columns, Experiment, Trial, Tuned, values_column
 from .losses_by_distance import LossesByDistance
 from .masked_text import COMMONEST, WINDOW, MaskedText, perplexity, read_split
 from .store import Figures, Store
@@ -38,7 +39,6 @@ SIZES = ["model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
 RECIPE = ["model.encoder_layers=2", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
 POINTS = 20  # of a curve: each is the mean of many updates, whose losses differ
-CHECKPOINT = "checkpoint_last.pt"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Pretraining(Experiment):
             return {"perplexity": perplexity(losses), **sums}
 
         about = {"text": self.text.digest, "window": WINDOW, "commonest": COMMONEST}
-        about["checkpoint"] = digest_file(self.run_folder(trial) / CHECKPOINT)
+        about["checkpoint"] = digest_file(self.run_folder(trial) / LAST)
         return cast(Figures, self.store.once(f"{trial.folder}/losses", about, compute))
 
     def by_distance(self, trial: Trial) -> LossesByDistance:
@@ -158,7 +158,7 @@ class Pretraining(Experiment):
 
     def load(self, trial: Trial) -> Any:
         """A run's last checkpoint as fairseq's hub interface, with its task."""
-        return LinformerRobertaModel.from_pretrained(str(self.run_folder(trial)), CHECKPOINT, str(self.corpus))
+        return LinformerRobertaModel.from_pretrained(str(self.run_folder(trial)), LAST, str(self.corpus))
 
     def step(self, tuned: Tuned) -> Callable[[], None]:
         """An update as the training did, on rows of valid, each a step further from the end of the training."""
@@ -196,4 +196,4 @@ def perplexity_columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     title = f"perplexity after {options.updates} updates, seeds {seeds}"
     each: Columns = {title: lambda own: ", ".join(f"{value:.2f}" for value in own.each("perplexity"))}
     mean = values_column("mean", lambda own: own.each("perplexity"), ".2f")
-    return {**each, **mean, f"behind {first.variant}": behind, **cost_column()}
+    return {**each, **mean, f"behind {first.variant}": behind, **COST}

@@ -31,7 +31,7 @@ from fairseq_linformer.model.config import ResolvedConfig
 from linformer_cli.arguments import number
 
 from . import small_model
-from .engine import Columns, Comparison, InProcess, Tuned, cost_column, time_updates, values_column
+from .engine import COST, Columns, Comparison, InProcess, Tuned, time_updates, values_column
 from .flags import Flag, chosen_variants, count
 from .plots import Panel, draw
 from .small_model import TEST_SEED, Rows, SmallTrainer, base_model, build_model
@@ -212,7 +212,7 @@ def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     pairs: Columns = {"D": lambda own: str(pairs_of(options, own.n))}
     until: Columns = {f"updates until {options.stop_at:.0%}": partial(_until, options.stop_at)}
     found = values_column("% of test", lambda own: [100 * share for share in own.each("test")], ".1f")
-    return {**pairs, **found, **until, **cost_column()}
+    return {**pairs, **found, **until, **COST}
 
 
 def _until(stop_at: float, own: Tuned) -> str:

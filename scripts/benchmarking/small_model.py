@@ -18,7 +18,7 @@ from fairseq_linformer.model.architecture import ARCHITECTURES
 from fairseq_linformer.model.config import ResolvedConfig
 from fairseq_linformer.model.parts import LocalConvolution
 from fairseq_linformer.model.resolve import resolve_config
-from fairseq_linformer.model.roberta import LinformerRobertaEncoder, LinformerRobertaModel
+from fairseq_linformer.model.roberta import LinformerRobertaModel
 
 TEST_SEED = 2**32 - 1  # above all seeds of trainings; PyTorch takes a seed modulo 2^32
 WARM_UP = 50  # updates
@@ -66,7 +66,7 @@ def build_model(
     holds than a run took there.
     """
     torch.manual_seed(seed)
-    model = LinformerRobertaModel(config, LinformerRobertaEncoder(config, dictionary))
+    model = LinformerRobertaModel.of_config(config, dictionary)
     if classes is not None:
         model.register_classification_head(HEAD, num_classes=classes)
     if config.positions == "learned":

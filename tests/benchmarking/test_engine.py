@@ -126,6 +126,7 @@ def test_the_command_writes_its_table_its_results_and_its_pictures(tmp_path):
         form="{:.2f}".format,
         columns=lambda options, tuned: {"first seed": lambda own: f"{own.each('perplexity')[0]:g}"},
         pictures={"one.png": lambda options, tuned, path: drawn.append((path.name, len(tuned)))},
+        measures=(),
         notes=lambda options, tuned: ["A note."],
     )
     printed = study.run("stub", options("perplexity", *WORDS, "--out", tmp_path))
