@@ -16,10 +16,10 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_linformer.checkpoints.reading import find_tokenizer
-from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.tokenizer import Tokenizer, load_tokenizer
 from fairseq_linformer.errors import check
 
+from .passages import read_books
 from .small_model import Rows
 
 BEGIN, END, MARKS = 0, 2, 2  # fairseq's <s> and </s>, and how many they are
@@ -78,9 +78,7 @@ class Shelf:
             UserError: there is one book alone.
         """
         loaded = load_tokenizer(find_tokenizer(tokenizer))
-        lines = itertools.chain.from_iterable(chunk.lines for chunk in read_chunks(find_files([corpus])))
-        groups = [list(own) for is_text, own in itertools.groupby(lines, bool) if is_text]
-        longest = sorted(groups, key=lambda own: -sum(map(len, own)))[:BOOKS]
+        longest = sorted(read_books(corpus), key=lambda own: -sum(map(len, own)))[:BOOKS]
         check("corpus", corpus, len(longest) > 1, "a file of several books, with a blank line after each")
         return cls(loaded, [np.concatenate(loaded.encode(own)) for own in longest])
 

@@ -71,12 +71,16 @@ def cut_passages(
             yield query, passage
 
 
+def read_books(file: Path) -> list[list[str]]:
+    """The paragraphs of each book of a file, in which a blank line stands after every book."""
+    lines = itertools.chain.from_iterable(chunk.lines for chunk in read_chunks(find_files([file])))
+    return [list(own) for is_text, own in itertools.groupby(lines, bool) if is_text]
+
+
 @cache
 def book_blocks(file: Path, tokenizer: Tokenizer) -> list[list[Block]]:
     """The paragraphs of each book, each of which may be a query."""
-    lines = itertools.chain.from_iterable(chunk.lines for chunk in read_chunks(find_files([file])))
-    books = [list(own) for is_text, own in itertools.groupby(lines, bool) if is_text]
-    return [[(pieces, pieces) for pieces in tokenizer.encode(book)] for book in books]
+    return [[(pieces, pieces) for pieces in tokenizer.encode(book)] for book in read_books(file)]
 
 
 @cache
