@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.tokenizer import Tokenizer
-from fairseq_linformer.errors import check
+from fairseq_linformer.errors import UserError
 
 QUERY = (32, 128)  # pieces of a query
 LATE = (0.75, 0.95)  # of a passage: where its query stood
@@ -45,7 +45,9 @@ def find_passages(documents: Iterable[Sequence[Block]], length: int, most: int) 
     """
     chance = np.random.default_rng(SEED)
     found = [own for blocks in documents for own in cut_passages(blocks, length, chance)]
-    check("passages", len(found), len(found) > 1, f"two at least: the texts are too short for {length} pieces")
+    if len(found) < 2:
+        said = f"the texts give {len(found)} passages of {length:,} pieces, but two are needed: use smaller --lengths"
+        raise UserError(said)
     chosen = [found[place] for place in np.linspace(0, len(found) - 1, min(most, len(found))).astype(int)]
     return Passages([query for query, _ in chosen], [passage for _, passage in chosen])
 

@@ -58,7 +58,7 @@ def test_a_query_was_late_in_its_passage_and_is_not_in_it():
     assert [own.tolist() for own in (some.queries[0], some.queries[-1])] == [
         own.tolist() for own in (data.queries[0], data.queries[-1])
     ]
-    with pytest.raises(UserError, match="passages=0 is not allowed: it must be two at least"):
+    with pytest.raises(UserError, match=f"the texts give 0 passages of {LENGTH} pieces, but two are needed"):
         find_passages([numbered(chance, paragraphs=2)], LENGTH, 5)
 
 
