@@ -40,4 +40,4 @@ def quieten_transformers() -> None:
 def print_next(data: Path, tasks: Sequence[str]) -> None:
     """Prints the command that fine-tunes on prepared tasks, if there are any."""
     if tasks:
-        print(f"next: linformer finetune MODEL --data {shlex.quote(str(data))} --tasks {' '.join(tasks)}")
+        print(f"next: linformer finetune MODEL --data {shlex.quote(str(data))} --tasks {shlex.join(tasks)}")

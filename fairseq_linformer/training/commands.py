@@ -42,12 +42,6 @@ def recipe_name(task: str) -> str:
     return name if (CONFIGS / "finetune" / "recipe" / f"{name}.yaml").is_file() else "own"
 
 
-def fine_tuning_command(task: str, data: Path) -> str:
-    """What to type to fine-tune on the prepared folder of a task."""
-    start = "checkpoint.finetune_from_model=CHECKPOINT"
-    return command_line(FINE_TUNING, f"recipe={recipe_name(task)}", override("task.data", data), start)
-
-
 def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None = None) -> str:
     """What to type to train on a prepared corpus: a new model, or the one whose tokenizer the corpus was prepared with.
 
