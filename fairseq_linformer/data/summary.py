@@ -100,6 +100,11 @@ def read_summary(folder: Path) -> Summary:
     return Summary(Task(**task), splits, content["long_length"])  # type: ignore[arg-type]
 
 
+def has_pairs(folder: Path) -> bool:
+    """Whether the rows of a prepared folder are two texts."""
+    return (folder / "input1").is_dir()
+
+
 def _problems(content: _Summary) -> Iterator[str]:
     """What no preparation writes; the end of a message."""
     task, splits = content["task"], content["splits"]

@@ -35,7 +35,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
-from ..data.summary import read_summary
+from ..data.summary import has_pairs, read_summary
 from ..data.task_record import Task
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..errors import UserError
@@ -124,7 +124,7 @@ def _read_split(
     folder: Path, split: str, task: Task, tokenizer: Tokenizer, rows: Sequence[int] | None = None
 ) -> _Split:
     """Some rows of a split, all by default."""
-    names = ["input0", "input1"] if (folder / "input1").is_dir() else ["input0"]
+    names = ["input0", "input1"] if has_pairs(folder) else ["input0"]
     columns = [_items(folder / name / split, rows) for name in names]
     if task.kind == "token-label":
         return _read_words(columns[0], *_read_labels(folder, split, rows), tokenizer)

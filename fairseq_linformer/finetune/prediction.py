@@ -16,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..data.prepare.examples import Example, encode_columns, encode_words
+from ..data.summary import has_pairs
 from ..data.targets import CUT, UNKNOWN, moved, usual_class
 from ..data.task_record import Task
 from ..data.text import first_of
@@ -86,7 +87,7 @@ class Predictor:
         folder = Path(cfg.data)
         self.record = record_of(hub.task, checkpoint)
         self.labels = self.record.classes
-        self.pairs = (folder / "input1").is_dir()
+        self.pairs = has_pairs(folder)
         if getattr(cfg, "truncation", None) == "random-crop":
             cfg.truncation = "head"  # as the task does outside train: no prediction depends on chance
         self._tokenizer = load_tokenizer(folder)

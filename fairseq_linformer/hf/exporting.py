@@ -23,6 +23,7 @@ from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..checkpoints.sentence_modules import write_sentence_modules
 from ..checkpoints.task_state import read_task_state
 from ..data.dictionaries import DICTIONARY_FILE
+from ..data.summary import has_pairs
 from ..data.task_record import Task
 from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
 from ..errors import UserError
@@ -114,7 +115,7 @@ class Exported:
     @property
     def pairs(self) -> bool:
         """Whether it classifies two texts."""
-        return self.record is not None and (Path(self.hub.task.cfg.data) / "input1").is_dir()
+        return self.record is not None and has_pairs(Path(self.hub.task.cfg.data))
 
     @property
     def sentence_modules(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ from ..checkpoints.task_state import Labels, read_task_state
 from ..data.batches import DescribedBatches
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.epochs import SharedEpochDataset
-from ..data.summary import SUMMARY_FILE, read_summary
+from ..data.summary import SUMMARY_FILE, has_pairs, read_summary
 from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, Task, check_label, label_names, own_task
 from ..data.training_rows import ChosenRows, first_rows
@@ -240,7 +240,7 @@ def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
 
 def _check_lengths(cfg: TextPredictionConfig, longest: int) -> None:
     ends = 1
-    if Path(cfg.data, "input1").is_dir():
+    if has_pairs(Path(cfg.data)):
         ends = 2 if cfg.separator_token is None else 3
     least = (cfg.init_token is not None) + ends + 1  # one token of text beside the special ones
     check("max_positions", longest, longest >= least, f"at least {least}")
