@@ -6,22 +6,5 @@ Without fairseq, ``fairseq_linformer.attention`` and the models of ``fairseq_lin
 from importlib.util import find_spec
 
 if find_spec("fairseq") is not None:
-    from .plugin import (
-        DynamicMaskedLMTask,
-        FusedAdam,
-        LinformerRobertaModel,
-        MaskedLmDistillation,
-        TextPredictionCriterion,
-        TextPredictionTask,
-        TrapezoidalSchedule,
-    )
-
-    __all__ = [
-        "DynamicMaskedLMTask",
-        "FusedAdam",
-        "LinformerRobertaModel",
-        "MaskedLmDistillation",
-        "TextPredictionCriterion",
-        "TextPredictionTask",
-        "TrapezoidalSchedule",
-    ]
+    from .plugin import *  # noqa: F403
+    from .plugin import __all__ as __all__
