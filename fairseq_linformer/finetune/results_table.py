@@ -9,7 +9,8 @@ from typing import Any, TypedDict
 from ..model.config import ResolvedConfig
 from ..system.markdown import cell
 from .kept_baselines import Scores, read_baselines
-from .metrics import METRICS, is_at_chance, paper_score
+from .metrics import CORRELATIONS, METRICS
+from .paper import paper_score
 from .scored_runs import Result
 
 BASELINE = "TF-IDF + linear SVM"  # what the tables and the picture call it
@@ -127,6 +128,16 @@ def as_table(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def _with_spread(mean: float | None, deviation: float | None) -> str:
     spread = "" if deviation is None else f" ± {deviation:.1f}"
     return "" if mean is None else f"{mean:.1f}{spread}"
+
+
+def is_at_chance(metric: str, value: float, majority: float, rows: int) -> bool:
+    """Whether a value is no more than two standard errors above the majority class's, on so many rows.
+
+    The error is that of a share of rows, √(p (1 - p) / rows), or of the correlation of what is independent, 1 / √rows.
+    """
+    share = majority / 100
+    variance = 1.0 if metric in CORRELATIONS else share * (1 - share)
+    return value <= majority + 200 * math.sqrt(variance / rows)
 
 
 def _is_at_chance(metric: str, row: Mapping[str, Any]) -> bool:

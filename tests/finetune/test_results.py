@@ -12,9 +12,8 @@ from fairseq_linformer.data.summary import SUMMARY_FILE, SplitCounts, Summary
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.kept_baselines import BASELINE_FILE
-from fairseq_linformer.finetune.metrics import is_at_chance
 from fairseq_linformer.finetune.results import best_checkpoints, write_results
-from fairseq_linformer.finetune.results_table import as_table, summarise
+from fairseq_linformer.finetune.results_table import as_table, is_at_chance, summarise
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, Result, Setting, TaskRun, read_scores, write_scores
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.commands import FINE_TUNING
