@@ -98,7 +98,7 @@ class Attention(ValueResidual, RelativePositions, ABC):
         return self.out_proj(heads.transpose(1, 2).flatten(2))
 
     def of_each_head(self, linear: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Each head's share of a map: its weight, (h, d_h, d), and its bias, (h, 1, d_h)."""
+        """Each head's share of a map that ``is_plain``: its weight, (h, d_h, d), and its bias, (h, 1, d_h)."""
         weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))
         return weight, linear.bias.view(self.num_heads, 1, self.head_dim)
 

@@ -22,6 +22,7 @@ from .blocks import block_size, half_window, into_blocks, leading, margins, with
 from .options import AttentionConfig, Options, option
 from .pooling import WindowProjection
 from .positions import check_content_is_left
+from .product_order import is_plain
 from .registry import PROJECTIONS
 
 
@@ -396,8 +397,11 @@ def weights_of_first(attention: Attention, x: Tensor, padding_mask: Tensor | Non
     softmax does not see. That is B n h d.
     """
     queries = attention.split_heads(attention.content(attention.q_proj(x[:, :1]))) * attention.head_dim**-0.5
-    weight, _ = attention.of_each_head(attention.k_proj)
-    scores = (queries @ weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
+    if is_plain(attention.k_proj):
+        weight, _ = attention.of_each_head(attention.k_proj)
+        scores = (queries @ weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
+    else:
+        scores = (queries @ attention.split_heads(attention.k_proj(x)).transpose(2, 3)).squeeze(2)
     if padding_mask is not None:
         scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
     return scores.softmax(-1)
@@ -411,9 +415,12 @@ def attend_from_first(
     P V is (P X) W_v and what P gives of the bias: B n h d.
     """
     weights = F.dropout(weights_of_first(attention, x, padding_mask), attention.dropout, attention.training)
-    weight, bias = attention.of_each_head(attention.v_proj)
-    values = (weights @ x).unsqueeze(2) @ weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
-    values = values + weights.sum(-1)[..., None, None] * bias
+    if is_plain(attention.v_proj):
+        weight, bias = attention.of_each_head(attention.v_proj)
+        values = (weights @ x).unsqueeze(2) @ weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
+        values = values + weights.sum(-1)[..., None, None] * bias
+    else:
+        values = weights.unsqueeze(2) @ attention.split_heads(attention.v_proj(x))
     if first_values is None:
         return values
     return attention.with_first_values(values, weights.unsqueeze(2) @ attention.split_heads(first_values))

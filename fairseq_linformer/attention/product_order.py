@@ -35,17 +35,33 @@ def embedding_first(key_projection: Projection, value_projection: Projection, le
     return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
 
 
+def is_plain(linear: nn.Module) -> bool:
+    """Whether a map is its weight and bias alone, which may be read then; any other must be called.
+
+    That is one which an adapter (LoRA) wraps, which is quantized, or whose weight a hook brings, as accelerate's do.
+    """
+    hooked = linear._forward_pre_hooks or linear._forward_hooks or "forward" in vars(linear)
+    return type(linear) is nn.Linear and not hooked
+
+
 def embed_then_project(
     attention: Attention, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
 ) -> Tensor:
     """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
-    _, bias = attention.of_each_head(linear)
-    return projection(attention.split_heads(F.linear(x, linear.weight)), padding_mask) + bias
+    if is_plain(linear):
+        embedded, bias = F.linear(x, linear.weight), attention.of_each_head(linear)[1]
+    else:
+        bias = linear(torch.zeros_like(x[:, :1]))  # of each row: adapters may differ between rows
+        embedded, bias = linear(x) - bias, attention.split_heads(bias)
+    return projection(attention.split_heads(embedded), padding_mask) + bias
 
 
 def embed_rows(attention: Attention, rows: Tensor, linear: nn.Linear) -> Tensor:
     """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""
     if rows.dim() == 3:
         return attention.split_heads(linear(rows))
+    if not is_plain(linear):
+        heads = linear(rows).unflatten(-1, (attention.num_heads, attention.head_dim))  # (B, h, m, h, d_h)
+        return heads.diagonal(dim1=1, dim2=3).movedim(-1, 1)
     weight, bias = attention.of_each_head(linear)
     return rows @ weight.transpose(1, 2) + bias

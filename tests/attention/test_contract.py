@@ -309,6 +309,53 @@ def test_both_orders_of_projecting_agree(monkeypatch, sharing, length):
     torch.testing.assert_close(*outputs, atol=1e-12, rtol=0)
 
 
+class Adapted(torch.nn.Module):
+    """A linear map and what is added to it, as LoRA has them: weight and bias are those of the map alone."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.base_layer, self.weight, self.bias = linear, linear.weight, linear.bias
+        self.down, self.up = torch.nn.Linear(D, 2, bias=False), torch.nn.Linear(2, D)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.up(self.down(x))
+
+    def merged(self):
+        """The same as one linear map."""
+        linear = torch.nn.Linear(D, D)
+        linear.weight.data = self.weight.data + self.up.weight.data @ self.down.weight.data
+        linear.bias.data = self.bias.data + self.up.bias.data
+        return linear
+
+
+BY_WEIGHT = [
+    {"sharing": "key-value"},
+    {"sharing": "none"},
+    {"sharing": "none", "k": 15},
+    {"sharing": "headwise", "adaptive": True},
+    {"projection": "attention-pool", "sharing": "headwise"},  # a row per head
+    {"sharing": "key-value", "linformer_class_token": True},
+    {"sharing": "none", "linformer_window": 4, "linformer_class_token": True},
+]
+
+
+@pytest.mark.parametrize("options", BY_WEIGHT, ids=str)
+@pytest.mark.parametrize("length", [4, N])
+def test_a_map_that_an_adapter_wraps_is_called(options, length):
+    attention, other = (build("linformer", **options)[1].double() for _ in range(2))
+    for name in attention.INPUT_MAPS:
+        adapted = Adapted(getattr(attention, name)).double()
+        setattr(attention, name, adapted)
+        setattr(other, name, adapted.merged())
+    x, mask = torch.randn(2, length, D, dtype=torch.float64), torch.arange(length) >= torch.tensor([[length], [1]])
+    for given in (None, mask):
+        out = attention(x, given)
+        torch.testing.assert_close(out, other(x, given), atol=1e-9, rtol=0)
+    out.square().sum().backward()
+    for name in attention.INPUT_MAPS:
+        assert getattr(attention, name).up.weight.grad.abs().max() > 0
+
+
 def test_the_cheaper_order_is_taken():
     """The paper's base size, k = 128: keys and values are compressed first, except for short or per-head ones."""
     sizes = {"heads": 12, "k": 128, "n": 512, "d": 768, "layers": 1}
