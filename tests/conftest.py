@@ -22,8 +22,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Ctrl-C reaches what the tests start: a shell's job in the background ignores it, and its children would."""
+    """Signals reach what the tests start: a job in the background ignores Ctrl-C, one of nohup SIGHUP, and so would its
+    children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

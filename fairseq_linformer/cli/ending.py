@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from traceback import walk_stack
+from typing import Any
 
 from ..errors import LAST_LINES, UserError, one_line
 
@@ -20,10 +21,12 @@ def one_line_errors() -> Iterator[None]:
     Such errors are UserError and OSError: their messages name the thing, its value and what is allowed. Line breaks in
     the value become spaces here. Every other exception is a defect of this package and keeps its traceback.
     Ctrl-C ends the program with status 130, as a shell expects. SIGTERM ends it as cleanly, with 143, so that the
-    processes that it started end with it. Neither signal is lost where Python ignores exceptions: in finalizers, and
-    while the interpreter shuts down.
+    processes that it started end with it, and so does SIGHUP, with 129, where nohup does not ignore it. No signal is
+    lost where Python ignores exceptions: in finalizers, and while the interpreter shuts down.
     """
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, _end)}
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _end)
     sys.unraisablehook = _raise_again
     try:
         yield
@@ -34,13 +37,24 @@ def one_line_errors() -> Iterator[None]:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
         sys.unraisablehook = sys.__unraisablehook__
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
+def _end(number: int, frame: Any) -> None:
+    """Both the shell and the kernel send SIGHUP when a terminal is gone: the second must not cut the ending short."""
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Sends a signal again, a moment later, that came while a finalizer ran: Python ignores exceptions there."""
+    """Sends a signal again, a moment later, that came while a finalizer ran: Python ignores exceptions there.
+
+    In place of SIGHUP, which is ignored by now, SIGTERM.
+    """
     if not isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt):
         return sys.__unraisablehook__(unraisable)
     again = signal.SIGINT if isinstance(unraisable.exc_value, KeyboardInterrupt) else signal.SIGTERM

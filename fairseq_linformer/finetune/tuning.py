@@ -137,7 +137,7 @@ class FineTuning:
 
         Raises:
             ValueError: an override does not fit; a folder holds a run with other settings, or of a checkpoint or data
-                of other content; another process is at work in the folder.
+                of other content; another process is at work in the folder, or in that of a run.
         """
         runs = [
             self._run(task, seed, setting, count)
@@ -148,6 +148,8 @@ class FineTuning:
         for run in runs:
             self._training(run).is_complete()
         self._take_folder()
+        for run in runs:
+            self._training(run).check_idle()
         self._warn_of_slow_rates(runs)
         self._warn_of_few_updates(runs)
         self._keep_baselines()

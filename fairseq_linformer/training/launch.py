@@ -25,6 +25,7 @@ from .jobs import job_environment, started
 from .provenance import Provenance
 
 RUN_FILE = "run.json"  # in a run's folder: what it is made of, and whether it is complete
+TRAIN_LOG = "train.log"  # what the command prints
 LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hydra where the configs say
 
 POLL_SECONDS = 0.2
@@ -108,6 +109,15 @@ class Training:
             raise UserError(f"{self.folder} holds a run with other settings ({changes}): {remedy}")
         return state.complete
 
+    def check_idle(self) -> None:
+        """Refuses a folder where a training is at work, which may have outlived the command that started it.
+
+        Raises:
+            UserError: there is one.
+        """
+        with contextlib.suppress(FileNotFoundError), (self.folder / TRAIN_LOG).open("r+", encoding="utf-8") as log:
+            self._lock(log)
+
     def run(self, launcher: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Trains from where an interrupted run stopped; a complete one is not run again.
 
@@ -126,15 +136,18 @@ class Training:
         """
         self.is_complete()  # refuses another run's folder before anything is written into it
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "train.log").open("a", buffering=1, encoding="utf-8") as log:
-            # The training inherits it: where this process alone is killed, no second one starts beside the first.
-            lock(log, f"{self.folder}: another process is training there", inherited=True)
+        with (self.folder / TRAIN_LOG).open("a", buffering=1, encoding="utf-8") as log:
+            self._lock(log)
             if not self.is_complete():
                 self._write(complete=False)
                 self._train(log, launcher)
                 self._check_sources()
                 self._write(complete=True)
         return list(logged_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
+
+    def _lock(self, log: IO[str]) -> None:
+        """The training inherits it: where this process alone is killed, no second one starts beside the first."""
+        lock(log, f"{self.folder}: another process is training there", inherited=True)
 
     def _train(self, log: IO[str], launcher: Sequence[str]) -> None:
         """Runs fairseq-hydra-train to its end; whatever ends this function ends it too."""

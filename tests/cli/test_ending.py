@@ -18,6 +18,12 @@ class Ends:
     __del__ = end
 """
 DURING = "with one_line_errors(): end(); time.sleep(30)"
+TWICE = """
+with one_line_errors():
+    try: end(); time.sleep(30)
+    finally: end(); time.sleep(0.1); print("tidied")
+"""
+UNDER_NOHUP = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nwith one_line_errors(): end()\nend()"
 IN_A_FINALIZER = "with one_line_errors(): Ends(); time.sleep(30)"
 ON_A_BUSY_MACHINE = """
 import threading
@@ -37,17 +43,23 @@ def run(body, name="SIGINT"):
     [
         (DURING, "SIGTERM", 143),
         (DURING, "SIGINT", 130),
+        (DURING, "SIGHUP", 129),
+        (TWICE, "SIGHUP", 129),
+        (UNDER_NOHUP, "SIGHUP", 0),
         (IN_A_FINALIZER, "SIGTERM", 143),
         (IN_A_FINALIZER, "SIGINT", 130),
+        (IN_A_FINALIZER, "SIGHUP", 143),
         (ON_A_BUSY_MACHINE + IN_A_FINALIZER, "SIGTERM", 143),
         (ON_A_BUSY_MACHINE + IN_A_FINALIZER, "SIGINT", 130),
         (AT_THE_END, "SIGTERM", -signal.SIGTERM),
         (AT_THE_END, "SIGINT", -signal.SIGINT),
+        (AT_THE_END, "SIGHUP", -signal.SIGHUP),
     ],
 )
 def test_a_signal_is_never_swallowed(body, name, status):
     done = run(body, name)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+    assert (done.stdout == "tidied\n") == (body == TWICE)
 
 
 @pytest.mark.parametrize(

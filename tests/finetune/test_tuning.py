@@ -534,6 +534,17 @@ def test_two_processes_do_not_write_results_in_one_folder(pretrained, tmp_path):
     assert (tmp_path / "results.json").read_text() == "{}"
 
 
+def test_where_a_training_lives_on_no_other_one_begins(pretrained, tmp_path, monkeypatch):
+    """As after SIGKILL of the command that had started it: the others would share the machine with it."""
+    monkeypatch.setattr(tuning_module, "train_and_score", None)
+    (tmp_path / "SST-2/seed2").mkdir(parents=True)
+    with (tmp_path / "SST-2/seed2/train.log").open("a") as stream:
+        lock(stream, "", inherited=True)
+        with pytest.raises(ValueError, match=f"^{tmp_path}/SST-2/seed2: another process is training there$"):
+            tuning_to(tmp_path, pretrained, ["sst_2"], [1, 2]).run()
+    assert not (tmp_path / "SST-2/seed1").exists()
+
+
 def test_a_task_with_another_vocabulary_is_refused(pretrained, tmp_path):
     shutil.copytree(pretrained / "tasks", tmp_path / "tasks")
     dictionary = tmp_path / "tasks" / "STS-B" / "dict.txt"

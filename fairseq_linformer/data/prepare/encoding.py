@@ -106,11 +106,12 @@ def _encode_in_worker(folder: Path, lines: list[str]) -> Items:
 
 
 def _start_worker() -> None:
-    """Leaves Ctrl-C to the main process, which stops the workers, and ends this worker when the main process ends.
+    """Leaves Ctrl-C and SIGHUP to the main process, which stops the workers, and ends this one when that one ends.
 
     SIGTERM ends a worker at once. The handler that it inherits from the main process would raise an exception, which
     the pool would take for the result of the chunk.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
