@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 
+FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; the rows before are of no position
+
 
 def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Refuses a checkpoint whose parameters do not fit the model.
@@ -82,8 +84,8 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
         "encoder_normalize_before": f"{encoder}layer_norm.weight" in state,
         "layernorm_embedding": f"{encoder}layernorm_embedding.weight" in state,
     }
-    if positions[0]:  # learned ones; fairseq numbers them from 2, the padding index plus 1
-        options["max_positions"] = positions[0] - 2
+    if positions[0]:  # learned ones
+        options["max_positions"] = positions[0] - FIRST_POSITION
     projections = [shapes.get(f"{encoder}layers.{layer}.self_attn.key_projection.weight") for layer in sorted(layers)]
     lengths = [shape[-2] for shape in projections if shape and shape[-1] == options.get("max_positions")]  # (k, n)
     multipliers = {float(tensor) for name, tensor in state.items() if name.endswith("_projection.multiplier")}

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checkpoints.fit import FIRST_POSITION
 from ..model.parts import LocalConvolution
-
-FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; the rows before are of no position
 
 
 def tiled(positions: Tensor, length: int) -> Tensor:

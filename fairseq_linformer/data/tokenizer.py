@@ -39,7 +39,7 @@ TOKENIZER_FILE = "tokenizer.json"  # of the library tokenizers; fairseq knows no
 MOST_PIECES = 1_000_000
 
 # All characters at which fairseq splits words.
-_WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
+WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
 
 # The GPT-2 encoder caches every word that it has seen. The cache is emptied beyond this many, about 200 MB.
 _REMEMBERED_WORDS = 1_000_000
@@ -149,7 +149,7 @@ class SentencePieceTokenizer(Tokenizer):
         model does not treat as such (mostly U+0085), and looks it up in the dictionary, which may hold that very text.
         """
         model = self._processor
-        spaces = [space for space in _WHITE_SPACE if space in "".join(model.Encode(f"a{space}a", out_type=str))]
+        spaces = [space for space in WHITE_SPACE if space in "".join(model.Encode(f"a{space}a", out_type=str))]
         others = [symbol for symbol in self.dictionary.symbols if symbol not in pieces]
         return spaces + [symbol for symbol in others if symbol in model.Encode(symbol, out_type=str)]
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq.utils import split_paths
 from huggingface_hub import ModelCardData
 
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.task_state import read_task_state
+from ..data.shards import REPORT_FILE
 from ..finetune.results import RESULTS_FILE
 from ..finetune.scored_runs import SCORES_FILE
 from ..model.config import ResolvedConfig
@@ -24,7 +26,6 @@ PIPELINES: dict[str | None, str] = {
 }  # text-classification of all other kinds
 OF_WORDS = '"Words between spaces ."'
 OF_TEXTS, OF_PAIRS = '"A text."', '{"text": "A text.", "text_pair": "Another."}'
-SUMMARY = "corpus.json"  # what `linformer prepare corpus` writes into its folder
 QUOTES = "'\""  # around what Hydra reads, which are not a shell's
 
 
@@ -105,12 +106,12 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "updates", f"{updates:,}"
     if updates == 0:
         return  # imported or converted: settings of a training would be those of none
-    data = Path(str(cfg.task.data).split(":")[0])
+    data = Path(split_paths(str(cfg.task.data))[0])
     yield "task", cfg.task._name
     yield "criterion", cfg.criterion._name
     yield "data", data.name
-    if (data / SUMMARY).is_file():
-        yield "tokens of the data", f"{json.loads((data / SUMMARY).read_text())['train']['tokens']:,}"
+    if (data / REPORT_FILE).is_file():
+        yield "tokens of the data", f"{json.loads((data / REPORT_FILE).read_text())['train']['tokens']:,}"
     for name in ("lr", "update_freq"):
         yield name, ", ".join(map(str, cfg.optimization[name]))
     most = {"rows": cfg.dataset.batch_size, "tokens": cfg.dataset.get("max_tokens")}

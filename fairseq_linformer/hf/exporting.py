@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from ..attention import get_attention
+from ..checkpoints.fit import FIRST_POSITION
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..checkpoints.sentence_modules import write_sentence_modules
 from ..checkpoints.task_state import read_task_state
@@ -41,7 +42,7 @@ from . import (
 )
 from .bundle import CONFIGURATION, MODELING, write_code
 from .card import model_card
-from .names import FIRST_POSITION, HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
+from .names import HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
 from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"

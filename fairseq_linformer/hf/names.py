@@ -68,7 +68,6 @@ STOCK_OPTIONS = {
     "layer_norm_eps": "layer_norm_eps",
 }
 STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of what is exported as RoBERTa
-FIRST_POSITION = 2  # of the rows of its position embeddings: the padding index plus 1
 
 
 def fairseq_names(names: Iterable[str], patterns: Sequence[tuple[str, str]], head: str) -> dict[str, str]:

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from ..checkpoints.fit import FIRST_POSITION
 from ..errors import UserError, check, did_you_mean
-from .names import BERT, DISTILBERT, ENCODER, FIRST_POSITION, HEAD, STOCK, STOCK_OPTIONS, fairseq_names
+from .names import BERT, DISTILBERT, ENCODER, HEAD, STOCK, STOCK_OPTIONS, fairseq_names
 
 OF_PAIRS = (
     "its classifier knows a second text by token type 1, which does not come along: as a cross-encoder, of pairs, it "

@@ -5,7 +5,7 @@ The ids are those of training: fairseq's dictionary numbers the pieces, <s> 0, <
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +24,7 @@ from ..data.tokenizer import (
     MERGES_FILE,
     SENTENCEPIECE_FILE,
     TOKENIZER_FILE,
+    WHITE_SPACE,
     GPT2Tokenizer,
     JsonTokenizer,
     Tokenizer,
@@ -163,7 +164,7 @@ def with_lines(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _white_spaces_of_lines() -> str:
-    return f"[{''.join(filter(WHITESPACE.match, _white_space()))}]+"
+    return f"[{''.join(filter(WHITESPACE.match, WHITE_SPACE))}]+"
 
 
 def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
@@ -247,7 +248,7 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokeniz
     exported = tokenizers.Tokenizer(make(model, _names(dictionary, model.scores())))
     exported.normalizer = normalizer_of(model, processor)
     # fairseq drops white space that the model leaves in the text, and looks up what is on both sides of it alone.
-    left = [space for space in _white_space() if space in "".join(processor.Encode(f"a{space}a", out_type=str))]
+    left = [space for space in WHITE_SPACE if space in "".join(processor.Encode(f"a{space}a", out_type=str))]
     parts = {"removed": "".join(left), "isolated": _absent_from_pieces(model)}
     splits = [pre_tokenizers.Split(Regex(f"[{found}]"), how) for how, found in parts.items() if found]
     if splits:
@@ -269,11 +270,6 @@ def _absent_from_pieces(model: SentencePieceModel) -> str:
         return ""
     names = "".join((*SPECIAL, _MASK, *model.scores(PieceType.BYTE)))
     return "".join(sorted({*names} - {*"".join(model.scores(PieceType.NORMAL, PieceType.USER_DEFINED))}))
-
-
-def _white_space() -> Iterator[str]:
-    """All characters at which fairseq splits words."""
-    return filter(str.isspace, map(chr, range(0x3001)))
 
 
 def _check_expressible(model: SentencePieceModel, tokenizer: Tokenizer) -> None:
