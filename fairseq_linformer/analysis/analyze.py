@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +21,15 @@ from .reading import Analysed, first_line, predict_line, read_blocks, read_line,
 MARK = "analysis.json"  # of a folder: what it is about
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """What was written and found.
-
-    Attributes:
-        files: the names of the files.
-        found: sentences about rank, projections, and where tokens look.
-    """
-
-    files: list[str]
-    found: Sequence[str]
-
-
 def analyze(
     checkpoints: Sequence[Path],
     text: Path,
     out: Path,
+    rows: int,
+    tokens: int,
     beside: Path | None = None,
     data: Path | None = None,
-    rows: int = 8,
-    tokens: int = 32,
-) -> Analysis:
+) -> tuple[list[str], Sequence[str]]:
     """Writes the folder.
 
     Args:
@@ -51,11 +37,14 @@ def analyze(
             pictures, and all of them the curves against updates.
         text: a text file.
         out: the folder to make.
+        rows: of n tokens, that are averaged over.
+        tokens: whose maps are shown.
         beside: a checkpoint whose maps stand beside those of the first.
         data: their vocabulary, as ``find_tokenizer`` takes it; by default the folder that each was trained on. Without
             the labels of a fine-tuned model nothing is said of what it predicts.
-        rows: of n tokens, that are averaged over.
-        tokens: whose maps are shown.
+
+    Returns:
+        The names of the files, and sentences about rank, projections, and where tokens look.
 
     Raises:
         FileNotFoundError: a file is not there.
@@ -85,7 +74,7 @@ def analyze(
         found = (describe_rank(last.spectrum), describe_loss(last.low_rank, last.spectrum), describe_looks(looks))
         write_page(looks, _title(shown), [_note(looks, model), *found], folder / "looks.html")
         mark.write(json.dumps(whole | {"found": found}, indent=1) + "\n")
-        return Analysis(sorted(path.name for path in folder.iterdir()), found)
+        return sorted(path.name for path in folder.iterdir()), found
 
 
 def in_order(models: Sequence[Analysed]) -> list[Analysed]:

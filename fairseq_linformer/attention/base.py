@@ -124,9 +124,7 @@ class Attention(ValueResidual, RelativePositions, ABC):
             return attend_with_dropout(queries, keys, values, attn_mask, p)
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask, p)
 
-    def softmax_attention(
-        self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None
-    ) -> Tensor:
+    def softmax_attention(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None) -> Tensor:
         """``attend``, heads joined and projected: (B, n, d)."""
         return self.join_heads(self.attend(queries, keys, values, attn_mask))
 

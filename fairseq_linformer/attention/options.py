@@ -62,7 +62,7 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int = 1) -> list[int]:
+def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int) -> list[int]:
     """The value of an option in each layer, from what the user gave.
 
     Args:

@@ -12,6 +12,6 @@ def run(
 ) -> None:
     if any(map(is_of_transformers, filter(None, [*model, beside]))):
         quieten_transformers()
-    analysis = analyze(model, input, out, beside, tokenizer, rows, tokens)
-    print(f"{out}: {', '.join(analysis.files)}")
-    print(*analysis.found, sep="\n")
+    files, found = analyze(model, input, out, rows, tokens, beside, tokenizer)
+    print(f"{out}: {', '.join(files)}")
+    print(*found, sep="\n")

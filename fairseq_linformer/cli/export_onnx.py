@@ -20,7 +20,7 @@ from ..hf.onnx import export_onnx, longest_input, open_session, random_batch, ru
 ROUNDS = 20
 
 
-def write_onnx(model: Path, out: Path, data: Path | None = None) -> None:
+def write_onnx(model: Path, out: Path, data: Path | None) -> None:
     """Writes the file, and prints its size and the latencies.
 
     Args:

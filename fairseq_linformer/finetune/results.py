@@ -19,7 +19,7 @@ from ..data.tasks import TASKS
 from ..errors import UserError
 from ..model.config import ResolvedConfig
 from ..system.files import leaves_folder, write_whole
-from ..system.state import read_state
+from ..system.state import Shape, read_state
 from ..training.commands import FINE_TUNING
 from ..training.launch import RUN_FILE, read_run
 from .results_table import TableRow, as_table, in_order, summarise
@@ -62,16 +62,22 @@ def best_checkpoints(out: Path) -> dict[str, Path]:
         FileNotFoundError: the folder holds no results.
         UserError: they are damaged.
     """
-    if not (out / RESULTS_FILE).is_file():
-        raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: linformer finetune writes it there")
     best: dict[str, Path] = {}
-    runs = read_state(out / RESULTS_FILE, _Runs)["runs"]
+    runs = _read(out, _Runs)["runs"]
     for run in sorted(runs, key=lambda run: -math.inf if run["score"] is None else run["score"], reverse=True):
         if leaves_folder(run["folder"]):
             raise UserError(f"{out / RESULTS_FILE} is damaged: the run {run['folder']!r} lies outside of its folder")
         if run["score"] is not None:
             best.setdefault(run["task"], out / run["folder"] / BEST)
     return best
+
+
+def _read(folder: Path, shape: type[Shape]) -> Shape:
+    """What a reader needs of the results in a folder of runs."""
+    file = folder / RESULTS_FILE
+    if not file.is_file():
+        raise FileNotFoundError(f"{folder} holds no {RESULTS_FILE}: linformer finetune writes it there")
+    return read_state(file, shape)
 
 
 def _find_runs(out: Path, checkpoint: str) -> list[Result]:
@@ -183,9 +189,7 @@ def read_tables(folders: Sequence[Path]) -> tuple[dict[str, list[dict[str, Any]]
     tables: dict[str, list[dict[str, Any]]] = {}
     checkpoints = []
     for folder in folders:
-        if not (folder / RESULTS_FILE).is_file():
-            raise FileNotFoundError(f"{folder} holds no {RESULTS_FILE}: linformer finetune writes it there")
-        content = read_state(folder / RESULTS_FILE, _Table)
+        content = _read(folder, _Table)
         path, digest = Path(content["checkpoint"]["path"]), content["checkpoint"]["sha256"]
         name = path.parent.name
         name = f"{name} ({len(tables) + 1})" if name in tables else name

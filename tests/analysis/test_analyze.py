@@ -54,12 +54,11 @@ def numbers(folder, name):
 )
 def test_what_is_written_of_each_mechanism(options, files, vocabulary, text, tmp_path):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
-    analysis = analyze([checkpoint], text, tmp_path / "out", rows=2, tokens=6)
-    names = analysis.files
+    names, found = analyze([checkpoint], text, tmp_path / "out", rows=2, tokens=6)
     assert set(names) == EVERY | files == {path.name for path in (tmp_path / "out").iterdir()}
     made_of = numbers(tmp_path / "out", "analysis")
     page = (tmp_path / "out" / "looks.html").read_text(encoding="utf-8")
-    assert made_of["found"] == [*analysis.found] and all(html.escape(said) in page for said in analysis.found)
+    assert made_of["found"] == [*found] and all(html.escape(said) in page for said in found)
     assert made_of["checkpoint"]["digest"] == digest_file(checkpoint) and made_of["text"] == digest_file(text)
     assert (made_of["rows"], made_of["n"], made_of["checkpoint"]["updates"]) == (2, 15, 7)
     assert numbers(tmp_path / "out", "spectrum")["made_of"]["checkpoint"] == made_of["checkpoint"]
@@ -79,7 +78,7 @@ def test_several_checkpoints_in_the_order_of_updates(vocabulary, text, tmp_path)
                 state["model"][name] = updates * torch.eye(5, 15)
         files.append(tmp_path / f"checkpoint_1_{updates}.pt")
         torch.save(state, files[-1])
-    names = analyze(files, text, tmp_path / "out", data=vocabulary, rows=1, tokens=4).files
+    names, _ = analyze(files, text, tmp_path / "out", data=vocabulary, rows=1, tokens=4)
     assert {"training.json", "training.png"} < set(names)
     training = numbers(tmp_path / "out", "training")
     assert [point["updates"] for point in training["points"]] == [10, 20, 30]
@@ -87,11 +86,11 @@ def test_several_checkpoints_in_the_order_of_updates(vocabulary, text, tmp_path)
     own = numbers(tmp_path / "out", "projections")["matrices"][0]
     assert own["rows"]["norm"] == [30] * 5  # of the last one
     with pytest.raises(UserError, match="two checkpoints have 30 updates: give those of one run, each once"):
-        analyze([files[0], files[0]], text, tmp_path / "again", data=vocabulary)
+        analyze([files[0], files[0]], text, tmp_path / "again", data=vocabulary, rows=1, tokens=4)
     other = write_pretrained(tmp_path / "other", vocabulary, projected_length=4)
     message = r"checkpoint_1_10.pt has projected_length=\[5, 5\], .*other/checkpoint_best.pt has \[4, 4\]: several"
     with pytest.raises(UserError, match=message):
-        analyze([other, files[1]], text, tmp_path / "again", data=vocabulary)
+        analyze([other, files[1]], text, tmp_path / "again", data=vocabulary, rows=1, tokens=4)
     assert not (tmp_path / "again").exists()
 
 
@@ -99,7 +98,7 @@ def test_several_checkpoints_in_the_order_of_updates(vocabulary, text, tmp_path)
 def test_a_fine_tuned_checkpoint_looks_at_the_first_line(vocabulary, text, tmp_path):
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label", options={"projected_length": 5})
     twin = write_fine_tuned(tmp_path / "twin", vocabulary, "single-label", options={"attention": "softmax"})
-    names = analyze([checkpoint], text, tmp_path / "out", beside=twin, rows=1, tokens=15).files
+    names, _ = analyze([checkpoint], text, tmp_path / "out", beside=twin, rows=1, tokens=15)
     assert "looks_first_token.png" in names
     looks = numbers(tmp_path / "out", "looks")
     line = text.read_text().splitlines()[0]
@@ -159,7 +158,7 @@ def test_a_task_that_does_not_say_how_long_rows_are_cuts_them_to_what_the_model_
 
 def test_a_text_that_is_no_file_is_refused_before_a_model_is_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no file"):
-        analyze([tmp_path / "none.pt"], tmp_path, tmp_path / "out")
+        analyze([tmp_path / "none.pt"], tmp_path, tmp_path / "out", rows=1, tokens=4)
 
 
 @pytest.mark.slow
@@ -177,14 +176,14 @@ def test_a_folder_of_transformers(vocabulary, text, tmp_path):
 def test_other_mechanisms_are_refused_by_name(vocabulary, text, tmp_path):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="performer", attention_dropout=0.0)
     with pytest.raises(UserError, match="attention=performer is not allowed: it must be one of softmax, linformer"):
-        analyze([checkpoint], text, tmp_path / "out")
+        analyze([checkpoint], text, tmp_path / "out", rows=1, tokens=4)
     assert not (tmp_path / "out").exists()
 
 
 def test_without_matplotlib_the_error_names_the_extra(text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"matplotlib is needed .*pip install 'fairseq-linformer\[analysis\]'"):
-        analyze([tmp_path / "no.pt"], text, tmp_path / "out")
+        analyze([tmp_path / "no.pt"], text, tmp_path / "out", rows=1, tokens=4)
 
 
 @pytest.mark.slow

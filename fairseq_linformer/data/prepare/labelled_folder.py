@@ -45,6 +45,7 @@ from ..tokenizer import Tokenizer
 from ..unknown_pieces import Unknown
 from .examples import Example, Label, encode_columns, encode_words, names_of, words_of
 
+LONG_LENGTH = 512  # rows of more tokens are counted as long; nothing is cut
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
 
 
@@ -53,7 +54,6 @@ def write_labelled(
     task: Task,
     splits: Mapping[str, Iterable[Example]],
     tokenizer: Tokenizer,
-    long_length: int = 512,
 ) -> Summary:
     """Encodes every split and writes the folder `out`, which appears only when it is complete.
 
@@ -63,7 +63,6 @@ def write_labelled(
         splits: fairseq's split names and their rows, read once and never held in memory. Rows of "test", "test1", …
             may all come without a label: then none is written (but for token labels, where words begin).
         tokenizer: that of the model.
-        long_length: rows of more tokens than this are counted as long; nothing is cut.
 
     Returns:
         The summary, its task with the classes.
@@ -79,14 +78,14 @@ def write_labelled(
     with staged_folder(out.resolve(), SUMMARY_FILE) as (folder, summary_file):
         tokenizer.save(folder)
         tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
-        texts = _TextWriter(folder, tokenizer, long_length)
+        texts = _TextWriter(folder, tokenizer)
         for split in sorted(splits, key=lambda name: name != "train"):
             texts.write(split, splits[split])
         classes, by_class = _write_label_folder(folder / "label", task, texts.splits)
         counts = {split: found.counts for split, found in texts.splits.items()}
         for split, found in counts.items():
             texts.unknown.add(split, found.tokens, found.unknown)
-        summary = Summary(replace(task, classes=classes), counts, long_length, texts.unknown, by_class)
+        summary = Summary(replace(task, classes=classes), counts, LONG_LENGTH, texts.unknown, by_class)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
 
@@ -108,8 +107,8 @@ class _TextWriter:
         unknown: its characters alone.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, long_length: int) -> None:
-        self._folder, self._tokenizer, self._long_length = folder, tokenizer, long_length
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self._folder, self._tokenizer = folder, tokenizer
         self._names: tuple[str, ...] = ()  # as the first row of the first split has them
         self.splits: dict[str, _Split] = {}
         self.unknown = Unknown()
@@ -154,7 +153,7 @@ class _TextWriter:
         found.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
         counts.examples += len(batch)
         counts.tokens += int(lengths.sum())
-        counts.long += int((lengths > self._long_length).sum())
+        counts.long += int((lengths > LONG_LENGTH).sum())
 
 
 def _write_items(writer: IndexedWriter, items: Sequence[Sequence[int]]) -> np.ndarray:

@@ -127,12 +127,14 @@ def test_fairseq_loads_pairs(tmp_path, tokenizer):
     assert summary.splits["train"].tokens == sum(len(tokens(task, "train", row)) for row in (0, 1))
 
 
-def test_counts_are_of_what_the_model_sees(tmp_path, tokenizer):
+def test_counts_are_of_what_the_model_sees(tmp_path, tokenizer, monkeypatch):
     splits = {"train": TRAIN, "valid": VALID}
     lengths = [len(ids) + 2 for ids in tokenizer.encode([row.text for row in TRAIN])]
-    counts = write_labelled(tmp_path / "out", CLASSES, splits, tokenizer, long_length=max(lengths) - 1).splits["train"]
+    monkeypatch.setattr(labelled_folder, "LONG_LENGTH", max(lengths) - 1)
+    counts = write_labelled(tmp_path / "out", CLASSES, splits, tokenizer).splits["train"]
     assert (counts.examples, counts.tokens, counts.long) == (3, sum(lengths), lengths.count(max(lengths)))
-    counts = write_labelled(tmp_path / "again", CLASSES, splits, tokenizer, long_length=max(lengths)).splits["train"]
+    monkeypatch.setattr(labelled_folder, "LONG_LENGTH", max(lengths))
+    counts = write_labelled(tmp_path / "again", CLASSES, splits, tokenizer).splits["train"]
     assert counts.long == 0
 
 
