@@ -1,1 +1,1 @@
-"""Raw text, GLUE and IMDB into fairseq's binary datasets."""
+"""Prepared folders: their vocabulary, what they hold, and how training reads them. `prepare` makes them."""

@@ -35,7 +35,7 @@ def check_override(word: str) -> None:
     """Refuses what is no override, what stands for several values, and what a run sets itself, however it is spelt.
 
     Raises:
-        ValueError: names the override, and what sets it.
+        UserError: names the override, and what sets it.
     """
     shown = one_line(word)
     try:

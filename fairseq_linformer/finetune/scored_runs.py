@@ -114,7 +114,7 @@ def train_and_score(run: TaskRun, training: Training, data: Path, launcher: Sequ
 
     Raises:
         OSError: the training failed.
-        ValueError: the metrics are not those that fairseq logged.
+        UserError: the metrics are not those that fairseq logged.
     """
     if not training.is_complete():
         (run.folder / SCORES_FILE).unlink(missing_ok=True)  # of a training that is not there any more

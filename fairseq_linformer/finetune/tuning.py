@@ -136,7 +136,7 @@ class FineTuning:
             The results of every seed, and those of settings that were tried and are not the best.
 
         Raises:
-            ValueError: an override does not fit; a folder holds a run with other settings, or of a checkpoint or data
+            UserError: an override does not fit; a folder holds a run with other settings, or of a checkpoint or data
                 of other content; another process is at work in the folder, or in that of a run.
         """
         runs = [

@@ -56,7 +56,7 @@ class FromCheckpoints(RobertaModel):
         """Loads the parameters of a checkpoint: ours, of fairseq's ``examples/linformer``, or of its RoBERTa.
 
         Raises:
-            ValueError: they do not fit this model; the message says what to pass.
+            UserError: they do not fit this model; the message says what to pass.
         """
         self.upgrade_state_dict(state_dict)
         pruned = bool(getattr(model_cfg, "encoder_layers_to_keep", None))
@@ -94,7 +94,7 @@ class FromCheckpoints(RobertaModel):
 
         Raises:
             FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
-            ValueError: the checkpoint cannot be read, or an override is unknown or does not fit it.
+            UserError: the checkpoint cannot be read, or an override is unknown or does not fit it.
         """
         checkpoint = Path(model_name_or_path, checkpoint_file)
         state = read_checkpoint(checkpoint)
@@ -138,7 +138,7 @@ class FromCheckpoints(RobertaModel):
             dictionary: of the checkpoint's task, with <mask>.
 
         Raises:
-            ValueError: it is of another model, or another dictionary.
+            UserError: it is of another model, or another dictionary.
         """
         config = cls.resolve(state["cfg"])
         model = cls.of_config(config, dictionary)
@@ -150,7 +150,7 @@ class FromCheckpoints(RobertaModel):
         """The model's complete configuration from that of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
 
         Raises:
-            ValueError: it is of another model, or of a task that is not known.
+            UserError: it is of another model, or of a task that is not known.
         """
         cls._adopt(cfg)
         return resolve_config(cfg.model, cfg.task.get("tokens_per_sample") or cfg.task.get("max_positions"))

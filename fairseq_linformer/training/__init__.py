@@ -1,1 +1,1 @@
-"""Around the learning of a run: how it begins, how it is saved and started, what it is made of."""
+"""Training: tasks, losses and optimizers, how a run begins, is saved and started, and what it is made of."""

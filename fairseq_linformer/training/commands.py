@@ -18,7 +18,7 @@ def override(name: str, value: object) -> str:
     """``name=value`` as Hydra reads it, whatever characters the value holds (a folder's name, say).
 
     Raises:
-        ValueError: the value holds "${", which no quotes save from fairseq.
+        UserError: the value holds "${", which no quotes save from fairseq.
     """
     check_path(str(value))
     if re.fullmatch(r"[\w.-]*/[\w./-]+|(?!(?i:true|false|null|inf|nan)$)[A-Za-z_][\w-]*", str(value), re.ASCII):

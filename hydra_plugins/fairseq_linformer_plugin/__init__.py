@@ -125,7 +125,7 @@ class FairseqLinformerPlugin(SearchPathPlugin):
         if args.config_name is not None:
             check_config_name(Path(args.config_dir), args.config_name)
         if sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # as in fairseq_linformer.errors, which is slow to import
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # as in cli/fairseq_errors.py, which is slow to import
             sys.excepthook = _report
 
 
