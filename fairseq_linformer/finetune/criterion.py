@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from ..data.targets import CUT, usual_class
 from ..data.task_record import Task
-from ..errors import check
+from ..data.text import first_of
+from ..errors import UserError, check
 from .metrics import METRICS, SCORE, score
 
 THRESHOLD = 0.5  # of several classes those that are more probable than this are predicted
@@ -91,7 +92,9 @@ class TextPredictionCriterion(FairseqCriterion):
         for name in self.record.headline:
             check("headline metric", name, name in self.record.metrics, f"one of {', '.join(self.record.metrics)}")
         binary = len(self.record.classes) == 2 and "1" in self.record.classes
-        check("metric", "f1", binary or "f1" not in self.record.metrics, "another: it is of two classes, one named 1")
+        if "f1" in self.record.metrics and not binary:
+            named = first_of(self.record.classes) or "none"
+            raise UserError(f"metric f1 needs two classes, one of them named 1, but {self.record.name} has {named}")
         self._scored: tuple[Tensor | None, dict[str, float]] = None, {}  # rows, and their metrics
 
     def forward(

@@ -303,8 +303,11 @@ def test_words_of_two_ranks(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": ("ham", "spam"), "metrics": ("f1",)}, "metric=f1 is not allowed: .* it is of two classes, one"),
-        ({"classes": ("0", "1", "2"), "metrics": ("f1",)}, "metric=f1 is not allowed: .* it is of two classes, one"),
+        (
+            {"classes": ("ham", "spam"), "metrics": ("f1",)},
+            "^metric f1 needs two classes, one of them named 1, .* ham, spam$",
+        ),
+        ({"classes": ("0", "1", "2"), "metrics": ("f1",)}, "^metric f1 needs two classes, .* has 0, 1, 2$"),
         ({"metrics": ("bleu",)}, "metric=bleu is not allowed: it must be one of accuracy, f1"),
         ({"metrics": ("mcc",), "headline": ("accuracy",)}, "headline metric=accuracy is not allowed: .* one of mcc"),
     ],

@@ -4,7 +4,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from ...errors import UserError, check
+from ...errors import UserError
 from ..task_record import check_label
 from ..text import first_of
 from .examples import names_of
@@ -38,7 +38,8 @@ def class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
             if name not in train:
                 check_label(name, f"{item.where}: ")
             train[name] += 1
-    check("classes of train", len(train), len(train) > 1, "at least 2")
+    if len(train) < 2:
+        raise UserError(f"train has {f'one class, {min(train)!r}' if train else 'no class'}: two are needed")
     for split, rows in items.items():
         for item in rows:
             if unknown := set(names_of(item.example.label)) - set(train):

@@ -131,7 +131,8 @@ def test_scores_are_divided_by_the_highest_of_train():
             "two columns 'label' among text, label, la",
         ),
         (rows_of(("a", "x"), ("b", "<s>"), ("c", "<s>")), None, "^FILE, line 3: label '<s>': a name is printable"),
-        (rows_of(("a", "x"), ("b", "x")), None, "classes of train=1 is not allowed: it must be at least 2"),
+        (rows_of(("a", "x"), ("b", "x")), None, "^train has one class, 'x': two are needed$"),
+        (rows_of(("a", []), ("b", [])), None, "^train has no class: two are needed$"),
         ([], "single-label", r"train would have no row \(train 0\): give it a table"),
     ],
 )
