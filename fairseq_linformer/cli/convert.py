@@ -8,7 +8,7 @@ from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.sentence_modules import is_of_transformers
 from ..conversion.convert import convert
 from ..model.config import ResolvedConfig
-from .hub import here
+from .fetching import here
 from .program import quieten_transformers
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..checkpoints.reading import UNTRAINED
-from .hub import here
+from .fetching import here
 from .program import quieten_transformers
 
 

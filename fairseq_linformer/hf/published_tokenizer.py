@@ -13,7 +13,7 @@ from ..data.tokenizer import TOKENIZER_FILE, JsonTokenizer
 from ..errors import UserError
 from .tokenizer import SAMPLE, with_lines
 
-SPECIAL = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # <s>, <pad>, </s>, <unk>, <mask>
+ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # <s>, <pad>, </s>, <unk>, <mask>
 
 
 def write_published_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, folder: Path) -> list[int]:
@@ -30,9 +30,9 @@ def write_published_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, 
     Raises:
         UserError: it lacks a special token, two are one, or other ids would come out.
     """
-    special = [getattr(tokenizer, f"{name}_id") for name in SPECIAL]
+    special = [getattr(tokenizer, f"{name}_id") for name in ROLES]
     if None in special or len({*special}) < len(special):
-        found = ", ".join(f"{name}={getattr(tokenizer, name)}" for name in SPECIAL)
+        found = ", ".join(f"{name}={getattr(tokenizer, name)}" for name in ROLES)
         raise UserError(f"{source}: its tokenizer must have five different special tokens, and has {found}")
     own = Tokenizer.from_str(json.dumps(with_lines(json.loads(tokenizer.backend_tokenizer.to_str()))))
     own.no_padding()

@@ -21,12 +21,12 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from ..data.batches import DescribedBatches
+from ..data.corpus_rows import ENDS, CutLines, MixedTexts, ShuffledBatches
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.epochs import SharedEpochDataset
 from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
-from ..data.texts import ENDS, CutLines, MixedTexts, ShuffledBatches
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
 from .freezing import freeze_but_positions, freeze_lm_head
@@ -94,7 +94,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
 
-    With ``shortest_text`` rows are texts of mixed lengths (``data.texts.MixedTexts``), as sentence encoders read them.
+    With ``shortest_text`` rows are texts of mixed lengths (``MixedTexts``), as sentence encoders read them.
     A batch has texts of similar length, up to ``dataset.max_tokens`` and ``dataset.batch_size``.
 
     With ``only_positions_from`` a model that was made for longer texts learns them, and keeps what it was: all weights

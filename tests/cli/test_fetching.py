@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_checkpoint
 from fairseq_linformer.checkpoints.task_state import read_task_state
-from fairseq_linformer.cli.hub import FILES
+from fairseq_linformer.cli.fetching import FILES
 from linformer_cli.command import main
 from tests.helpers import ROOT
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairseq_linformer.data.chunks import cut_texts
-from fairseq_linformer.data.texts import CutLines, MixedTexts, ShuffledBatches
+from fairseq_linformer.data.corpus_rows import CutLines, MixedTexts, ShuffledBatches
 
 BOS, PAD, EOS = 0, 1, 2
 
