@@ -4,7 +4,7 @@ Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,13 @@ from transformers.modeling_outputs import (
 
 from ..attention import Attention
 from ..attention.projection import Projection
+from ..errors import check
 from ..model.architecture import Architecture, per_layer_lists, projection_defaults, validate
 from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, pick
-from ..model.encoder import Encoder, EncoderLayer
+from ..model.encoder import Encoder
 from ..model.parts import ACTIVATIONS, ClassificationHead, LocalConvolution
 from .configuration_linformer_roberta import LinformerRobertaConfig
+from .second_names import name_again, register_once
 
 FIRST: Positions = (slice(None), 0)  # <s>
 
@@ -41,40 +43,6 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
     architecture = cast(Architecture, SimpleNamespace(**options))
     validate(architecture)
     return architecture
-
-
-class SecondName(NamedTuple):
-    """A later name of a module that layers, or keys and values, share, and its first one: layers' numbers, names."""
-
-    layer: int
-    name: str
-    first_layer: int
-    first_name: str
-
-
-def register_once(layers: nn.ModuleList) -> list[SecondName]:
-    """Takes the second and later names away from a projection that layers, or keys and values, share.
-
-    transformers stores every tensor under one name, and ties others by rules of its own, which change.
-    """
-    firsts: dict[nn.Module | None, tuple[int, str]] = {}
-    seconds = []
-    for number, layer in enumerate(layers):
-        attention = cast(EncoderLayer, layer).self_attn
-        for name, module in list(attention._modules.items()):  # named_children leaves second names out
-            if module in firsts:
-                delattr(attention, name)
-                seconds.append(SecondName(number, name, *firsts[module]))
-            firsts.setdefault(module, (number, name))
-    name_again(layers, seconds)
-    return seconds
-
-
-def name_again(layers: nn.ModuleList, seconds: list[SecondName]) -> None:
-    """Lets second names, which nn.Module does not know, mean the modules of the first ones."""
-    for second in seconds:
-        own, first = (cast(EncoderLayer, layers[number]).self_attn for number in (second.layer, second.first_layer))
-        own.__dict__[second.name] = getattr(first, second.first_name)  # past nn.Module, which would register it
 
 
 class LinformerRobertaPreTrainedModel(PreTrainedModel):
@@ -149,6 +117,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> Any:
         """Encodes a batch.
 
@@ -158,12 +127,13 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             inputs_embeds: (B, n, d), instead of ``input_ids``.
             output_hidden_states: also return the input of the first layer and the output of each.
             return_dict: an output object instead of a tuple; by default the configuration's.
+            output_attentions: refused if true; PEFT gives it whatever it is.
 
         Raises:
             ValueError: the input is none of these, or too long, and on the CPU also where padding stands before a
                 token: looking at values on a GPU would stop the host.
         """
-        everything = self.asked("output_hidden_states", output_hidden_states)
+        everything = self.returns_states(output_hidden_states, output_attentions)
         mask = self.padding_mask(input_ids, attention_mask, inputs_embeds)
         hidden, states = self.features(input_ids, inputs_embeds, mask, everything)
         output = BaseModelOutput(last_hidden_state=hidden, hidden_states=states)
@@ -172,6 +142,12 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
     def asked(self, name: str, given: bool | None) -> bool:
         """What an argument says, or the configuration where it is left out."""
         return bool(getattr(self.config, name) if given is None else given)
+
+    def returns_states(self, output_hidden_states: bool | None, output_attentions: bool | None) -> bool:
+        """Whether hidden states are asked for; attention matrices, which most mechanisms never have, are refused."""
+        attentions = self.asked("output_attentions", output_attentions)
+        check("output_attentions", attentions, not attentions, "false; linformer analyze shows what attention does")
+        return self.asked("output_hidden_states", output_hidden_states)
 
     def features(
         self,
@@ -246,13 +222,14 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         labels: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> Any:
         """Logits, and the loss where there are labels: the class says of what shapes.
 
         The other arguments and errors are those of ``LinformerRobertaModel``.
         """
         base = self.linformer_roberta
-        everything = base.asked("output_hidden_states", output_hidden_states)
+        everything = base.returns_states(output_hidden_states, output_attentions)
         mask = base.padding_mask(input_ids, attention_mask, inputs_embeds)
         features, states = base.features(input_ids, inputs_embeds, mask, everything, self.wanted)
         if self.reads_mean:

@@ -208,6 +208,20 @@ def test_hidden_states_embeddings_and_tuples_are_as_in_transformers(model):
     torch.testing.assert_close(embedded, alone)
 
 
+@torch.no_grad()
+def test_attention_matrices_are_refused_and_may_be_declined(model):
+    """PEFT declines them by name in each call."""
+    sizes = {"vocab_size": 50, "max_positions": N, "encoder_layers": 1}
+    other = hf.LinformerRobertaForSequenceClassification(hf.LinformerRobertaConfig(**sizes, output_attentions=True))
+    for own in (model, other):
+        own(input_ids=rows(), output_attentions=False)
+        with pytest.raises(ValueError, match=r"^output_attentions=True is not allowed: it must be false; .* analyze"):
+            own(input_ids=rows(), output_attentions=True)
+    model(input_ids=rows(), output_attentions=None)
+    with pytest.raises(ValueError, match=r"^output_attentions=True is not allowed"):
+        other(input_ids=rows())
+
+
 @pytest.mark.parametrize("options", [{}, {"projection": "split-pool", "linformer_window": 4}], ids=str)
 @torch.no_grad()
 def test_the_whole_model_is_one_graph_for_every_length(options):
