@@ -277,6 +277,16 @@ def test_pruning_keeps_each_layers_length():
     assert (config.projected_length, config.encoder_layers, config.encoder_layers_to_keep) == ([96, 32], 2, None)
 
 
+@pytest.mark.parametrize(("kept", "refused"), [("0,2,4", None), ("0,3", "layer 3, full, would be layer 1, windowed")])
+def test_pruning_keeps_each_layers_kind(kept, refused):
+    options = {"encoder_layers": 5, "attention": "alternating", "encoder_layers_to_keep": kept}
+    if refused is None:
+        assert resolve_config(OmegaConf.create(options), 512).encoder_layers == 3
+        return
+    with pytest.raises(ValueError, match=f"^encoder_layers_to_keep={kept} is not allowed: .*attention=.*: {refused}$"):
+        resolve_config(OmegaConf.create(options), 512)
+
+
 def test_the_model_is_built_again_from_its_options_alone():
     """All that is not the recipe's, as plain values, pruned and spread over the layers."""
     given = {"_name": "linformer_roberta_tiny", "attention": "longformer", "longformer_window": "4..8", "compressed": 8}

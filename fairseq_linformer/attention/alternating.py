@@ -30,6 +30,10 @@ class AlternatingOptions(Options):
 
     SMALL: ClassVar = ({}, {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1})
 
+    def kind_of_layer(self, layer: int) -> str:
+        every = max(1, self.alternating_every)  # not validated yet
+        return "full" if layer % every == self.alternating_first else "windowed"
+
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
         check_sliding_window("alternating_window", self.alternating_window)
@@ -49,7 +53,7 @@ class AlternatingAttention(Attention):
         local = LongformerOptions([options.alternating_window] * config.encoder_layers, longformer_global_tokens=0)
 
         def build(layer: int) -> Attention:
-            if layer % options.alternating_every == options.alternating_first:
+            if options.kind_of_layer(layer) == "full":
                 return SoftmaxAttention(config, layer=layer)
             return LongformerAttention(config, local, layer)
 

@@ -124,6 +124,13 @@ class Options:
             values[own.name] = value
         return cls(**values)
 
+    def kind_of_layer(self, layer: int) -> str | None:
+        """What its number, counted from 0, makes of a layer; None where all are of one kind. Pruning must keep it.
+
+        It is asked before ``validate``.
+        """
+        return None
+
     def validate(self, config: AttentionConfig) -> None:
         """Checks the values with ``check``; a mechanism extends this.
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import Field, fields
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from ..attention.options import AttentionConfig, check_width, spread_over_layers
@@ -102,12 +103,18 @@ def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
     """The number of layers, after pruning, and the lists of the options that may differ per layer.
 
     Raises:
-        UserError: what is to be kept is no list of layers, or leaves out one that the others need.
+        UserError: what is to be kept is no list of layers, leaves out one that the others need, or makes one of another
+            kind by its new number.
     """
     layers, pruning, lists = options["encoder_layers"], options["encoder_layers_to_keep"], per_layer_lists(options)
     kept = _kept_layers(pruning, layers) if pruning else range(layers)
     allowed = "a list that has layer 0, because value_residual=true needs its values"
     check("encoder_layers_to_keep", pruning, not pruning or 0 in kept or not options["value_residual"], allowed)
+    kind = get_attention(options["attention"]).Options.read(SimpleNamespace(**options)).kind_of_layer
+    for new, old in enumerate(kept):
+        allowed = "a list that leaves each layer its kind with attention={}: layer {}, {}, would be layer {}, {}"
+        allowed = allowed.format(options["attention"], old, kind(old), new, kind(new))
+        check("encoder_layers_to_keep", pruning, kind(old) == kind(new), allowed)
     lists = {name: [whole[layer] for layer in kept] for name, whole in lists.items()}
     return {**lists, "encoder_layers": len(kept), "encoder_layers_to_keep": None}
 

@@ -351,7 +351,11 @@ def test_overrides_reach_the_model_and_the_subword_model(checkpoint, corpus):
 
 @pytest.mark.parametrize(
     "options",
-    [{"projected_length": "16,8,4", "sharing": "key-value"}, {"attention": "longformer", "longformer_window": "4..12"}],
+    [
+        {"projected_length": "16,8,4", "sharing": "key-value"},
+        {"attention": "longformer", "longformer_window": "4..12"},
+        {"attention": "alternating", "alternating_window": 4},
+    ],
     ids=str,
 )
 def test_a_pruned_model_can_be_saved_and_loaded_again(options):
