@@ -25,7 +25,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         gated_ffn, encoder_normalize_before, layernorm_embedding, layer_norm_eps: see the layer.
         dropout, attention_dropout, activation_dropout, pooler_dropout: probabilities, at least 0 and below 1.
         initializer_range: standard deviation of new weights.
-        score_scale: what the score of a regression is multiplied by: its training divided scores by it.
+        score_scale: what the score of a regression, no class, is multiplied by: its training divided scores by it.
         pad_token_id, bos_token_id, eos_token_id, tie_word_embeddings: as in every model of transformers.
     """
 

@@ -314,7 +314,8 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
         self.post_init()
 
     def logits(self, features: Tensor) -> Tensor:
-        return self.classifier(features) * self.config.score_scale
+        is_score = self.config.num_labels == 1 and self.config.problem_type in ("regression", None)
+        return self.classifier(features) * (self.config.score_scale if is_score else 1.0)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.config.problem_type is None:

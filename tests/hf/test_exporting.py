@@ -284,6 +284,27 @@ def test_the_loss_follows_the_labels(labels, count, problem):
     assert model.config.problem_type == problem
 
 
+@pytest.mark.parametrize(
+    ("count", "problem", "scale"),
+    [
+        (1, "regression", 5.0),
+        (1, None, 5.0),
+        (1, "multi_label_classification", 1.0),
+        (3, "single_label_classification", 1.0),
+        (3, None, 1.0),
+    ],
+)
+@torch.no_grad()
+def test_the_scale_is_of_scores_alone(count, problem, scale):
+    """A model of scores that is trained for classes keeps the scale in its configuration."""
+    options = {"num_labels": count, "problem_type": problem, "score_scale": 5.0}
+    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, encoder_layers=1, **options)
+    model = hf.LinformerRobertaForSequenceClassification(config).eval()
+    found = model(rows()).logits
+    config.score_scale = 1.0
+    torch.testing.assert_close(found, scale * model(rows()).logits)
+
+
 @pytest.mark.slow
 def test_transformers_uses_the_folders_without_fairseq(vocabulary, tmp_path):
     """The code in the folder stands alone: a process without fairseq and without this package loads and trains it."""
