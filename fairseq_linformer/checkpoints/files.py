@@ -56,7 +56,7 @@ class CheckpointFiles(NativePathHandler):
 
     def _open(self, path: str, mode: str = "r", buffering: int = -1, **kwargs: Any) -> IO[Any]:
         if mode == "wb" and str(path).endswith(f".pt{UNFINISHED}"):
-            return _UnfinishedFile(path)
+            return UnfinishedFile(path)
         return super()._open(path, mode, buffering, **kwargs)
 
     def _copy(self, src_path: str, dst_path: str, overwrite: bool = False, **kwargs: Any) -> bool:
@@ -84,7 +84,7 @@ def install_checkpoint_files() -> None:
     PathManager.register_handler(CheckpointFiles())
 
 
-class _UnfinishedFile(io.BufferedWriter):
+class UnfinishedFile(io.BufferedWriter):
     """A file that has reached the disk when it is closed. Where that or its ``with`` block fails, it is removed.
 
     An error in writing is raised only on closing. torch would raise another one in its place, and fairseq would write
@@ -140,7 +140,7 @@ class _UnfinishedFile(io.BufferedWriter):
 def copy_checkpoint(source: Path, target: Path) -> None:
     """Copies a checkpoint. Whenever this process is killed, `target` is either the old file or the new one."""
     partial = target.with_name(target.name + UNFINISHED)
-    with source.open("rb") as whole, _UnfinishedFile(str(partial)) as copy:
+    with source.open("rb") as whole, UnfinishedFile(str(partial)) as copy:
         shutil.copyfileobj(whole, copy, 1 << 20)
     partial.replace(target)
 

@@ -115,7 +115,8 @@ def write_tokenizer(
     last = exported.get_vocab_size() - 1
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
     exported.post_processor = _frame(bos if init_token else "", eos, separator)
-    exported.save(str(folder / TOKENIZER_FILE))
+    # Its own save raises a plain Exception on a full disk.
+    (folder / TOKENIZER_FILE).write_text(exported.to_str(pretty=True), encoding="utf-8")
     named = {"bos": bos, "cls": bos, "pad": pad, "eos": eos, "sep": eos, "unk": unk, "mask": mask}
     config = _CONFIG | {"model_max_length": max_length, "truncation_side": truncation_side}
     config |= {f"{name}_token": symbol for name, symbol in named.items()}

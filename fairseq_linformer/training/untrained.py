@@ -11,6 +11,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
+from ..checkpoints.files import UnfinishedFile
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.vocabulary import digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, MASK, load_dictionary
@@ -67,6 +68,9 @@ def save_untrained(
         options: of the model.
         state: its parameters.
         inherited: the parts of ``TaskState`` that come from its source.
+
+    Raises:
+        OSError: the file cannot be written, as on a full disk.
     """
     cfg = OmegaConf.structured(FairseqConfig)
     task = DynamicMaskedLMConfig(data=str(data), tokens_per_sample=options["max_positions"])
@@ -84,4 +88,5 @@ def save_untrained(
         "task_state": {"vocabulary": digest_vocabulary(dictionary, folder), **(inherited or {})},
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
     }
-    torch.save(checkpoint, folder / UNTRAINED)
+    with UnfinishedFile(str(folder / UNTRAINED)) as stream:
+        torch.save(checkpoint, stream)

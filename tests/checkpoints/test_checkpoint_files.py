@@ -1,9 +1,6 @@
 """Checkpoints as files: whole on the disk or not there, and never read where they are not what was written."""
 
-import contextlib
 import random
-import resource
-import signal
 
 import pytest
 import torch
@@ -13,19 +10,7 @@ from fairseq.file_io import PathManager
 from fairseq_linformer.checkpoints.files import DamagedCheckpointError, check_whole
 from fairseq_linformer.checkpoints.resuming import mend_last_checkpoint, read_progress
 from tests.helpers.checkpoints import state
-
-
-@contextlib.contextmanager
-def no_space():
-    """No file can grow beyond 2,000 bytes: what a full disk does."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+from tests.helpers.processes import no_space
 
 
 def test_a_copy_that_fails_leaves_what_was_there(tmp_path):

@@ -16,6 +16,7 @@ from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.exports import HEAD, N, hub_of, rows, write_fine_tuned, write_pretrained
 from tests.helpers.models import small
+from tests.helpers.processes import no_space
 
 LINFORMER = ["model.attention=linformer", "model.projection=mean-pool"]
 
@@ -248,6 +249,14 @@ def test_what_cannot_work_is_refused_before_anything_is_written(source, tmp_path
     with pytest.raises(UserError, match=said):
         convert(source, tmp_path / "out", overrides)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(vocabulary, tmp_path):
+    """torch makes a RuntimeError of it. The weights are the largest file here."""
+    source = write_pretrained(tmp_path / "run", vocabulary, attention="softmax", encoder_ffn_embed_dim=4000)
+    with no_space(300_000), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/out.partial/{UNTRAINED}'$"):
+        convert(source, tmp_path / "out", [])
+    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
 
 
 def test_a_record_of_what_made_it(source, tmp_path):

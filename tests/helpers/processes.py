@@ -1,9 +1,10 @@
-"""Processes to start, to signal and to wait for, and a server of files."""
+"""Processes to start, to signal and to wait for, a server of files, and a full disk."""
 
 import contextlib
 import functools
 import http.server
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +26,19 @@ def served(folder: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
+
+
+@contextlib.contextmanager
+def no_space(most: int = 2000) -> Iterator[None]:
+    """No file can grow beyond so many bytes: what a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def running_in_group(group: int) -> list[str]:

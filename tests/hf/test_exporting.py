@@ -32,6 +32,7 @@ from tests.helpers.exports import (
     write_pretrained,
     write_reference,
 )
+from tests.helpers.processes import no_space
 
 
 def title(options):
@@ -145,6 +146,14 @@ def test_nothing_appears_where_the_logits_differ(vocabulary, tmp_path, monkeypat
     with pytest.raises(RuntimeError, match="logits differ"):
         export(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_an_error_of_the_system(vocabulary, tmp_path):
+    """tokenizers raises a plain Exception; tokenizer.json is the largest file here."""
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary)
+    with no_space(300_000), pytest.raises(OSError, match="File too large"):
+        export(checkpoint, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
 
 
 @pytest.mark.parametrize("layers", [2, 12])
