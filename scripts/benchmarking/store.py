@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 import fairseq_linformer
 from fairseq_linformer.errors import UserError, one_line
-from fairseq_linformer.system.files import write_whole
+from fairseq_linformer.system.files import LOCK_FILE, lock, write_whole
 from fairseq_linformer.system.state import read_state
 
 Figures = dict[str, Any]
@@ -51,12 +51,15 @@ class Store:
                     raise UserError(f"{folder / STUDY_FILE} has {said}: {REMEDY}")
 
     def begin(self) -> None:
-        """Makes the folder this study's.
+        """Makes the folder this study's, for as long as this object lives.
 
         Raises:
             OSError: it cannot be made.
+            UserError: another process is at work there.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.folder / LOCK_FILE).open("a", encoding="utf-8")
+        lock(self._lock, f"{self.folder}: another process is at work there")
         write_whole(self.folder / STUDY_FILE, json.dumps(self.settings, indent=1) + "\n")
 
     def once(self, name: str, made_of: Mapping[str, Any], compute: Callable[[], Any]) -> Any:

@@ -1,6 +1,9 @@
 """The engine of all studies: what is tuned, kept, refused and timed; with a stub in place of trainings."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,6 +11,7 @@ from benchmarking import engine
 from benchmarking.engine import Comparison, Experiment, Tuned, time_updates
 from benchmarking.store import STUDY_FILE, Store, code_digest
 
+from tests.helpers import ROOT
 from tests.helpers.benchmarks import options
 
 WORDS = ["--data", "data", "--variant", "a", "--variant", "b", "--seeds", 1, 2, "--learning-rates", 0.1, 0.01]
@@ -89,6 +93,20 @@ def test_a_folder_of_other_settings_is_refused_by_name(tmp_path):
         with pytest.raises(ValueError, match=r"study\.json.*: name another --out"):
             Store(tmp_path, {})
         assert (tmp_path / STUDY_FILE).read_text() == content
+
+
+def test_two_processes_are_not_at_work_in_one_folder(tmp_path):
+    store = Store(tmp_path, {})
+    store.begin()
+    begun = (tmp_path / STUDY_FILE).stat().st_mtime_ns
+    script = "import pathlib, sys, benchmarking.store as of; of.Store(pathlib.Path(sys.argv[1]), {}).begin()"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    said = ended.stderr.splitlines()[-1:]
+    assert said == [f"fairseq_linformer.errors.UserError: {tmp_path}: another process is at work there"]
+    assert (tmp_path / STUDY_FILE).stat().st_mtime_ns == begun
+    Store(tmp_path, {}).begin()  # that of this process is no other
 
 
 def test_code_is_known_by_its_content(tmp_path):
