@@ -58,7 +58,7 @@ def analyze(
     model = models[-1]
     if twin is not None:
         check_twins(model, twin)
-    with staged_folder(out.absolute(), MARK) as (folder, mark):
+    with staged_folder(out, MARK) as (folder, mark):
         blocks = read_blocks(text, model.tokenizer, model.options.max_positions, rows)
         made_of = {"checkpoint": model.about, "text": digest_file(text), "rows": len(blocks), "n": blocks.size(1)}
         whole = made_of | {"beside": twin and twin.about}

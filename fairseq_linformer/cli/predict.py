@@ -155,7 +155,7 @@ def submit(runs: Path, data: Path, out: Path) -> None:
             found[name] = checkpoints[trained]
     if not found:
         raise UserError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
-    with staged_folder(out.absolute(), "submission.json") as (folder, mark):
+    with staged_folder(out, "submission.json") as (folder, mark):
         for name, checkpoint in found.items():
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)

@@ -86,7 +86,7 @@ def convert(
     changes = _parsed(overrides)
     with (
         as_checkpoint(source) as checkpoint,
-        staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark),
+        staged_folder(out, f"{UNTRAINED}.partial") as (folder, mark),
     ):
         state = read_checkpoint(checkpoint)
         _copy_vocabulary(vocabulary_folder(checkpoint, state["cfg"]), folder)

@@ -168,7 +168,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
     checkpoint = checkpoint_file(checkpoint)
     exported = _read(checkpoint, data)
     config, model_class = _configuration(exported), exported.model_class(exported.kind)
-    with staged_folder(out.absolute(), CARD) as (folder, card):
+    with staged_folder(out, CARD) as (folder, card):
         mask, remarks = _write_tokenizer(exported, folder)
         weights = _weights(exported, config)
         if exported.kind == "token-label":

@@ -52,7 +52,7 @@ def import_folder(source: Path, out: Path) -> list[str]:
         raise FileNotFoundError(f"{source} is no folder of a model of transformers: it holds no config.json")
     config = _read_config(encoder)
     weights = _read_weights(encoder)
-    with staged_folder(out.absolute(), f"{UNTRAINED}.partial") as (folder, mark):
+    with staged_folder(out, f"{UNTRAINED}.partial") as (folder, mark):
         options = _options(config)
         dictionary, order = _write_tokenizer(encoder, folder, config)
         given, remarks = _given(weights, config, order)

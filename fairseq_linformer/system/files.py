@@ -21,7 +21,7 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
 
     After an error nothing is left, unless only the renaming fails: then `out`.partial is complete, and stays. A killed
     run leaves `out`.partial, too, which the next run empties and uses. The file `mark` tells such a folder from any
-    other; it is locked, so that two runs cannot write into one folder.
+    other; it is locked, so that two runs cannot write into one folder. Of a link, `out` is the place that it names.
 
     Yields:
         The folder `out`.partial, and its file `mark`, open for writing.
@@ -31,6 +31,7 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
         UserError: `out` is not an empty folder, or is a mount point; `out`.partial is something else than an unfinished
             run; or another run is writing there.
     """
+    out = out.resolve()
     if os.path.ismount(out):
         raise UserError(f"{out} is a mount point, which cannot be replaced: name a folder inside it")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -68,6 +68,23 @@ def test_nothing_of_the_users_is_overwritten(tmp_path):
     assert (out / "mark").read_text() == "whole" and not partial.exists()
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_stays_one(tmp_path, there):
+    """To an empty folder, or to one that is not there yet: a folder cannot be renamed to a link."""
+    out, place = tmp_path / "out", tmp_path / "disk" / "place"
+    place.parent.mkdir()
+    out.symlink_to(place)
+    if there:
+        place.mkdir()
+    with staged_folder(out, "mark") as (folder, mark):
+        mark.write("whole")
+    assert folder == tmp_path / "disk" / "place.partial", "on the disk that the link names"
+    assert (out / "mark").read_text() == "whole" and out.is_symlink() and [*tmp_path.glob("**/*.partial")] == []
+    said = f"^{place} exists and is not an empty folder"
+    with pytest.raises(ValueError, match=said), staged_folder(out, "mark"):
+        pytest.fail("the work began")
+
+
 @pytest.mark.parametrize("followed_by_a_third", [False, True])
 def test_a_run_that_finishes_while_another_waits_stays_whole(tmp_path, monkeypatch, followed_by_a_third):
     """The second run opened the mark that the first then renamed with its folder."""

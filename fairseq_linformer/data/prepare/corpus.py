@@ -110,7 +110,7 @@ def prepare_corpus(
     _check_training(tokenizer, {"vocab-size": vocab_size, "sample-characters": sample_characters})
     used = None if tokenizer is None else given_tokenizer(tokenizer)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
-    with staged_folder(out.resolve(), REPORT_FILE) as (folder, report_file):
+    with staged_folder(out, REPORT_FILE) as (folder, report_file):
         files = _found(train, valid, folder)
         uses = (f"{len(found):,} to {'train' if split == 'train' else 'validate'} on" for split, found in files.items())
         print("text files:", ", ".join(uses), flush=True)

@@ -75,7 +75,7 @@ def write_labelled(
     check_data_path(out)
     if not task.classes and task.kind != "regression" and "train" not in splits:
         raise UserError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
-    with staged_folder(out.resolve(), SUMMARY_FILE) as (folder, summary_file):
+    with staged_folder(out, SUMMARY_FILE) as (folder, summary_file):
         tokenizer.save(folder)
         tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
         texts = _TextWriter(folder, tokenizer)
