@@ -5,6 +5,7 @@ import gc
 import logging
 import math
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -264,4 +265,4 @@ class ActiveRun:
             of_text = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
             known = f"perplexity {2**value:.2f}" if of_text else f"{metric} {value:g}"
             print(f"best checkpoint: {best}" + (f", {known}" if math.isfinite(value) else ""))
-            print(f"next: {self._then.format(run=self.folder)}")
+            print(f"next: {self._then.format(run=shlex.quote(str(self.folder)))}")

@@ -63,6 +63,13 @@ def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
     assert f"checkpoint_best.pt, perplexity {2**4.5:.2f}\nnext: next {folder}" in said
 
 
+def test_what_to_type_next_is_one_word_for_the_shell(folder, capsys):
+    folder = folder.rename(folder.with_name("my run"))
+    with pytest.raises(SystemExit):
+        ActiveRun(config(folder, **{"optimization.max_update": 5}), {}, "export {run} --out exported")
+    assert f"\nnext: export '{folder}' --out exported\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "changes",
     [
