@@ -57,7 +57,8 @@ class Task:
         metrics: what is computed of predictions, in the order of tables; names of ``finetune.metrics.METRICS``.
         headline: those whose mean chooses checkpoints and settings.
         scale: scores of a regression are written divided by it, and predictions multiplied back: the highest score.
-        dev_sets: splits that are scored and choose, and what tables call each beside the task's name.
+        dev_sets: splits that are scored and choose, the first alone the checkpoint; and what tables call each beside
+            the task's name.
         test_sets: splits that are scored and choose nothing, in the same way.
         source: the official files, for ``linformer prepare glue``.
         leaderboard: the file of GLUE's submission for each test split.

@@ -116,9 +116,10 @@ def score(task: Task, targets: Sequence, predictions: Sequence) -> dict[str, flo
 
 
 def value_of(metric: str, task: Task, scores: Mapping[str, Mapping[str, float]]) -> float:
-    """What chooses checkpoints, settings and runs: the mean over dev sets of a metric, or ``score``, the headline's.
+    """What chooses settings and runs: the mean over dev sets of a metric, or ``score``, the headline's.
 
-    Minus infinity where there are no scores.
+    fairseq chooses checkpoints by the same, of the first dev set alone: of MNLI by the matched one. Minus infinity
+    where there are no scores.
     """
     names = task.headline if metric == SCORE else (metric,)
     values = [scores[split][name] for split in task.dev_sets if split in scores for name in names]
