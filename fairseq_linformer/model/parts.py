@@ -65,7 +65,10 @@ class Embeddings(nn.Module):
             positions = positions.masked_fill(padding_mask, self.padding_idx)
         x = tokens
         if self.embed_positions is not None:
-            x = x + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
+            if type(self.embed_positions) is nn.Embedding:
+                x = x + self.embed_positions(positions)
+            else:  # fairseq's, which reads tokens
+                x = x + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout(x)

@@ -249,6 +249,31 @@ def test_the_whole_model_is_one_graph_for_every_length(options):
         torch.testing.assert_close(found[tokens.ne(1)], expected[tokens.ne(1)])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sharing": "none"},
+        {"projection": "attention-pool"},
+        {"linformer_class_token": True},
+        {"attention": "softmax"},
+    ],
+    ids=title,
+)
+@torch.no_grad()
+def test_weights_may_be_offloaded(options):
+    """accelerate brings the weights of a module when it is called; between calls it has none."""
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    sizes = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3, "encoder_layers": 2}
+    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, projected_length=5, **sizes, **options)
+    model = hf.LinformerRobertaForMaskedLM(config).eval()
+    texts = rows(), rows()[:, :3]
+    expected = [model(tokens).logits for tokens in texts]
+    accelerate.cpu_offload(model, execution_device="cpu")
+    for tokens, logits in zip(texts, expected, strict=True):
+        torch.testing.assert_close(model(tokens).logits, logits)
+
+
 @pytest.mark.parametrize("sharing", ["headwise", "key-value", "layerwise"])
 def test_a_replica_of_data_parallel_has_its_own_projections(sharing, monkeypatch):
     """Those of the original are on another GPU. Here the weights of a replica are three times the original's."""
