@@ -181,4 +181,4 @@ def _classified(line: str, models: Sequence[Analysed]) -> tuple[Tensor, list[str
 
 
 def _write(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
-    path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=indent, allow_nan=False) + "\n", encoding="utf-8")

@@ -86,8 +86,8 @@ def _describe_rows(attentions: list[Attention], used: list[list[Tensor]]) -> dic
 
 
 def _describe_use(weights: Tensor) -> dict[str, Any]:
-    """Of the mean weights (m,) onto the rows of a layer."""
-    use = weights / weights.mean()
+    """Of the mean weights (m,) onto the rows of a layer; 0 for all where a window shows what each of them stands for."""
+    use = weights / weights.mean().clamp(min=torch.finfo(weights.dtype).tiny)
     return {"share": float(weights.sum()), "use": use.tolist(), "unused": (use < DEAD).nonzero().flatten().tolist()}
 
 

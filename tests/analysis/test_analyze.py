@@ -50,6 +50,7 @@ def numbers(folder, name):
         ({"projected_length": "3,5", "sharing": "none", "linformer_window": "0,4"}, LOW_RANK | USED | MATRICES),
         ({"projected_length": 5, "projection": "attention-pool"}, LOW_RANK | USED),
         ({"projected_length": 5, "attention": "revisited-linformer", "sharing": "layerwise"}, USED | MATRICES),
+        ({"projected_length": 15, "projection": "mean-pool", "linformer_window": 32}, LOW_RANK | USED),
     ],
 )
 def test_what_is_written_of_each_mechanism(options, files, vocabulary, text, tmp_path):

@@ -235,6 +235,14 @@ def test_rows_beside_a_window_are_measured_by_what_they_get_of_its_attention():
         assert layer["use"] == pytest.approx((weights / weights.mean()).tolist(), rel=1e-5)
 
 
+def test_rows_that_a_window_shows_already_are_unused():
+    """Each row is one position, which its window shows: all attention goes there."""
+    options = {"projection": "mean-pool", "projected_length": 64, "adaptive_length": True, "linformer_window": 128}
+    model = small(attention="linformer", max_positions=64, **options).eval()
+    layers = measure(model.encoder.sentence_encoder, tokens(1), [64, 64]).matrices["layers"]
+    assert layers == 2 * [{"share": 0, "use": 64 * [0], "unused": [*range(64)]}]
+
+
 def test_the_cumulative_values_are_those_of_the_naive_map():
     """Of the second layer, which reads what the first one gives."""
     model = small(attention="softmax", max_positions=64).eval()
