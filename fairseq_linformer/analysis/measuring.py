@@ -86,7 +86,7 @@ def _describe_rows(attentions: list[Attention], used: list[list[Tensor]]) -> dic
 
 
 def _describe_use(weights: Tensor) -> dict[str, Any]:
-    """Of the mean weights (m,) onto the rows of a layer; 0 for all where a window shows what each of them stands for."""
+    """Of the mean weights (m,) onto the rows of a layer; 0 for all where a window shows what they stand for."""
     use = weights / weights.mean().clamp(min=torch.finfo(weights.dtype).tiny)
     return {"share": float(weights.sum()), "use": use.tolist(), "unused": (use < DEAD).nonzero().flatten().tolist()}
 
