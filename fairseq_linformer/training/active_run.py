@@ -30,7 +30,7 @@ from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import check
 from ..system.files import LOCK_FILE, is_in, lock
 from .provenance import Record
-from .start import checkpoint_to_read
+from .run_start import checkpoint_to_read
 from .timed_saving import TimedSaving
 
 logger = logging.getLogger(__name__)

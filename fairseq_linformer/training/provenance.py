@@ -26,7 +26,7 @@ from ..system.digests import digest_data, digest_file, digest_options
 from ..system.files import is_in, write_whole
 from .configuration import compose_configuration, flat, typed_command
 from .run_length import warm_up_of
-from .start import named_start
+from .run_start import named_start
 
 CONFIG_FILE = "config.yaml"  # in a run's folder: the configuration of the training that made its checkpoints
 

@@ -26,7 +26,7 @@ from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError
 from .active_run import ActiveRun
 from .option_checks import adapt, check_launch
-from .start import adopt_model_options
+from .run_start import adopt_model_options
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from fairseq_linformer.model.config import LinformerRobertaConfig
 from fairseq_linformer.model.hub import architecture_options
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training import configuration
-from fairseq_linformer.training.start import adopt, named_start
+from fairseq_linformer.training.run_start import adopt, named_start
 from tests.helpers.configs import composed
 
 
