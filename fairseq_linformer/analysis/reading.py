@@ -14,6 +14,7 @@ from ..checkpoints.reading import FINE_TUNED, data_folder, find_tokenizer, read_
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.sentence_modules import is_of_transformers
 from ..conversion.convert import as_checkpoint
+from ..data.dictionaries import with_mask
 from ..data.prepare.encoding import encode_items
 from ..data.prepare.examples import Example
 from ..data.prepare.text_files import find_files, read_chunks
@@ -25,7 +26,6 @@ from ..model.config import ResolvedConfig
 from ..model.encoder import SentenceEncoder
 from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder
-from ..training.untrained import with_mask
 from .maps import check_has_map
 
 

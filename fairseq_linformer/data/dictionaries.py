@@ -1,6 +1,7 @@
 """fairseq's dictionaries of pieces: read, or made of those of a subword model."""
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,13 @@ def load_dictionary(path: Path) -> Dictionary:
             return Dictionary.load(stream)
     except (ValueError, RuntimeError) as error:  # a malformed line, or not UTF-8; a word that occurs twice
         raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
+
+
+def with_mask(dictionary: Dictionary) -> Dictionary:
+    """A copy of a dictionary, with <mask>."""
+    dictionary = deepcopy(dictionary)
+    dictionary.add_symbol(MASK)
+    return dictionary
 
 
 def without_mask(dictionary: Dictionary) -> list[str]:

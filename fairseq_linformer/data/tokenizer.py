@@ -25,7 +25,15 @@ from fairseq.tokenizer import tokenize_line
 
 from ..errors import UserError
 from ..system.state import read_state
-from .dictionaries import DICTIONARY_FILE, dictionary_in, fitting_dictionary, ids_of, load_dictionary, without_mask
+from .dictionaries import (
+    DICTIONARY_FILE,
+    MASK,
+    dictionary_in,
+    fitting_dictionary,
+    ids_of,
+    load_dictionary,
+    without_mask,
+)
 from .shards import find_shards
 
 # The names that fairseq's from_pretrained looks for beside a checkpoint.
@@ -139,7 +147,7 @@ class SentencePieceTokenizer(Tokenizer):
             for number in range(model.GetPieceSize())
             if not (model.IsControl(number) or model.IsUnused(number) or model.IsUnknown(number))
             and tokenize_line(piece := model.IdToPiece(number)) == [piece]
-            and piece != "<mask>"
+            and piece != MASK
         }
 
     def _find_telltales(self, pieces: set[str]) -> list[str]:

@@ -20,7 +20,7 @@ from omegaconf import II
 
 from ..checkpoints.task_state import Labels, read_task_state
 from ..data.batches import DescribedBatches
-from ..data.dictionaries import DICTIONARY_FILE
+from ..data.dictionaries import DICTIONARY_FILE, MASK
 from ..data.epochs import SharedEpochDataset
 from ..data.summary import SUMMARY_FILE, has_pairs, read_summary
 from ..data.targets import MultiHotDataset, WordTargetDataset
@@ -199,7 +199,7 @@ def _training_rows(folder: Path) -> int | None:
 def class_names(dictionary: Dictionary) -> tuple[str, ...]:
     """The classes, without what tasks add to a dictionary, and what fairseq-preprocess fills it up with."""
     names = label_names(dictionary)
-    return tuple(name for name in names if name != "<mask>" and not name.startswith("madeupword"))
+    return tuple(name for name in names if name != MASK and not name.startswith("madeupword"))
 
 
 def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:

@@ -1,7 +1,6 @@
 """Checkpoints that no update has trained yet, which trainings start from: of a model that comes from elsewhere."""
 
 from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from ..checkpoints.files import UnfinishedFile
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.vocabulary import digest_vocabulary
-from ..data.dictionaries import DICTIONARY_FILE, MASK, load_dictionary
+from ..data.dictionaries import DICTIONARY_FILE, load_dictionary, with_mask
 from ..model.resolve import resolve_config
 from ..model.roberta import LinformerRobertaModel
 from .masked_lm import DynamicMaskedLMConfig
@@ -28,13 +27,6 @@ def masked_lm_dictionary(folder: Path) -> Dictionary:
         UserError: it cannot be read.
     """
     return with_mask(load_dictionary(folder / DICTIONARY_FILE))
-
-
-def with_mask(dictionary: Dictionary) -> Dictionary:
-    """A copy of a dictionary, with <mask>."""
-    dictionary = deepcopy(dictionary)
-    dictionary.add_symbol(MASK)
-    return dictionary
 
 
 def untrained_model(options: Mapping[str, Any], dictionary: Dictionary) -> LinformerRobertaModel:

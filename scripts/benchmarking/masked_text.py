@@ -23,7 +23,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface
 from torch import Tensor
 
-from fairseq_linformer.data.tokenizer import DICTIONARY_FILE, load_dictionary
+from fairseq_linformer.data.dictionaries import DICTIONARY_FILE, load_dictionary
 from fairseq_linformer.errors import UserError
 
 from .losses_by_distance import LossesByDistance, answer_distances, octaves
