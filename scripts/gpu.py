@@ -33,14 +33,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from benchmarking.store import PACKAGE, code_digest
 from gpu_report import DRY_RUN, fill_page, write_report
-from gpu_speed import Rows, Sizes, measure_attention, measure_flex, measure_models, reason
+from gpu_speed import OURS, PEERS, Rows, Sizes, measure_attention, measure_models, reason
 from gpu_training import VARIANTS, Trainings, run_tests
 
 from fairseq_linformer.system.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU = "gpu: PyTorch finds no GPU here; make gpu GPU='--dry-run --out trial' runs every part in tiny sizes on the CPU"
-LENGTHS = (2048, 8192, 512, 4096, 32768)  # n, in order of worth; the rest comes after the first trainings
+LENGTHS = (2048, 8192, 512, 4096, 32768)  # n, in order of worth, the first two before the trainings
 DRY = Sizes("cpu", 2, 32, 2, 200, tokens=128, rounds=1, product=64, compiler="eager")
 
 
@@ -64,31 +64,27 @@ def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
     sizes, lengths, later = (DRY, (64,), ()) if dry else (Sizes(), LENGTHS, (1024, 16384))
 
     def models(n: int) -> dict[str, Part]:
-        return {f"models, n={n}": Part(partial(measure_models, sizes, n), 45, 150)}
+        compiled = partial(measure_models, sizes, n, (*OURS, *PEERS), compiled=True)
+        return {
+            f"compiled, n={n}": Part(compiled, 60, 240),
+            f"models, n={n}": Part(partial(measure_models, sizes, n), 45, 150),
+        }
 
     def quality(corpus: str) -> dict[str, Part]:
-        variants = {
-            f"{corpus}, {name}": Part(partial(trainings.quality, corpus, name), 1.4 * trainings.seconds, 420)
+        prepared = Part(partial(trainings.prepare, corpus), 30, 240)
+        return {f"{corpus}, data": prepared} | {
+            f"{corpus}, {name}": Part(partial(trainings.quality, corpus, name), 120, 420)
             for name in (["fetch"] if dry else VARIANTS)
         }
-        prepared = Part(partial(trainings.prepare, corpus), 30, 240)
-        return {
-            f"{corpus}, data": prepared,
-            f"{corpus}, updates": Part(partial(trainings.count, corpus), 30, 120),
-            **variants,
-        }
 
-    found = {"tests": Part(partial(run_tests, dry), 30, 150)}
-    for n in lengths:
-        found |= models(n)
-    for n in lengths:  # each in a process of its own, as a kernel that fails may take what stands beside it along
-        found[f"flex, n={n}"] = Part(partial(measure_flex, sizes, n), 60, 180)
+    found = {"tests": Part(partial(run_tests, dry), 30, 240)}
     for n in lengths[:2]:
-        compiled = partial(measure_models, sizes, n, ("near_and_far", "fetch", "softmax-flash"), compiled=True)
-        found[f"compiled, n={n}"] = Part(compiled, 60, 180)
+        found |= models(n)
+    found |= quality("python")
+    for n in lengths[2:]:
+        found |= models(n)
     for n in lengths:
         found[f"attention, n={n}"] = Part(partial(measure_attention, sizes, n), 20, 60)
-    found |= quality("python")
     for n in later:
         found |= models(n)
     found |= {} if dry else quality("books")
@@ -244,7 +240,7 @@ def main() -> None:
     if not options.dry_run and not torch.cuda.is_available():
         sys.exit(NO_GPU)
     work = out / "work" if options.dry_run else ROOT / "runs/gpu"
-    parts = parts_of(Trainings(out / "results.json", work, options.dry_run), options.dry_run)
+    parts = parts_of(Trainings(work, options.dry_run), options.dry_run)
     if options.part:
         return measure(options.part, parts[options.part])
     out.mkdir(parents=True, exist_ok=True)

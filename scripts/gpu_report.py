@@ -10,14 +10,14 @@ from typing import Any
 
 from benchmarking.plots import Panel, draw
 from benchmarking.tables import table
-from gpu_speed import FLEX, INFERENCE, KERNELS, OTHERS, OURS, TRAINING, Row
+from gpu_speed import INFERENCE, KERNELS, OTHERS, OURS, TRAINING, Row
 
 from fairseq_linformer.system.files import write_whole
 
 BLOCK = re.compile(r"(?<=<!-- make gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)  # of a page
 PICTURE = Path("benchmark/gpu.png")  # beside the page
 SHORT = (512, 2048, 4096, 8192, 32768)  # n that the page shows, and models:
-SHORT_MODELS = ("near_and_far", *FLEX, "fetch", *KERNELS, "hf-modernbert", "fairseq-example")
+SHORT_MODELS = ("near_and_far", "fetch", *KERNELS, "hf-modernbert", "fairseq-example")
 NOT = "not measured"
 DRY_RUN = "dry run"  # in place of the card
 Parts = dict[str, dict[str, Any]]
@@ -45,10 +45,10 @@ def fill_page(file: Path, page: Path) -> None:
     parts = read_parts(file)
     if any(part["made_with"]["card"] == DRY_RUN for part in parts.values()):
         sys.exit(f"gpu: {file} is of a dry run, which fills no tables")
-    texts, picture = ["Not measured yet."], page.parent / PICTURE
+    texts = [_made_with(parts), *_tables(parts, SHORT, SHORT_MODELS)] if parts else ["Not measured yet."]
     if rows := _models(parts, TRAINING):
-        draw_speed(rows + _models(parts, INFERENCE), picture)
-        texts = [_made_with(parts), *_tables(parts, SHORT, SHORT_MODELS), f"![Speed against n]({PICTURE})"]
+        draw_speed(rows + _models(parts, INFERENCE), page.parent / PICTURE)
+        texts.append(f"![Speed against n]({PICTURE})")
     text = page.read_text(encoding="utf-8")
     if not BLOCK.search(text):
         sys.exit(f"gpu: {page} has no block between <!-- make gpu --> and <!-- end -->")
@@ -70,7 +70,7 @@ def _made_with(parts: Parts) -> str:
     return f"{'; '.join(sorted(made))}; peak in bf16: {'; '.join(peaks) or NOT}."
 
 
-def _tables(parts: Parts, lengths: Sequence[int] = (), models: Sequence[str] = (*OURS, *FLEX, *OTHERS)) -> list[str]:
+def _tables(parts: Parts, lengths: Sequence[int] = (), models: Sequence[str] = (*OURS, *OTHERS)) -> list[str]:
     """A table for each thing that was measured; those of a page where lengths are given."""
     found = []
     about = {"training step": _models(parts, TRAINING), "training step, compiled": _models(parts, TRAINING, True)}
@@ -116,7 +116,6 @@ def _qualities(rows: Sequence[Row]) -> str:
 
     columns: dict[str, Callable[[Row], str]] = {"variant": lambda row: f"`{row['variant']}`"}
     columns["updates"] = lambda row: f"{row['updates']:,}"
-    columns["minutes"] = lambda row: f"{row['minutes']:.1f}"
     columns["all"] = lambda row: f"{row['perplexity']:.2f}"
     return table(columns | {own["name"]: number(own["name"]) for own in rows[0]["classes"]}, rows)
 

@@ -29,13 +29,14 @@ Call = Callable[[], Any]
 PRESETS = Path(__file__).resolve().parents[1] / "configs/pretrain/preset"
 PEAKS = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12}  # bf16, by NVIDIA's data sheets
 KERNELS = {"softmax-flash": SDPBackend.FLASH_ATTENTION, "softmax-cudnn": SDPBackend.CUDNN_ATTENTION}
-OURS = ("near_and_far", "fetch", "linformer", *KERNELS)
-FLEX = ("near_and_far-flex",)  # ours with model.flex_attention
-OTHERS = ("hf-roberta", "hf-modernbert", "fairseq-example")
+WINDOWED = ("near_and_far", "fetch")  # with model.flex_attention
+OURS = (*WINDOWED, "linformer", *KERNELS)
+PEERS = ("hf-roberta", "hf-modernbert")
+OTHERS = (*PEERS, "fairseq-example")
 TRAINING, INFERENCE = "training step", "inference"
 MASKED = 0.15
 WARM_UPS, LEAST_ROUNDS = 3, 3
-PATIENCE = 40  # seconds, after which no further round begins
+PATIENCE = 25  # seconds, after which no further round begins
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,13 @@ def rows_of(n: int) -> int:
 
 @dataclass(frozen=True)
 class Built:
-    """A model, features (B, n, d) of tokens (B, n), and the loss of tokens, masks (B, n) and their numbers (N,)."""
+    """A model and its layers, features (B, n, d) of tokens (B, n), and the loss of these.
+
+    It is asked for by tokens, masks (B, n) and the numbers of what is masked (N,).
+    """
 
     module: nn.Module
+    layers: Sequence[nn.Module]
     features: Callable[[Tensor], Tensor]
     loss: Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -79,7 +84,7 @@ def build(name: str, sizes: Sizes, n: int, **options: Any) -> Built:
         own = baselines.Sizes(sizes.layers, sizes.width, sizes.heads, sizes.pieces, n, rows_of(n), dropout=0.0)
         model = baselines.MODELS[name](own)
         loss = lambda tokens, masked, places: model.loss(tokens, masked)  # noqa: E731
-        return Built(getattr(model, "module", model), lambda tokens: model.features(tokens, None), loss)
+        return Built(getattr(model, "module", model), (), lambda tokens: model.features(tokens, None), loss)
     import transformers
 
     shared = {"vocab_size": sizes.pieces, "hidden_size": sizes.width, "intermediate_size": 4 * sizes.width}
@@ -88,34 +93,41 @@ def build(name: str, sizes: Sizes, n: int, **options: Any) -> Built:
     shared |= {"pad_token_id": 1, "cls_token_id": 0, "sep_token_id": 2}
     if name == "hf-roberta":
         model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(**shared))
-        return _of_parts(model, lambda tokens: model.roberta(tokens)[0], model.lm_head)
+        layers = model.roberta.encoder.layer
+        return _of_parts(model, layers, lambda tokens: model.roberta(tokens)[0], model.lm_head)
     if name == "hf-modernbert":
         gated = {**shared, "intermediate_size": 3 * sizes.width // 2}
         model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**gated))
-        return _of_parts(model, lambda tokens: model.model(tokens)[0], lambda rows: model.decoder(model.head(rows)))
+        head = nn.Sequential(model.head, model.decoder)
+        return _of_parts(model, model.model.layers, lambda tokens: model.model(tokens)[0], head)
     recipe = {"max_position_embeddings": n, "projected_length": rows_of(n), "sharing": "layerwise"}
-    return _of_ours(name, {**shared, **recipe, **options})
+    return _of_ours(name, sizes.device, {**shared, **recipe, **options})
 
 
-def _of_parts(model: nn.Module, features: Callable[[Tensor], Tensor], head: Callable[[Tensor], Tensor]) -> Built:
+def _of_parts(
+    model: nn.Module, layers: Sequence[nn.Module], features: Callable[[Tensor], Tensor], head: nn.Module
+) -> Built:
     def loss(tokens: Tensor, masked: Tensor, places: Tensor) -> Tensor:
         return F.cross_entropy(head(features(tokens).flatten(0, 1)[places]).float(), tokens.flatten()[places])
 
-    return Built(model, features, loss)
+    return Built(model, layers, features, loss)
 
 
-def _of_ours(name: str, options: dict[str, Any]) -> Built:
-    """Without a padding mask, as our tasks' batches without padding have none; with a kernel, by that alone."""
+def _of_ours(name: str, device: str, options: dict[str, Any]) -> Built:
+    """With the loss of our criteria, and without a padding mask, as our tasks' batches without padding have none.
+
+    Full attention has the presets' value residual, too.
+    """
     from fairseq_linformer.hf.configuration_linformer_roberta import LinformerRobertaConfig
     from fairseq_linformer.hf.modeling_linformer_roberta import LinformerRobertaForMaskedLM
     from fairseq_linformer.model.flex import attach
+    from fairseq_linformer.model.head import linear_cross_entropy
 
-    preset = PRESETS / f"{name.removesuffix('-flex')}.yaml"
-    own = yaml.safe_load(preset.read_text())["model"] if preset.is_file() else {}
-    own |= {"attention": "softmax"} if name in KERNELS else {}
+    own = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())["model"] if name in WINDOWED else {}
+    own |= {"attention": "softmax", "value_residual": True} if name in KERNELS else {}
     model = LinformerRobertaForMaskedLM(LinformerRobertaConfig(**{**own, **options}))
     base = model.linformer_roberta
-    if name in FLEX and not all(attach(layer.self_attn) for layer in base.layers):
+    if device == "cuda" and name in WINDOWED and not all(attach(layer.self_attn) for layer in base.layers):
         raise RuntimeError(f"{name}: a layer attends without the kernel")
 
     def features(tokens: Tensor, wanted: Tensor | None = None) -> Tensor:
@@ -123,9 +135,11 @@ def _of_ours(name: str, options: dict[str, Any]) -> Built:
             return base.encode(base.embed(base.embed_tokens(tokens), None), None, wanted)[0]
 
     def loss(tokens: Tensor, masked: Tensor, places: Tensor) -> Tensor:
-        return F.cross_entropy(model.lm_head(features(tokens, places)).float(), tokens.flatten()[places])
+        head, targets = model.lm_head, tokens.flatten()[places]
+        x = head.layer_norm(head.activation_fn(head.dense(features(tokens, places))))
+        return linear_cross_entropy(x, head.decoder.weight, head.decoder.bias, targets) / len(targets)
 
-    return Built(model, features, loss)
+    return Built(model, base.layers, features, loss)
 
 
 def kernel_of(name: str) -> Any:
@@ -144,7 +158,7 @@ def measure_models(sizes: Sizes, n: int, names: Sequence[str] = (*OURS, *OTHERS)
         with torch.device(sizes.device):  # where random weights are drawn at once
             built = build(name, sizes, n)
         built.module.to(sizes.device, torch.bfloat16)
-        for layer in built.module.linformer_roberta.layers if compiled else ():
+        for layer in built.layers if compiled else ():
             layer.compile(dynamic=False, backend=sizes.compiler)
         optimizer = torch.optim.AdamW(built.module.parameters(), lr=1e-5, fused=True)
 
@@ -189,12 +203,6 @@ def measure_attention(sizes: Sizes, n: int, names: Sequence[str] = OURS) -> Rows
 
     operations = partial(flops, sizes, n, rows)
     yield from _measure(sizes, names, prepare, operations, {"n": n, "rows": rows, "k": rows_of(n)})
-
-
-def measure_flex(sizes: Sizes, n: int) -> Rows:
-    """Whole models and one layer's attention by FlexAttention."""
-    yield from measure_models(sizes, n, FLEX)
-    yield from measure_attention(sizes, n, FLEX)
 
 
 def _measure(
@@ -324,14 +332,13 @@ def flops(sizes: Sizes, n: int, rows: int, name: str, phase: str) -> float:
     d, k, window = sizes.width, rows_of(n), 2 * 128
     choice = 2 * d * (k + 8 * CANDIDATES * n / k) * (name == "fetch")
     keys = {"linformer": 1.5 * k, "fairseq-example": 1.5 * k, "near_and_far": k + window, "fetch": k + 161 + 8 * n / k}
-    keys |= {own: keys[own.removesuffix("-flex")] for own in FLEX}
     keys |= {"hf-modernbert": (n + 2 * 128) / 3}  # every third layer sees all
     maps = {"linformer": 2 + 2 * k / n, "fairseq-example": 2 + 2 * k / n}.get(name, 4)
     attention = 2 * maps * d**2 + 4 * min(n, keys.get(name, n)) * d
     if phase == "attention":
         return rows * n * (3 * attention + choice)
     trains = phase == TRAINING
-    networks = sizes.layers - (1 - MASKED) * (trains and name in (*OURS, *FLEX))
+    networks = sizes.layers - (1 - MASKED) * (trains and name in OURS)
     token = sizes.layers * attention + networks * 2 * d**2 * (4.5 if name == "hf-modernbert" else 8)
     head = 2 * MASKED * (d**2 + d * sizes.pieces)
     return rows * n * ((3 * (token + head) if trains else token) + sizes.layers * choice)

@@ -1,6 +1,5 @@
 """Trainings of the base model on a GPU, and the CUDA tests; what scripts/gpu.py measures beside speed."""
 
-import json
 import os
 import re
 import shutil
@@ -16,29 +15,31 @@ from gpu_speed import Row, Rows
 
 ROOT = Path(__file__).resolve().parents[1]
 RESIDUAL = "model.value_residual=true"  # which the presets have
-VARIANTS = {  # the last two: the second and third without low rank, and nothing to choose from
+FLEX = "model.flex_attention=true"
+VARIANTS = {  # the third is the first two's window without low rank; the last has nothing to choose from
+    "fetch": ["+preset=fetch", FLEX],
+    "near_and_far": ["+preset=near_and_far", FLEX],
+    "window-and-mean": ["+preset=near_and_far", FLEX, "model.projection=mean-pool", "model.projected_length=1"],
     "softmax": [RESIDUAL, "model.attention=softmax"],
-    "fetch": ["+preset=fetch"],
-    "near_and_far": ["+preset=near_and_far"],
-    "longformer": [RESIDUAL, "model.attention=longformer", "model.longformer_window=256"],
-    "window-and-mean": ["+preset=near_and_far", "model.projection=mean-pool", "model.projected_length=1"],
+    "longformer": [RESIDUAL, FLEX, "model.attention=longformer", "model.longformer_window=256"],
     "control": [RESIDUAL, "model.projection=mean-pool", "model.projected_length=1"],
 }
-# Pre-norm and a convolution: without them a model sits near the unigram loss for longer than it trains here.
+UPDATES = 1200  # of a training
+# Pre-norm, a convolution and Muon: without them a model sits near the unigram loss for longer than it trains here.
 RECIPE = [
     "model.encoder_normalize_before=true",
     "model.local_conv=9",
     "model.attention_dropout=0",
     "task.mask_prob=0.25",
 ]
-RECIPE += ["optimization.lr=[0.001]", "optimization.clip_norm=1.0", "optimization.update_freq=[1]"]
+RECIPE += ["optimizer=muon", "optimizer.weight_decay=0.1", "optimization.lr=[0.005]"]
+RECIPE += ["optimization.clip_norm=1.0", "optimization.update_freq=[1]"]
 RECIPE += ["dataset.disable_validation=true", "common.log_format=json", "common.log_interval=10"]
 TINY = ["model.encoder_layers=2", "model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64"]
 TINY += ["model.encoder_attention_heads=2", "model.max_positions=64", "common.fp16=false", "dataset.num_workers=0"]
 TINY += ["common.log_interval=2", "common.cpu=true"]
 PROGRAM = "import sys; sys.argv[0] = 'fairseq-hydra-train'; from fairseq_cli.hydra_train import cli_main; cli_main()"
-TRIED = 60  # updates, to see how many fit into the time
-STARTS = "[INFO] - training on "  # fairseq logs it once, whether a training begins or goes on
+TRIED = 60  # updates, to see how fast they are
 
 
 def run_tests(dry: bool) -> Rows:
@@ -65,19 +66,12 @@ class Trainings:
     """Trainings in a folder of their own, which resume where they were ended.
 
     Attributes:
-        results: the file with the rows of all parts: here are the numbers of updates.
         work: the folder.
         dry: tiny sizes on the CPU.
     """
 
-    results: Path
     work: Path
     dry: bool
-
-    @property
-    def seconds(self) -> float:
-        """Of a training: four minutes with its start and the perplexities."""
-        return 0.1 if self.dry else 190.0
 
     @property
     def stages(self) -> tuple[int, int]:
@@ -106,26 +100,11 @@ class Trainings:
             _run([ROOT / "scripts/clone.py", "prepare", "corpus", *split, "--out", data])
         yield "data", {"MB": round((data / "train.bin").stat().st_size / 1e6, 2), "python": sys.version.split()[0]}
 
-    def count(self, corpus: str) -> Rows:
-        """How many updates full attention makes in the time: all variants make as many."""
-        log = self._train(corpus, "softmax", self.work / "tried", 8 if self.dry else TRIED, "checkpoint.no_save=true")
-        rate = _rate(log, "ups")
-        yield "updates", {"updates": max(8, round(self.seconds * rate)), "per second": rate}
-
     def quality(self, corpus: str, name: str) -> Rows:
-        """A training in rows of one n, then of another, and its perplexities by where the answer stands.
-
-        Its speed is that of all its updates, whichever calls they were made in.
-        """
-        from fairseq_linformer.training.launch import LOG_FILE
-
-        known = json.loads(self.results.read_text())[f"{corpus}, updates"]["rows"]
-        updates, folder = known["updates"]["updates"], self.work / f"{corpus}-{name}"
-        interval = f"checkpoint.save_interval_updates={max(4, updates // 3)}"
-        self._train(corpus, name, folder, updates, interval)
-        log = (folder / LOG_FILE).read_text(encoding="utf-8")
-        row = {"variant": name, "corpus": corpus, "updates": updates, "minutes": updates / _rate(log, "ups") / 60}
-        yield name, {**row, "tokens per second": _rate(log, "wps"), **self._perplexities(corpus, folder)}
+        """A training in rows of one n, then of another, and its perplexities by where the answer stands."""
+        folder, updates = self.work / f"{corpus}-{name}", 8 if self.dry else UPDATES
+        self._train(corpus, name, folder, updates, f"checkpoint.save_interval_updates={updates // 4}")
+        yield name, {"variant": name, "corpus": corpus, "updates": updates, **self._perplexities(corpus, folder)}
         shutil.rmtree(folder)
 
     def _perplexities(self, corpus: str, folder: Path) -> Row:
@@ -145,7 +124,7 @@ class Trainings:
     @property
     def _rows(self) -> int:
         """Of the last n in an update."""
-        return 2 if self.dry else 16
+        return 2 if self.dry else 8
 
     def _words(self, corpus: str, name: str, folder: Path, updates: int) -> list[str]:
         first, last = self.stages
@@ -153,6 +132,7 @@ class Trainings:
         words = ["--config-dir", str(ROOT / "configs/pretrain"), "--config-name", "base_2048", *VARIANTS[name], *RECIPE]
         words += [f"task.data={self.data(corpus)}", f"checkpoint.save_dir={folder}", lengths]
         words += [f"dataset.batch_size={self._rows}", f"optimization.max_update={updates}"]
+        words = [word for word in words if word != FLEX] if self.dry else words
         words += [f"lr_scheduler.warmup_updates={max(2, updates // 10)}"]
         k = [] if any("projected_length" in word for word in VARIANTS[name]) else ["model.projected_length=16"]
         return [*words, *TINY, *k] if self.dry else [*words, "+precision=bf16"]
@@ -194,15 +174,14 @@ def _run(words: list[Any]) -> str:
 
 
 def _rate(log: str, what: str) -> float:
-    """The mean of a logged rate over time, without the first two rows of each start, which read the data and warm up.
+    """The mean of a logged rate over time, without the first two rows, which read the data and warm up.
 
     Raises:
         OSError: nothing is left.
     """
     from fairseq_linformer.training.launch import logged_rows
 
-    starts = ([row[what] for row in logged_rows(own.splitlines()) if row.get(what)] for own in log.split(STARTS))
-    values = [value for start in starts for value in start[2:]]
+    values = [row[what] for row in logged_rows(log.splitlines()) if row.get(what)][2:]
     if not values:
         raise OSError("the training logged no speed")
     return statistics.harmonic_mean(values)

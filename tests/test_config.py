@@ -79,8 +79,6 @@ TOGETHER = {
     "flex_attention=True linformer_window=8": "flex_attention=True .* must be false with attention_dropout=0.1",
     "flex_attention=True attention_dropout=0": "must be false where no layer is longformer's or has a linformer_window",
     "flex_attention=True attention=softmax": "must be false where no layer",
-    "flex_attention=True linformer_window=8 projection=mean-pool linformer_fetch=2": "without linformer_fetch",
-    "flex_attention=True attention=longformer attention_dropout=0 compile_layers=True": "false with compile_layers",
     "flex_attention=True attention=longformer attention_dropout=0 positions=alibi": "false with positions=alibi",
     "flex_attention=True attention=longformer attention_dropout=0 encoder_attention_heads=96": "false with d_h=8",
 }

@@ -38,9 +38,19 @@ CASES += [
     ("longformer", {"longformer_window": 512}),
 ]
 EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+FETCHING = [
+    {"projection": projection, "sharing": "key-value", "linformer_window": 4, "linformer_block": 2, **own}
+    for projection in ("mean-pool", "split-pool")
+    for own in (
+        {"linformer_fetch": 2},
+        {"linformer_fetch": 3, "adaptive": True, "linformer_sinks": 1},
+        {"linformer_fetch": 1, "linformer_sinks": 3, "linformer_class_token": True, **ROTARY},
+        {"linformer_fetch": 2, "k": 15},
+    )
+]
 
 
-def naive_kernel(queries, keys, values, block_mask):
+def naive_kernel(queries, keys, values, block_mask, return_aux=None):
     """Tiles that are listed as seen in part ask the rule, those listed as seen in whole do not, no other is seen."""
 
     def listed(tiles, numbers):
@@ -56,7 +66,10 @@ def naive_kernel(queries, keys, values, block_mask):
     if block_mask.full_kv_num_blocks is not None:
         seen = seen | listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
     scores = queries @ keys.transpose(2, 3) / queries.size(-1) ** 0.5
-    return scores.masked_fill(~seen.unsqueeze(1), torch.finfo(scores.dtype).min).softmax(-1) @ values
+    seen = seen.expand(len(queries), -1, -1).unsqueeze(1)
+    scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+    heads = scores.softmax(-1) @ values
+    return heads if return_aux is None else (heads, pytorch.AuxOutput(lse=scores.logsumexp(-1)))
 
 
 @pytest.fixture
@@ -109,6 +122,17 @@ def test_gives_what_the_layers_own_code_gives(naive, name, options, value_residu
         torch.testing.assert_close(outcome(kernel, x, mask, first), outcome(own, x, mask, first), atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("options", FETCHING, ids=str)
+def test_what_is_fetched_is_what_the_layers_own_code_fetches(naive, options):
+    """By the kernels of Triton, as its interpreter runs them, which earlier versions do not with today's NumPy."""
+    pytest.importorskip("triton", minversion="3.9")
+    own, kernel = pair("linformer", dtype=torch.float32, **options)
+    for lengths in ((N,), (N, 8, 1), (13, 13), (2,)):
+        x, mask = texts(*lengths, dtype=torch.float32)
+        mask = mask if mask.any() else None
+        torch.testing.assert_close(outcome(kernel, x, mask), outcome(own, x, mask), atol=1e-4, rtol=1e-4)
+
+
 def test_a_batch_that_might_be_padded_and_is_not(naive):
     """On a GPU nobody looks."""
     own, kernel = pair("linformer", linformer_window=4, **POOLED)
@@ -117,16 +141,17 @@ def test_a_batch_that_might_be_padded_and_is_not(naive):
 
 
 def test_tiles_that_nobody_sees_are_left_out_and_whole_ones_need_no_rule():
-    """The recipe of base_2048 with near_and_far: two tiles of rows and the own tile as they are, half of two others."""
+    """The recipe of base_2048 with near_and_far: two tiles of rows and two of the text, whole but at its ends."""
     n, k, tile = 2048, 256, flex.TILE
     layer = build("linformer", n=n, k=k, linformer_window=128, layers=1, **POOLED)[0]
-    sight = flex._see_linformer(layer, torch.randn(1, n, D), None, None)
-    whole = flex.Flex(flex._see_linformer).mask(sight, padded=False)
-    assert whole.full_kv_num_blocks.unique().tolist() == [3]
-    assert whole.kv_num_blocks.flatten().tolist() == [1, *[2] * (n // tile - 2), 1]
-    padded = flex.Flex(flex._see_linformer).mask(sight, padded=True)
+    assert flex.attach(layer)
+    queries = torch.randn(1, n, 4, D // 4)
+    whole, _ = layer.flex.mask(layer, queries, k, None)
+    assert whole.full_kv_num_blocks.flatten().tolist() == [3, *[4] * (n // tile - 2), 3]
+    assert whole.kv_num_blocks.flatten().tolist() == [1, *[0] * (n // tile - 2), 1]
+    padded, _ = layer.flex.mask(layer, queries, k, torch.zeros(1, n, dtype=torch.bool))
     assert padded.full_kv_num_blocks is None
-    assert padded.kv_num_blocks.flatten().tolist() == [4, *[5] * (n // tile - 2), 4]
+    assert padded.kv_num_blocks.flatten().tolist() == [4] * (n // tile)
 
 
 @EACH
@@ -142,8 +167,8 @@ def test_a_mask_from_inference_serves_a_training(naive):
     x, mask = texts(N, 8)
     with torch.inference_mode():
         kernel(x, mask)
-    masks = kernel.flex.masks.values()
-    assert not any(part.is_inference() for known in masks for part in (known[0].kv_indices, *known[1:]))
+    masks = kernel.flex.known.values()
+    assert not any(part.is_inference() for known in masks for part in (known.mask.kv_indices, known.start))
 
 
 def test_few_masks_are_kept(naive, monkeypatch):
@@ -151,7 +176,7 @@ def test_few_masks_are_kept(naive, monkeypatch):
     _, kernel = pair("longformer", longformer_window=4)
     for length in (5, 6, 7, 8, 5):
         kernel(*texts(length))
-    assert len(kernel.flex.masks) == 3
+    assert len(kernel.flex.known) == 3
 
 
 @pytest.mark.slow
@@ -187,6 +212,13 @@ ON_A_GPU = [
     ("linformer", {"projection": "split-pool", "sharing": "key-value", "adaptive": True, "linformer_window": 128}),
     ("linformer", {"linformer_window": 32, "linformer_block": 16, "linformer_sinks": 3, **ROTARY}),
     ("longformer", {"longformer_window": 64, "longformer_global_tokens": 2, **ROTARY}),
+    *(
+        ("linformer", {"projection": "split-pool", "sharing": "key-value", "linformer_window": 64, **own})
+        for own in (
+            {"linformer_block": 32, "linformer_sinks": 1, "linformer_fetch": 4, "adaptive": True},
+            {"linformer_block": 16, "linformer_fetch": 2, "k": 32, **ROTARY},
+        )
+    ),
 ]
 
 
@@ -197,7 +229,9 @@ ON_A_GPU = [
 @pytest.mark.parametrize("heads", [3, 2])  # d_h = 16 and 24, which is no power of two
 def test_on_a_gpu_it_gives_the_same(name, options, dtype, heads):
     """By the real kernel, in both directions; bfloat16 under autocast."""
-    own, kernel = pair(name, "cuda", torch.float32, n=512, k=128, d=48, heads=heads, **options)
+    if "linformer_fetch" in options and dtype == torch.bfloat16:
+        pytest.skip("rounded scores choose other segments")
+    own, kernel = pair(name, "cuda", torch.float32, **{"n": 512, "k": 128, "d": 48, "heads": heads, **options})
     with torch.no_grad():
         for layer in (own, kernel):  # scores of bfloat16 then differ by less
             for parameter in layer.parameters():
@@ -210,8 +244,9 @@ def test_on_a_gpu_it_gives_the_same(name, options, dtype, heads):
         with cast:
             (out, gradients), (expected, others) = (outcome(layer, x, mask) for layer in (kernel, own))
         torch.testing.assert_close(out, expected, **close)
+        whole = max(other.abs().max() for other in others)
         for gradient, other in zip(gradients, others, strict=True):
-            largest = other.abs().max().clamp(min=1e-3)
+            largest = other.abs().max().clamp(min=1e-2 * whole)  # that of the keys' bias is 0 but for rounding
             torch.testing.assert_close(gradient / largest, other / largest, **close)
 
 
@@ -228,12 +263,13 @@ def test_without_a_gpu_a_model_does_without(monkeypatch, caplog):
 
 
 def test_a_model_says_which_layers_have_the_kernel(naive, monkeypatch, caplog):
-    """Those that fetch, or have no window, go on as they are."""
+    """Those that have no window go on as they are."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    own = {**MODEL, "dropout": 0.0, "projection": "mean-pool", "linformer_fetch": "0,2,0", "encoder_layers": 3}
+    own = {name: value for name, value in MODEL.items() if name != "linformer_window"}
+    own |= {"dropout": 0.0, "attention": "alternating", "alternating_window": 8}
     with caplog.at_level("INFO"):
         model = small(**own)
-    assert "flex_attention: in layers 0, 2;" in caplog.text
+    assert "flex_attention: in layers 1;" in caplog.text
     expected = small(**{**own, "flex_attention": False})
     batch = tokens(2, 37)
     batch[1, 20:] = 1

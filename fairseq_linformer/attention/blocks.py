@@ -10,14 +10,23 @@ from torch import Tensor, nn
 from .base import Attention
 
 
+def holds(condition: bool) -> bool:
+    """A condition on sizes; while PyTorch compiles for any of them, whether it holds for all."""
+    if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return statically_known_true(condition)
+    return condition
+
+
 def leading(x: Tensor, length: int, dim: int) -> Tensor:
-    """The first entries of a dimension: a view; while PyTorch compiles a copy.
+    """The first entries of a dimension: a view; while PyTorch compiles for any length a copy.
 
     A slice may be the whole tensor, for some lengths and not for others: that would tie an exported graph to either.
     """
-    if torch.compiler.is_compiling():
-        return x.index_select(dim, torch.arange(length, device=x.device))
-    return x.narrow(dim, 0, length)
+    if holds(length < x.size(dim)) or holds(length == x.size(dim)):
+        return x.narrow(dim, 0, length)
+    return x.index_select(dim, torch.arange(length, device=x.device))
 
 
 def block_size(longest: int, length: int) -> int:
@@ -26,7 +35,12 @@ def block_size(longest: int, length: int) -> int:
 
 
 def into_blocks(x: Tensor, size: int, beyond: int = 0) -> Tensor:
-    """(B, n, ...) -> (B, N, b, ...), zeros (False) after the end; with `beyond` more blocks of them at each end."""
+    """(B, n, ...) -> (B, N, b, ...), zeros (False) after the end; with `beyond` more blocks of them at each end.
+
+    A view where the blocks fill the sequence.
+    """
+    if beyond == 0 and holds(x.size(1) % size == 0):
+        return x.unflatten(1, (x.size(1) // size, size))
     zeros = (0, 0) * (x.dim() - 2) + (beyond * size, (beyond + 1) * size - 1)
     blocks = (x.size(1) + (2 * beyond + 1) * size - 1) // size
     return leading(F.pad(x, zeros), blocks * size, dim=1).unflatten(1, (blocks, size))

@@ -180,15 +180,16 @@ class Near(NamedTuple):
             parts.insert(len(parts) - 1, away & (own > self.sinks))
         return torch.cat(parts, dim=3).unsqueeze(3)
 
-    def places(self, rows: Tensor, real: Tensor) -> Tensor:
-        """``attn_mask`` without what is fetched, by keys that stand once for all blocks: positions, rows, sinks.
+    def places(self, rows: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """``attn_mask`` without what is fetched, by keys that stand once for all blocks.
 
         Args:
             rows, real: as there.
 
         Returns:
-            (B, n + m + g), of each key: p where blocks see it that are near place p, counted from 1; -p where those do
-            that are not, of a row that is that position; -EVERYWHERE where all do, 0 where none does.
+            Of rows and sinks, (B, m + g), and of positions, (B, n): p where blocks see the key that are near place p,
+            counted from 1; -p where those do that are not, of a row that is that position; -EVERYWHERE where all do, 0
+            where none does.
         """
         place = _places(real)
         shown = -EVERYWHERE * rows
@@ -196,7 +197,7 @@ class Near(NamedTuple):
             numbers = self._numbers(real)
             last = numbers.amax(-1).long()
             shown = torch.where(_is_alone(numbers) & rows, -last * (last > self.sinks), shown)
-        return torch.cat([place * (place > self.sinks), shown, -EVERYWHERE * self.first(real)], dim=1)
+        return torch.cat([shown, -EVERYWHERE * self.first(real)], dim=1), place * (place > self.sinks)
 
     @torch.no_grad()
     def choose_segments(
@@ -345,7 +346,7 @@ def show(attention: Windowed, x: Tensor, padding_mask: Tensor | None, first: Ten
     turned, contents, own_values = (
         positions.unflatten(-1, heads) for positions in (attention.rotated(own[0]), attention.content(own[0]), own[1])
     )
-    near, real = _near(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
+    near, real = near_of(attention, x.size(1), padding_mask), attention.real_positions(x, padding_mask)
     return Shown(attention.content(keys), values, rows, turned, contents, own_values, near, real)
 
 
@@ -380,7 +381,7 @@ def _averages(
         yield projection.project_values(heads, real, padding_mask)
 
 
-def _near(attention: Windowed, length: int, padding_mask: Tensor | None) -> Near:
+def near_of(attention: Windowed, length: int, padding_mask: Tensor | None) -> Near:
     """What the blocks of a text of that many positions see as it is; nothing fetched yet."""
 
     def segments(positions: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .adaptive import adaptive_pooling, text_lengths
-from .blocks import into_blocks
+from .blocks import holds, into_blocks
 from .initialisation import NOISE
 from .options import AttentionConfig
 from .projection import Projection
@@ -55,17 +55,35 @@ class WindowProjection(Projection):
 
     def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """(B, n, d), zero at padded positions, in windows: (B, m, w, d), and (B or 1, m, w), True where one is real."""
+        window = self.window
         if self.rows is not None:
-            return self._adaptive_windows(x, padding_mask, torch.sym_min(self.rows, x.size(1)))
+            m = torch.sym_min(self.rows, x.size(1))
+            if padding_mask is not None or not holds(x.size(1) % m == 0):
+                return self._adaptive_windows(x, padding_mask)
+            window = x.size(1) // m
         real = x.new_ones((1, x.size(1)), dtype=torch.bool) if padding_mask is None else ~padding_mask
-        return into_blocks(x, self.window), into_blocks(real, self.window)
+        return into_blocks(x, window), into_blocks(real, window)
 
-    def _adaptive_windows(self, x: Tensor, padding_mask: Tensor | None, m: int) -> tuple[Tensor, Tensor]:
+    def ends(self, length: int, padding_mask: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
+        """Where the windows of texts in n positions begin and end, and how long the longest can be.
+
+        Returns:
+            (B or 1, m + 1), window j has the positions from the j-th entry to the next one, and w.
+        """
+        lengths = text_lengths(length, padding_mask, device).unsqueeze(1)
+        if self.rows is None:
+            m, width = (length + self.window - 1) // self.window, self.window
+            ends = torch.arange(m + 1, device=device) * width
+        else:
+            m = torch.sym_min(self.rows, length)
+            width = (length + m - 1) // m
+            ends = torch.arange(m + 1, device=device) * lengths // lengths.clamp(max=m)
+        return torch.minimum(ends, lengths), width  # windows beyond the end of a text are empty
+
+    def _adaptive_windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         batch, length = x.shape[:2]
-        lengths = text_lengths(length, padding_mask, x.device).unsqueeze(1)
-        ends = torch.arange(m + 1, device=x.device) * lengths // lengths.clamp(max=m)
-        ends = torch.minimum(ends, lengths)  # (B, m + 1): windows beyond the l-th, where l < m, are empty
-        positions = ends[:, :-1, None] + torch.arange((length + m - 1) // m, device=x.device)  # (B, m, w)
+        ends, width = self.ends(length, padding_mask, x.device)
+        positions = ends[:, :-1, None] + torch.arange(width, device=x.device)  # (B, m, w)
         real = positions < ends[:, 1:, None]
         # Every real position is in one window, once. What fills up short ones has no part in the result, so that in
         # the backward pass nothing is added to a gradient but zeros: it is the same in every run.

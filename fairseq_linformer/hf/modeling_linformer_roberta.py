@@ -52,7 +52,7 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
     base_model_prefix = "linformer_roberta"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["EncoderLayer", "FirstLayer"]  # noqa: RUF012 (the form that transformers reads)
+    _no_split_modules = ["EncoderLayer"]  # noqa: RUF012 (the form that transformers reads)
 
     def init_weights(self) -> None:
         """Draws all weights of a new model."""

@@ -64,23 +64,6 @@ class EncoderLayer(FeedForward):
         return mixed if self.local_conv is None else mixed + self.local_conv(x, padding_mask)
 
 
-class FirstLayer(EncoderLayer):
-    """The first layer of a model with value residuals, which has none itself.
-
-    It has a ``forward`` of its own, because PyTorch compiles the code of one function eight times at most: in training
-    and evaluation, padded or not, the last layer apart from the others. This layer would be a third kind.
-    """
-
-    def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        wanted: Positions | None = None,
-        first_values: Tensor | None = None,
-    ) -> Tensor:
-        return super().forward(x, padding_mask, wanted)
-
-
 class Encoder(Embeddings):
     """Embeddings and layers: what fairseq's model and that of transformers have in common."""
 
@@ -90,13 +73,11 @@ class Encoder(Embeddings):
         """Adds the modules; see ``add_embeddings`` for the arguments."""
         self.longest, self.value_residual = config.max_positions, config.value_residual
         self.add_embeddings(config, embed_tokens, embed_positions)
-        first, *others = get_attention(config.attention).build_layers(config)
+        attentions = get_attention(config.attention).build_layers(config)
         if config.value_residual:
-            for attention in others:
+            for attention in attentions[1:]:
                 attention.add_value_residual()
-        kind_of_first = FirstLayer if config.value_residual else EncoderLayer
-        layers = [kind_of_first(config, first), *(EncoderLayer(config, attention) for attention in others)]
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(EncoderLayer(config, attention) for attention in attentions)
         self.layer_norm = None
         if config.encoder_normalize_before:
             self.layer_norm = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)

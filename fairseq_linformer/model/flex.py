@@ -2,19 +2,20 @@
 
 ``attention/near.py`` and ``attention/longformer.py`` copy, for each block of queries, the keys that it sees. Here every
 key stands once, and a mask says who sees it: tiles of scores in which nobody sees anything are left out, and so is the
-mask where all see all. Results differ by rounding alone. Nothing here imports fairseq.
+mask where all see all. What a layer fetches is added by ``model/fetch.py``. Results differ by rounding alone. Nothing
+here imports fairseq.
 
-It has no dropout on attention weights, and no part where a layer has no window or fetches segments. On a CPU PyTorch
-computes all n x s scores, and has no backward pass.
+It has no dropout on attention weights, and no part where a layer has no window. On a CPU PyTorch computes all n x s
+scores, and has no backward pass.
 
-Dimensions: B batch, n sequence length, m rows, g sinks, s keys, h heads, d_h = d / h.
+Dimensions: B batch, n sequence length, m rows, g sinks, o = m + g, s keys, h heads, d_h = d / h.
 """
 
 import copy
 import logging
 from collections.abc import Callable, Iterable
-from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from ..attention.base import Attention
 from ..attention.linformer import LinformerAttention, LinformerOptions
 from ..attention.longformer import LongformerAttention
-from ..attention.near import EVERYWHERE, show
+from ..attention.near import EVERYWHERE, near_of, show
 from ..errors import check
 
 logger = logging.getLogger(__name__)
@@ -35,103 +36,179 @@ GRAPHS = 64  # of the kernel: a length or two, with padding and without, in trai
 
 
 class Sight(NamedTuple):
-    """What the queries of a layer attend to, and by what rule.
+    """What the queries of a layer attend to.
 
     Attributes:
-        queries: (B, h, n, d_h).
-        keys, values: (B, h, s, d_h).
-        size, beside: queries of a block, and positions on either side of it that are near.
-        places: gives who sees which key, (B, s), as ``Near.places`` has it.
-        possible: gives that for a text without padding in which no key is hidden that a shorter one might show.
+        queries, keys, values: of the text, (B, n, h, d_h).
+        other_keys, other_values: of rows and sinks, (B, o, h, d_h).
+        contents: where the layer fetches, the keys of the text and of its rows, (B, h, m, d_h), by content alone.
     """
 
     queries: Tensor
     keys: Tensor
     values: Tensor
+    other_keys: Tensor
+    other_values: Tensor
+    contents: tuple[Tensor, Tensor] | None = None
+
+
+class Rule(NamedTuple):
+    """Which keys they see.
+
+    Attributes:
+        size, beside: queries of a block, and positions on either side of it that are near.
+        others: (B or 1, o), of each key beside the text who sees it, as ``Near.places`` has it.
+        text: the same of the text's keys, (B or 1, n).
+    """
+
     size: int
     beside: int
-    places: Callable[[], Tensor]
-    possible: Callable[[], Tensor]
-
-
-See: TypeAlias = Callable[[Any, Tensor, Tensor | None, Tensor | None], Sight]
+    others: Tensor
+    text: Tensor
 
 
 def _see_linformer(
     attention: LinformerAttention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
 ) -> Sight:
-    """Text, rows, sinks: so tiles of keys begin where those of queries do."""
     shown = show(attention, x, padding_mask, first_values)
-    near, rows = shown.near, shown.all_rows()
-    keys = [shown.turned.transpose(1, 2), shown.keys, near.first(shown.contents).transpose(1, 2)]
-    values = [shown.own_values.transpose(1, 2), shown.values, near.first(shown.own_values).transpose(1, 2)]
+    queries = attention.rotated(attention.q_proj(x)).unflatten(-1, shown.contents.shape[2:])
+
+    def others(rows: Tensor, positions: Tensor) -> Tensor:
+        # Under autocast means are float32.
+        return torch.cat([rows.transpose(1, 2).to(queries.dtype), shown.near.first(positions)], dim=1)
+
     return Sight(
-        attention.split_heads(attention.rotated(attention.q_proj(x))),
-        torch.cat(keys, dim=2),
-        torch.cat(values, dim=2),
-        near.size,
-        near.beside,
-        partial(near.places, rows, shown.real),
-        # In a shorter text other rows may be those of one position.
-        partial(near._replace(averages=False).places, torch.ones_like(rows), torch.ones_like(shown.real)),
+        queries,
+        shown.turned,
+        shown.own_values,
+        others(shown.keys, shown.contents),
+        others(shown.values, shown.own_values),
+        (shown.contents, shown.keys.to(queries.dtype)) if attention.fetch else None,
     )
+
+
+def _linformer_rule(attention: LinformerAttention, others: int, padding: Tensor, whole: bool) -> Rule:
+    near = near_of(attention, padding.size(1), None if whole else padding)
+    shown = None if whole else attention.key_projection.attended_rows(padding)
+    if shown is None:
+        shown = padding.new_ones((len(padding), others - min(near.sinks, padding.size(1))))
+    return Rule(near.size, near.beside, *near.places(shown, ~padding))
 
 
 def _see_longformer(
     attention: LongformerAttention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
 ) -> Sight:
-    real = attention.real_positions(x, padding_mask)
+    heads = (attention.num_heads, attention.head_dim)
+    queries, keys, values = (own.unflatten(-1, heads) for own in attention.project(x, first_values))
+    return Sight(queries, keys, values, keys[:, :0], values[:, :0])
 
-    def places(shown: Tensor) -> Tensor:
-        position = torch.arange(x.size(1), device=x.device)
-        return torch.where(position < attention.global_tokens, -EVERYWHERE, position + 1) * shown
 
-    queries, keys, values = map(attention.split_heads, attention.project(x, first_values))
-    possible = partial(places, torch.ones_like(real))
-    return Sight(queries, keys, values, 1, attention.reach, partial(places, real), possible)
+def _longformer_rule(attention: LongformerAttention, others: int, padding: Tensor, whole: bool) -> Rule:
+    position = torch.arange(padding.size(1), device=padding.device)
+    places = torch.where(position < attention.global_tokens, -EVERYWHERE, position + 1) * ~padding
+    return Rule(1, attention.reach, places[:, :0], places)
+
+
+class Known(NamedTuple):
+    """What is kept of a length.
+
+    Attributes:
+        mask: its tiles.
+        start: (n,), where the block of each query begins.
+        gap: how many keys of nothing stand between the others and the text.
+    """
+
+    mask: BlockMask
+    start: Tensor
+    gap: int
 
 
 class Flex:
     """The heads of a layer's attention, by the kernel.
 
-    It keeps what the mask of a length is computed of, as padding does not change which tiles matter.
+    Keys are those beside the text, then those of the text, which begin where a tile of queries sees the fewest tiles of
+    them. What is computed of a length alone is kept, as padding does not change which tiles matter.
+
+    Args:
+        see: gives what a layer's queries see, by the arguments of its ``forward``.
+        rule: gives by what rule, of a layer, the number of keys beside the text, True where a position is padding,
+            (B, n), and whether none is.
     """
 
-    def __init__(self, see: See):
-        self.see = see
-        self.masks: dict[Any, tuple[BlockMask, Tensor, Tensor]] = {}
+    def __init__(self, see: Callable[..., Sight], rule: Callable[[Any, int, Tensor, bool], Rule]):
+        self.see, self.rule = see, rule
+        self.known: dict[Any, Known] = {}
 
     def __call__(
         self, attention: Attention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
     ) -> Tensor:
         """(B, n, d) -> (B, h, n, d_h); the arguments are those of ``Attention.forward``."""
-        sight = self.see(attention, x, padding_mask, first_values)
-        # Under autocast means are float32.
-        queries, keys, values = (in_tiles(own.to(sight.queries.dtype), dim=2) for own in sight[:3])
-        kernel = cast(Callable[..., Tensor], flex_attention if queries.is_cpu else _compiled())
-        heads = kernel(queries, keys, values, block_mask=self.mask(sight, padding_mask is not None))
-        return heads.narrow(2, 0, x.size(1))
+        return self.attend(attention, self.see(attention, x, padding_mask, first_values), padding_mask)
 
-    def mask(self, sight: Sight, padded: bool) -> BlockMask:
-        """Who sees which key. Without padding that is known from the sizes."""
-        batch, length, device = sight.queries.size(0), sight.queries.size(2), sight.queries.device
-        known = (None if padded else batch, length, sight.keys.size(2), device)
-        if known not in self.masks:
-            if len(self.masks) >= KEPT:
-                self.masks.pop(next(iter(self.masks)))
+    @torch.compiler.disable
+    def attend(self, attention: Any, sight: Sight, padding_mask: Tensor | None) -> Tensor:
+        """What the queries make of what they see: (B, h, n, d_h). A layer that is compiled is so around it."""
+        length, others = sight.queries.size(1), sight.other_keys.size(1)
+        mask, gap = self.mask(attention, sight.queries, others, padding_mask)
+        keys, values = joined(sight.other_keys, gap, sight.keys), joined(sight.other_values, gap, sight.values)
+        kernel = cast(Callable[..., Any], flex_attention if keys.is_cpu else _compiled())
+        given = [own.transpose(1, 2) for own in (in_tiles(sight.queries, dim=1), keys, values)]
+        if sight.contents is None:
+            return cast(Tensor, kernel(*given, block_mask=mask)).narrow(2, 0, length)
+        from torch.nn.attention.flex_attention import AuxRequest  # from PyTorch 2.9 on
+
+        from .fetch import fetch  # Triton, which is where a GPU is
+
+        near, logs = kernel(*given, block_mask=mask, return_aux=AuxRequest(lse=True))
+        texts = (sight.contents[0], 0) if attention.turned else (keys, others + gap), (values, others + gap)
+        beside = near.transpose(1, 2).narrow(1, 0, length), logs.lse.narrow(2, 0, length)
+        found = fetch(attention, sight.queries, *texts, *beside, sight.contents, padding_mask)
+        return found.transpose(1, 2)
+
+    def mask(
+        self, attention: Attention, queries: Tensor, others: int, padding_mask: Tensor | None
+    ) -> tuple[BlockMask, int]:
+        """Who sees which key, without padding as known from the sizes; and the gap before the text."""
+        (length, device), padded = (queries.size(1), queries.device), padding_mask is not None
+        about = padded, length, others, device
+        if about not in self.known:
+            if len(self.known) >= KEPT:
+                self.known.pop(next(iter(self.known)))
             with torch.inference_mode(False):  # whose tensors a later training could not use
-                query = torch.arange(length + -length % TILE, device=device, dtype=torch.int32)
-                start = query // sight.size * sight.size
-                low, high = (start - sight.beside).clamp(min=0), start + sight.size + sight.beside
-                places = in_tiles((sight.possible if padded else sight.places)().int(), dim=1)
-                mask = tiled(places[0], low, high, whole=not padded)
-            mask.mask_mod = sees(places, low, high)
-            self.masks[known] = mask, low, high
-        mask, low, high = self.masks[known]
-        if padded:
+                none = torch.zeros((1, length), dtype=torch.bool, device=device)
+                self.known[about] = _about(self.rule(attention, others, none, True), length, padded)
+        mask, start, gap = self.known[about]
+        if padding_mask is not None:
             mask = copy.copy(mask)
-            mask.mask_mod = sees(in_tiles(sight.places().int(), dim=1), low, high)
-        return mask
+            mask.mask_mod = sees(self.rule(attention, others, padding_mask, False), start, gap)
+        return mask, gap
+
+
+def _about(rule: Rule, length: int, padded: bool) -> Known:
+    query = torch.arange(length + -length % TILE, device=rule.text.device, dtype=torch.int32)
+    start = query // rule.size * rule.size
+    gap = (rule.beside - rule.others.size(1)) % TILE
+    seen = sees(rule, start, gap)
+    if padded:  # in a shorter text a key may be seen that is hidden here
+        rule = rule._replace(others=torch.full_like(rule.others, -EVERYWHERE))
+    low, high = (start - rule.beside).clamp(min=0), start + rule.size + rule.beside
+    mask = tiled(_in_order(rule, gap)[0], low, high, whole=not padded)
+    mask.mask_mod = seen
+    return Known(mask, start, gap)
+
+
+def _in_order(rule: Rule, gap: int) -> Tensor:
+    """Who sees which key, of all keys as they stand: (B or 1, s)."""
+    return joined(rule.others.int(), gap, rule.text.int())
+
+
+def joined(others: Tensor, gap: int, text: Tensor) -> Tensor:
+    """(B, o, ...) and (B, n, ...), zeros between them and up to a whole tile: (B, s, ...)."""
+    batch, rest = text.size(0), text.shape[2:]
+    end = -(others.size(1) + gap + text.size(1)) % TILE
+    return torch.cat(
+        [others.to(text.dtype), text.new_zeros(batch, gap, *rest), text, text.new_zeros(batch, end, *rest)], 1
+    )
 
 
 def in_tiles(x: Tensor, dim: int) -> Tensor:
@@ -143,20 +220,29 @@ def in_tiles(x: Tensor, dim: int) -> Tensor:
     return nn.functional.pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, beyond)) if beyond else x
 
 
-def sees(places: Tensor, low: Tensor, high: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def sees(rule: Rule, start: Tensor, gap: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """The rule by which a query sees a key, as FlexAttention asks for it.
 
-    Tensors alone, no numbers: layers and lengths have one graph.
+    A key is seen by the blocks that begin at one of an interval of places, or of all others, which is an interval, too,
+    where numbers of 32 bits go round in a circle. So there is one difference and one comparison, d - 2^31 < s - 2^31 of
+    signed numbers being d < s of unsigned ones. Tensors alone, no numbers: layers and lengths have one graph.
 
     Args:
-        places: (B, s), as ``Near.places`` has them.
-        low, high: (n,): near a query are the places above the one, up to the other.
+        rule: which keys are seen.
+        start: (n,), where the block of each query begins.
+        gap: as in ``Known``.
     """
+    places, span = _in_order(rule, gap).long(), rule.size + 2 * rule.beside
+    first = places.abs() - rule.size - rule.beside
+    first, number = torch.where(places < 0, first + span, first), torch.where(places < 0, 2**32 - span, span)
+    everywhere = places == -EVERYWHERE
+    first, number = first.masked_fill(everywhere, 0), number.masked_fill(everywhere, EVERYWHERE) * (places != 0)
+    shift = ((first + 2**32) % 2**32 - 2**31).int()  # first + 2^31, round the circle
+    bound = (number - 2**31).int()
+    one = len(places) == 1
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        place = places[b, kv]
-        near = (place.abs() > low[q]) & (place.abs() <= high[q])
-        return torch.where(place > 0, near, (place < 0) & ~near)
+        return start[q] - (shift[0, kv] if one else shift[b, kv]) < (bound[0, kv] if one else bound[b, kv])
 
     return mask_mod
 
@@ -165,7 +251,8 @@ def tiled(places: Tensor, low: Tensor, high: Tensor, whole: bool) -> BlockMask:
     """Which tiles matter, computed without n x s numbers.
 
     Args:
-        places, low, high: those of ``sees``, for one text, in whole tiles: (s,), (n,), (n,).
+        places: (s,), who sees which key, in whole tiles.
+        low, high: (n,), in whole tiles: near a query are the places above the one, up to the other.
         whole: also find tiles in which every query sees every key.
     """
     first, last = slice(0, None, TILE), slice(TILE - 1, None, TILE)  # queries of each tile: both ends grow with them
@@ -189,12 +276,12 @@ def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
 def _compiled() -> Callable[..., Tensor]:
     compiled = cast(Callable[..., Tensor], torch.compile(flex_attention))
 
-    def kernel(*inputs: Tensor, block_mask: BlockMask) -> Tensor:
+    def kernel(*inputs: Tensor, block_mask: BlockMask, **more: Any) -> Any:
         # The kernel for few queries is another one, of which a short text has no need. Within DistributedDataParallel
         # PyTorch would cut the graph by parameters, of which there are none, and refuses to where there is this kernel.
         options = {"FORCE_USE_FLEX_ATTENTION": True}
         with torch._dynamo.config.patch(recompile_limit=GRAPHS, optimize_ddp=False):
-            return compiled(*inputs, block_mask=block_mask, kernel_options=options)
+            return compiled(*inputs, block_mask=block_mask, kernel_options=options, **more)
 
     return kernel
 
@@ -202,9 +289,9 @@ def _compiled() -> Callable[..., Tensor]:
 def attach(attention: Attention) -> bool:
     """Lets a layer attend by the kernel where it can; whether it can."""
     if isinstance(attention, LongformerAttention):
-        attention.flex = Flex(_see_longformer)
-    elif isinstance(attention, LinformerAttention) and attention.window and not attention.fetch:
-        attention.flex = Flex(_see_linformer)
+        attention.flex = Flex(_see_longformer, _longformer_rule)
+    elif isinstance(attention, LinformerAttention) and attention.window:
+        attention.flex = Flex(_see_linformer, _linformer_rule)
     return attention.flex is not None
 
 
@@ -214,9 +301,7 @@ def use_flex(layers: Iterable[nn.Module]) -> None:
         logger.info("flex_attention: without a GPU all layers attend as without it")
         return
     numbers = [str(number) for number, layer in enumerate(layers) if attach(cast(Attention, layer.self_attn))]
-    logger.info(
-        f"flex_attention: in layers {', '.join(numbers)}; others have no window, or fetch, and attend as without"
-    )
+    logger.info(f"flex_attention: in layers {', '.join(numbers)}; others have no window, and attend as without")
 
 
 def validate_flex(config: Any) -> None:
@@ -230,13 +315,13 @@ def validate_flex(config: Any) -> None:
     able = config.attention in ("longformer", "alternating")
     if config.attention == "linformer":
         options = LinformerOptions.read(config)
-        layers = zip(options.linformer_window, options.linformer_fetch, strict=True)
-        able = any(window and not fetch for window, fetch in layers)
-    allowed = "false where no layer is longformer's or has a linformer_window without linformer_fetch"
+        able = any(options.linformer_window)
+        new = hasattr(torch.nn.attention.flex_attention, "AuxRequest") or not any(options.linformer_fetch)
+        check("flex_attention", True, new, f"false with linformer_fetch and PyTorch {torch.__version__}, before 2.9")
+    allowed = "false where no layer is longformer's or has a linformer_window"
     check("flex_attention", True, able, allowed)
-    for name, value in (("attention_dropout", 0.0), ("compile_layers", False)):
-        given = getattr(config, name)
-        check("flex_attention", True, given == value, f"false with {name}={given}")
+    dropout = config.attention_dropout
+    check("flex_attention", True, dropout == 0, f"false with attention_dropout={dropout}")
     check("flex_attention", True, config.positions != "alibi", "false with positions=alibi")
     size = config.encoder_embed_dim // config.encoder_attention_heads
     check("flex_attention", True, size >= LEAST_HEAD, f"false with d_h={size}: heads need {LEAST_HEAD} dimensions")

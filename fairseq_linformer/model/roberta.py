@@ -1,6 +1,7 @@
 """The registered model and its architectures: fairseq's RoBERTa around our sentence encoder."""
 
 from argparse import ArgumentParser
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -17,12 +18,25 @@ from .architecture import ARCHITECTURES, fill_in
 from .batch import mean_over_text
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
-from .flex import use_flex
+from .flex import GRAPHS, use_flex
 from .head import sum_of_losses
 from .hub import FromCheckpoints
 from .resolve import resolve_config
 
 IN_LAYERS = "in layers"  # the param_group, fairseq's mark for optimizers, of the linear maps' matrices
+
+
+def compile_each(layers: Iterable[nn.Module]) -> None:
+    """Compiles layers, in place: their parameters keep their names.
+
+    The first length has a graph of its own, in which rows of a fixed length are fastest; another one serves the others.
+    There is one more for padding, for evaluation, and where layers have options of their own.
+    """
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = GRAPHS
+    for layer in layers:
+        layer.compile()
 
 
 class LinformerRobertaEncoder(RobertaEncoder):
@@ -34,8 +48,7 @@ class LinformerRobertaEncoder(RobertaEncoder):
             positions = PositionalEmbedding(args.max_positions, args.encoder_embed_dim, dictionary.pad(), learned=True)
         encoder = SentenceEncoder(args, embed_tokens, positions, args.checkpoint_activations, args.offload_activations)
         if args.compile_layers:
-            for layer in encoder.layers:
-                layer.compile(dynamic=True)  # in place: parameters keep their names; not anew for each length
+            compile_each(encoder.layers)
         if args.flex_attention:
             use_flex(encoder.layers)
         if args.encoder_layerdrop > 0:

@@ -60,7 +60,7 @@ class RobertaOptions(FairseqDataclass):
     )
     flex_attention: bool = option(
         False,
-        "on a GPU: windows of linformer and longformer by PyTorch's FlexAttention, without copies; not measured yet",
+        "on a GPU: windows of linformer and longformer, and what they fetch, by kernels that copy nothing",
         recipe=True,
     )
 

@@ -1,0 +1,60 @@
+"""A training step of base on a GPU, and its kernels: docs/benchmark.md, "On a GPU".
+
+    PYTHONPATH=.:scripts python docs/commands/gpu_profile.py near_and_far,2048 fetch,2048 softmax-flash,2048 fetch,8192
+
+Each word is a model of scripts/gpu_speed.py and n; its layers are compiled. The time is the median of eight steps after
+three, of one model after the other. The package need not be installed.
+"""
+
+import statistics
+import sys
+
+import gpu_speed
+import torch
+
+SIZES = gpu_speed.Sizes()
+SHOWN = 30  # kernels
+
+
+def main() -> None:
+    for word in sys.argv[1:]:
+        name, n = word.split(",")
+        torch._dynamo.reset()
+        report(name, int(n))
+
+
+def report(name: str, n: int) -> None:
+    step = training_step(name, n)
+    for _ in range(gpu_speed.WARM_UPS):
+        step()
+    seconds = statistics.median(gpu_speed.timed(step, SIZES) for _ in range(8))
+    print(f"{name}, n = {n}: {1000 * seconds:.2f} ms, {gpu_speed.peak_memory(step, SIZES):.0f} MiB", flush=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
+        step()
+        torch.cuda.synchronize()
+    events = sorted(recorded.key_averages(), key=lambda event: -event.self_device_time_total)
+    for event in events[:SHOWN]:
+        print(f"{event.self_device_time_total / 1000:9.3f} ms, {event.count:3d} times: {event.key[:120]}")
+
+
+def training_step(name: str, n: int) -> gpu_speed.Call:
+    tokens = torch.randint(4, SIZES.pieces, (SIZES.tokens // n, n), device="cuda")
+    masked = torch.rand(tokens.shape, device="cuda") < gpu_speed.MASKED
+    places = masked.flatten().nonzero()[:, 0]
+    with torch.device("cuda"):
+        built = gpu_speed.build(name, SIZES, n)
+    built.module.to("cuda", torch.bfloat16).train()
+    for layer in built.layers:
+        layer.compile(dynamic=False)
+    optimizer = torch.optim.AdamW(built.module.parameters(), lr=1e-5, fused=True)
+
+    def step() -> None:
+        built.loss(tokens, masked, places).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
