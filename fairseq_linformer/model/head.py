@@ -37,20 +37,22 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
         bias: (V,).
         targets: (N,), int64.
     """
+    if x.device.type == "cuda":
+        weight, bias = in_eights(weight, bias)
     if x.dtype == torch.float16 or (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
-        scores = F.log_softmax(F.linear(x, *in_eights(weight, bias)), dim=-1, dtype=torch.float32)
+        scores = F.log_softmax(F.linear(x, weight, bias), dim=-1, dtype=torch.float32)
         return F.nll_loss(scores, targets, reduction="sum")
     loss: Tensor = _InParts.apply(x, weight, bias, targets, torch.is_grad_enabled())
     return loss
 
 
 def in_eights(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """On a GPU, with pieces that no token is, up to a multiple of eight: other products take up to five times as long.
+    """With pieces that no token is, up to a multiple of eight: on a GPU other products take up to five times as long.
 
     Their logits are the smallest number there is: softmax gives them 0.
     """
     beyond = -len(weight) % 8
-    if beyond == 0 or weight.device.type == "cpu":
+    if beyond == 0:
         return weight, bias
     return F.pad(weight, (0, 0, 0, beyond)), F.pad(bias, (0, beyond), value=torch.finfo(bias.dtype).min)
 
@@ -61,8 +63,6 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, with_gradients: bool) -> Tensor:
         needed = [with_gradients and needs for needs in ctx.needs_input_grad[:3]]
-        pieces = len(weight)
-        weight, bias = in_eights(weight, bias)
         gradients = [
             torch.zeros_like(of) if needs else None for of, needs in zip((x, weight, bias), needed, strict=True)
         ]
@@ -84,7 +84,7 @@ class _InParts(torch.autograd.Function):
             if of_bias is not None:
                 of_bias += error.sum(0)
             del scores, error  # before the next part's logits are made
-        ctx.gradients = [of_x, *(None if of is None else of[:pieces] for of in (of_weight, of_bias))]
+        ctx.gradients = gradients
         return loss
 
     @staticmethod

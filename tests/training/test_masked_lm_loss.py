@@ -136,6 +136,21 @@ def test_the_loss_scale_saves_gradients_below_float16_s_numbers():
     assert (bias.grad[VOCABULARY // 2 :] > 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_pieces_that_no_token_is_change_neither_loss_nor_gradients(dtype):
+    """As on a GPU, where the LM head's products are in multiples of eight."""
+    given = [
+        torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype) for shape in ((9, 4), (13, 4), (13,))
+    ]
+    x, weight, bias = (one.requires_grad_() for one in given)
+    targets = torch.arange(9)
+    padded = head.in_eights(weight, bias)
+    assert len(padded[0]) == len(padded[1]) == 16
+    losses = [head.linear_cross_entropy(x, *own, targets) for own in ((weight, bias), padded)]
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, (x, weight, bias)) for loss in losses))
+
+
 def test_under_autocast_it_is_fairseq_s(tmp_path):
     model = built()
     with torch.autocast("cpu", torch.bfloat16):
