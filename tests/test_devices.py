@@ -25,6 +25,7 @@ FLEX = [
     {**own, "flex_attention": True, "encoder_embed_dim": 48}
     for own in (
         {"linformer_window": 8, "linformer_sinks": 1, "projection": "split-pool", "adaptive_length": True},
+        {"linformer_window": 8, "linformer_fetch": 2, "projection": "mean-pool"},
         {"attention": "longformer", "longformer_window": 4},
     )
 ]

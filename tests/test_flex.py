@@ -6,6 +6,7 @@ kernel stands in for it, which believes the tiles of the mask as the real one do
 """
 
 import contextlib
+from functools import partialmethod
 
 import pytest
 import torch
@@ -275,3 +276,19 @@ def test_a_model_says_which_layers_have_the_kernel(naive, monkeypatch, caplog):
     batch[1, 20:] = 1
     outs = [each.eval()(batch, features_only=True)[0][batch != 1] for each in (model, expected)]
     torch.testing.assert_close(*outs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_layers_are_compiled_around_the_kernel(naive, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="eager"))
+    torch._dynamo.reset()
+    own = {**MODEL, "dropout": 0.0, "projection": "mean-pool", "linformer_fetch": 2, "encoder_layers": 2}
+    with monkeypatch.context() as with_a_gpu:
+        with_a_gpu.setattr(torch.cuda, "is_available", lambda: True)
+        compiled = small(**own, compile_layers=True)
+    expected = small(**{**own, "flex_attention": False})
+    for length, last in ((37, 20), (40, 40)):
+        batch = tokens(2, length)
+        batch[1, last:] = 1
+        outs = [model(batch, features_only=True)[0][batch != 1] for model in (compiled, expected)]
+        torch.testing.assert_close(*outs, atol=1e-5, rtol=0)

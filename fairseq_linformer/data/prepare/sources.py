@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-import pooch
-
 from ...errors import UserError, naming
 from ...system.files import leaves_folder
 from .examples import Example, Label
@@ -201,6 +199,8 @@ def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:
         OSError: the server cannot be reached, or lacks a file.
         UserError: a file does not have the official checksum, or the address has an unknown protocol.
     """
+    import pooch  # here: tests of a GPU, on a machine without a network, prepare nothing
+
     store = pooch.create(pooch.os_cache(CACHE), base.rstrip("/") + "/", registry=dict(files), retry_if_failed=3)
     pooch.get_logger().setLevel("WARNING")
     try:
