@@ -77,7 +77,7 @@ def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
             for name in (["fetch"] if dry else VARIANTS)
         }
 
-    found = {"tests": Part(partial(run_tests, dry), 30, 240)}
+    found = {"tests": Part(partial(run_tests, dry), 30, 300)}
     for n in lengths[:2]:
         found |= models(n)
     found |= quality("python")
