@@ -88,12 +88,6 @@ for N in 512 2048 4096; do
         --variant c32 $C=0.03125 --variant c128 $C=0.0078125 --variant c1024 $C=0.0009765625
 done
 
-# What was tried and did not help
-MODERN="task.mask_prob=0.3 task.mask_prob_end=0.15 task.leave_unmasked_prob=0 task.random_token_prob=0
-    lr_scheduler=trapezoidal model.gated_ffn=true model.encoder_ffn_embed_dim=168"
-$PERPLEXITY --out runs/modern --updates 3000 --seeds 1 --variant softmax model.attention=softmax $MODERN \
-    --variant window128-one $ONE model.linformer_window=128 $MODERN
-
 # The fast preset: Muon
 FAST="--updates 2000 --all model.value_residual=true model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512"
 $PERPLEXITY --out runs/muon --learning-rates 0.0025 0.005 0.01 $FAST +preset=near_and_far \
@@ -106,6 +100,11 @@ $PERPLEXITY --out runs/muon --seeds 1 --learning-rates 0.005 $FAST +preset=near_
     --variant muon-trapezoidal lr_scheduler=trapezoidal --variant muon-words task.mask_whole_words=true
 $PERPLEXITY --out runs/decay $FAST +preset=near_and_far optimizer=muon --variant muon \
     --variant decay0.1 optimizer.weight_decay=0.1 # and decay0.5 with seed 1
+$PERPLEXITY --out runs/parts --learning-rates 0.0025 0.005 --updates 2000 \
+    --all model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 +preset=near_and_far \
+    --variant whole optimizer=muon optimizer.weight_decay=0.1 \
+    --variant no-residual optimizer=muon optimizer.weight_decay=0.1 model.value_residual=false \
+    --variant paper optimizer=fused_adam model.value_residual=false
 
 # At n = 2,048 fewer updates, short rows first, against Adam in rows of 2,048. Minutes are updates of either length by
 # their milliseconds, which all three variants had in turns, in studies of two updates in rows of 512 and of 2,048.
