@@ -149,34 +149,41 @@ def kernel_of(name: str) -> Any:
 
 def measure_models(sizes: Sizes, n: int, names: Sequence[str] = (*OURS, *OTHERS), compiled: bool = False) -> Rows:
     """Training steps and inference of whole models; with `compiled` layers the training step alone."""
+    batch = batch_of(sizes, n)
+    shape = {"n": n, "rows": len(batch[0]), "k": rows_of(n), "compiled": compiled}
+    prepare = partial(calls_of, sizes, n, batch, compiled)
+    yield from _measure(sizes, names, prepare, partial(flops, sizes, n, len(batch[0])), shape)
+
+
+def batch_of(sizes: Sizes, n: int) -> list[Tensor]:
+    """Tokens and masks (B, n), and the numbers of what is masked (N,)."""
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(4, sizes.pieces, (max(1, sizes.tokens // n), n), generator=generator)
     masked = torch.rand(tokens.shape, generator=generator) < MASKED
-    batch = [own.to(sizes.device) for own in (tokens, masked, masked.flatten().nonzero()[:, 0])]
+    return [own.to(sizes.device) for own in (tokens, masked, masked.flatten().nonzero()[:, 0])]
 
-    def prepare(name: str) -> dict[str, Call]:
-        with torch.device(sizes.device):  # where random weights are drawn at once
-            built = build(name, sizes, n)
-        built.module.to(sizes.device, torch.bfloat16)
-        for layer in built.layers if compiled else ():
-            layer.compile(dynamic=False, backend=sizes.compiler)
-        optimizer = torch.optim.AdamW(built.module.parameters(), lr=1e-5, fused=True)
 
-        def step() -> None:
-            built.module.train()
-            built.loss(*batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+def calls_of(sizes: Sizes, n: int, batch: Sequence[Tensor], compiled: bool, name: str) -> dict[str, Call]:
+    """What is measured of a new model."""
+    with torch.device(sizes.device):  # where random weights are drawn at once
+        built = build(name, sizes, n)
+    built.module.to(sizes.device, torch.bfloat16)
+    for layer in built.layers if compiled else ():
+        layer.compile(dynamic=False, backend=sizes.compiler)
+    optimizer = torch.optim.AdamW(built.module.parameters(), lr=1e-5, fused=True)
 
-        def infer() -> None:
-            built.module.eval()
-            with torch.no_grad():
-                built.features(batch[0])
+    def step() -> None:
+        built.module.train()
+        built.loss(*batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-        return {TRAINING: step} if compiled else {TRAINING: step, INFERENCE: infer}
+    def infer() -> None:
+        built.module.eval()
+        with torch.no_grad():
+            built.features(batch[0])
 
-    shape = {"n": n, "rows": len(tokens), "k": rows_of(n), "compiled": compiled}
-    yield from _measure(sizes, names, prepare, partial(flops, sizes, n, len(tokens)), shape)
+    return {TRAINING: step} if compiled else {TRAINING: step, INFERENCE: infer}
 
 
 def measure_attention(sizes: Sizes, n: int, names: Sequence[str] = OURS) -> Rows:

@@ -24,7 +24,8 @@ def main() -> None:
 
 
 def report(name: str, n: int) -> None:
-    step = training_step(name, n)
+    batch = gpu_speed.batch_of(SIZES, n)
+    step = gpu_speed.calls_of(SIZES, n, batch, True, name)[gpu_speed.TRAINING]
     for _ in range(gpu_speed.WARM_UPS):
         step()
     seconds = statistics.median(gpu_speed.timed(step, SIZES) for _ in range(8))
@@ -35,25 +36,6 @@ def report(name: str, n: int) -> None:
     events = sorted(recorded.key_averages(), key=lambda event: -event.self_device_time_total)
     for event in events[:SHOWN]:
         print(f"{event.self_device_time_total / 1000:9.3f} ms, {event.count:3d} times: {event.key[:120]}")
-
-
-def training_step(name: str, n: int) -> gpu_speed.Call:
-    tokens = torch.randint(4, SIZES.pieces, (SIZES.tokens // n, n), device="cuda")
-    masked = torch.rand(tokens.shape, device="cuda") < gpu_speed.MASKED
-    places = masked.flatten().nonzero()[:, 0]
-    with torch.device("cuda"):
-        built = gpu_speed.build(name, SIZES, n)
-    built.module.to("cuda", torch.bfloat16).train()
-    for layer in built.layers:
-        layer.compile(dynamic=False)
-    optimizer = torch.optim.AdamW(built.module.parameters(), lr=1e-5, fused=True)
-
-    def step() -> None:
-        built.loss(tokens, masked, places).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
 
 
 if __name__ == "__main__":

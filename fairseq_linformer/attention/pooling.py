@@ -55,14 +55,18 @@ class WindowProjection(Projection):
 
     def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """(B, n, d), zero at padded positions, in windows: (B, m, w, d), and (B or 1, m, w), True where one is real."""
-        window = self.window
-        if self.rows is not None:
-            m = torch.sym_min(self.rows, x.size(1))
-            if padding_mask is not None or not holds(x.size(1) % m == 0):
-                return self._adaptive_windows(x, padding_mask)
-            window = x.size(1) // m
+        m, window = self._number_and_size(x.size(1))
+        if self.rows is not None and (padding_mask is not None or not holds(x.size(1) % m == 0)):
+            return self._adaptive_windows(x, padding_mask)
         real = x.new_ones((1, x.size(1)), dtype=torch.bool) if padding_mask is None else ~padding_mask
         return into_blocks(x, window), into_blocks(real, window)
+
+    def _number_and_size(self, length: int) -> tuple[int, int]:
+        """m and w of a text without padding; of the windows that fill up k rows w is the largest."""
+        if self.rows is None:
+            return (length + self.window - 1) // self.window, self.window
+        m = torch.sym_min(self.rows, length)
+        return m, (length + m - 1) // m
 
     def ends(self, length: int, padding_mask: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
         """Where the windows of texts in n positions begin and end, and how long the longest can be.
@@ -71,13 +75,9 @@ class WindowProjection(Projection):
             (B or 1, m + 1), window j has the positions from the j-th entry to the next one, and w.
         """
         lengths = text_lengths(length, padding_mask, device).unsqueeze(1)
-        if self.rows is None:
-            m, width = (length + self.window - 1) // self.window, self.window
-            ends = torch.arange(m + 1, device=device) * width
-        else:
-            m = torch.sym_min(self.rows, length)
-            width = (length + m - 1) // m
-            ends = torch.arange(m + 1, device=device) * lengths // lengths.clamp(max=m)
+        m, width = self._number_and_size(length)
+        window = torch.arange(m + 1, device=device)
+        ends = window * width if self.rows is None else window * lengths // lengths.clamp(max=m)
         return torch.minimum(ends, lengths), width  # windows beyond the end of a text are empty
 
     def _adaptive_windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -188,12 +188,11 @@ def _about(rule: Rule, length: int, padded: bool) -> Known:
     query = torch.arange(length + -length % TILE, device=rule.text.device, dtype=torch.int32)
     start = query // rule.size * rule.size
     gap = (rule.beside - rule.others.size(1)) % TILE
-    seen = sees(rule, start, gap)
     if padded:  # in a shorter text a key may be seen that is hidden here
         rule = rule._replace(others=torch.full_like(rule.others, -EVERYWHERE))
     low, high = (start - rule.beside).clamp(min=0), start + rule.size + rule.beside
     mask = tiled(_in_order(rule, gap)[0], low, high, whole=not padded)
-    mask.mask_mod = seen
+    mask.mask_mod = sees(rule, start, gap)
     return Known(mask, start, gap)
 
 
