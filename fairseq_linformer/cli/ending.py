@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -22,7 +23,8 @@ def one_line_errors() -> Iterator[None]:
     the value become spaces here. Every other exception is a defect of this package and keeps its traceback.
     Ctrl-C ends the program with status 130, as a shell expects. SIGTERM ends it as cleanly, with 143, so that the
     processes that it started end with it, and so does SIGHUP, with 129, where nohup does not ignore it. No signal is
-    lost where Python ignores exceptions: in finalizers, and while the interpreter shuts down.
+    lost where Python ignores exceptions: in finalizers, and while the interpreter shuts down. Where nobody reads what
+    it prints any more, as before `| head`, it ends without a word, with the 141 of programs that SIGPIPE ends.
     """
     previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, _end)}
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
@@ -30,7 +32,10 @@ def one_line_errors() -> Iterator[None]:
     sys.unraisablehook = _raise_again
     try:
         yield
+        sys.stdout.flush()
     except (UserError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            sys.exit(128 + signal.SIGPIPE)
         said, mark, printed = str(error).partition(LAST_LINES)
         sys.exit(f"error: {one_line(said)}{mark}{printed}")
     except KeyboardInterrupt:
@@ -41,6 +46,16 @@ def one_line_errors() -> Iterator[None]:
             signal.signal(number, handler)
         sys.unraisablehook = sys.__unraisablehook__
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe that nobody reads; what is left is dropped: Python would write it again."""
+    pipe = select.poll()
+    pipe.register(sys.stdout, 0)
+    if not any(event & select.POLLERR for _, event in pipe.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _end(number: int, frame: Any) -> None:

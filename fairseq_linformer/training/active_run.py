@@ -27,7 +27,7 @@ from ..checkpoints.files import BEST, LAST
 from ..checkpoints.resuming import Progress, mend_last_checkpoint, read_progress
 from ..checkpoints.task_state import INHERITED
 from ..checkpoints.vocabulary import check_same_vocabulary
-from ..errors import check
+from ..errors import UserError, check
 from ..system.files import LOCK_FILE, is_in, lock
 from .provenance import Record
 from .run_start import checkpoint_to_read
@@ -128,6 +128,8 @@ class ActiveRun:
 
     def _check_source(self, vocabulary: dict[str, str]) -> None:
         source = checkpoint_to_read(self.cfg)
+        if source is None or not is_in(self.folder, source):
+            self._check_unused()
         if source is None:
             return
         progress = read_progress(source)
@@ -145,6 +147,15 @@ class ActiveRun:
         self._resumed_from = progress
         if self.cfg.checkpoint.patience > 0 and math.isfinite(progress.best):
             should_stop_early.best, should_stop_early.num_runs = progress.best, progress.stalled  # where fairseq counts
+
+    def _check_unused(self) -> None:
+        """Refuses a folder with checkpoints of a run that kept no last one: they would be written over."""
+        kept = max(self.folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime, default=None)
+        if kept is not None:
+            raise UserError(
+                f"checkpoint.save_dir={self.folder}: it holds {kept.name} of another run, but no {LAST} to go on from; "
+                f"train in another folder, or go on with checkpoint.restore_file={shlex.quote(str(kept))}"
+            )
 
     def _log_often_enough(self) -> None:
         updates = self.cfg.optimization.max_update

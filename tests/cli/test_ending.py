@@ -1,5 +1,6 @@
 """Signals and errors end a script as they should. Without importing the whole package this takes no time."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -72,3 +73,20 @@ def test_a_signal_is_never_swallowed(body, name, status):
 def test_an_error_is_one_line_but_for_what_another_program_printed(message, printed):
     done = run(f"with one_line_errors(): raise OSError({message!r})")
     assert (done.returncode, done.stderr) == (1, f"{printed}\n")
+
+
+@pytest.mark.parametrize("body", ["print('a')", "print('a', flush=True)"])
+def test_a_program_whose_output_nobody_reads_ends_without_a_word(body):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", START.format(name="SIGINT") + f"with one_line_errors(): {body}"]
+    done = subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, timeout=20
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_another_broken_pipe_is_an_error():
+    done = run("with one_line_errors(): raise BrokenPipeError(32, 'Broken pipe', 'a worker')")
+    assert (done.returncode, done.stderr) == (1, "error: [Errno 32] Broken pipe: 'a worker'\n")

@@ -355,6 +355,9 @@ def test_a_run_is_saved_by_time_and_not_validated_then(trained, tmp_path):
     (timed,) = (tmp_path / "run").glob("checkpoint_1_*.pt")  # keep_interval_updates=1
     cfg = parameters(tmp_path / "run", timed.name)["cfg"]
     assert (cfg["checkpoint"]["save_interval_updates"], cfg["dataset"]["disable_validation"]) == (100, False)
+    kept = sorted((tmp_path / "run").glob("*.pt"))
+    said = last_line(run(*command, cwd=tmp_path, status=1))
+    assert "no checkpoint_last.pt to go on from" in said and kept == sorted((tmp_path / "run").glob("*.pt"))
 
 
 def test_a_training_that_diverges_says_so(trained, tmp_path):
