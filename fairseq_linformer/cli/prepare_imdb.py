@@ -9,7 +9,7 @@ from ..data.tasks import TASKS
 from ..data.tokenizer import load_tokenizer
 from ..data.unknown_pieces import GIVEN_REMEDY
 from ..system.files import check_data_path
-from .program import print_next_for
+from .program import print_next
 
 
 def run(source: str, tokenizer: Path, out: Path) -> None:
@@ -22,4 +22,4 @@ def run(source: str, tokenizer: Path, out: Path) -> None:
     print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
     for line in summary.unknown.warning(GIVEN_REMEDY):
         print(line)
-    print_next_for(out)
+    print_next(out.parent, [out.name])

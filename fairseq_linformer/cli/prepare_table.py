@@ -17,7 +17,7 @@ from ..data.tokenizer import load_tokenizer
 from ..data.unknown_pieces import GIVEN_REMEDY
 from ..errors import UserError, check
 from ..system.files import A_NAME, check_data_path, is_name
-from .program import print_next_for
+from .program import print_next
 
 DEFAULT_SPLIT = (0.8, 0.1, 0.1)
 
@@ -104,4 +104,4 @@ def run(
     if unused:
         print(f"not used: {first_of([*map(str, unused)])}")
     print(*data.notes, *summary.lines(), *summary.unknown.warning(GIVEN_REMEDY), sep="\n")
-    print_next_for(out)
+    print_next(out.parent, [summary.task.name])

@@ -38,12 +38,6 @@ def quieten_transformers() -> None:
 
 
 def print_next(data: Path, tasks: Sequence[str]) -> None:
-    """Prints the command that fine-tunes on prepared tasks in a folder, if there are any."""
+    """Prints the command that fine-tunes on prepared tasks, if there are any."""
     if tasks:
         print(f"next: linformer finetune MODEL --data {shlex.quote(str(data))} --tasks {shlex.join(tasks)}")
-
-
-def print_next_for(folder: Path) -> None:
-    """Prints the command that fine-tunes on a prepared task, by its folder."""
-    named = folder.resolve() if folder.name in ("", "..") else folder
-    print_next(named.parent, [named.name])

@@ -28,12 +28,13 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
 
     Raises:
         OSError: the folder cannot be made, as on a read-only file system, or cannot be renamed.
-        UserError: `out` is not an empty folder, or is a mount point; `out`.partial is something else than an unfinished
-            run; or another run is writing there.
+        UserError: `out` is not an empty folder, or is a mount point or the current folder; `out`.partial is something
+            else than an unfinished run; or another run is writing there.
     """
     out = out.resolve()
-    if os.path.ismount(out):
-        raise UserError(f"{out} is a mount point, which cannot be replaced: name a folder inside it")
+    what = "a mount point" if os.path.ismount(out) else "the current folder" if out == Path.cwd() else None
+    if what is not None:
+        raise UserError(f"{out} is {what}, which cannot be replaced: name a folder inside it")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not an empty folder: nothing was changed; name another, or remove it")
     partial = out.with_name(out.name + ".partial")

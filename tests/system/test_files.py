@@ -19,12 +19,17 @@ from fairseq_linformer.system import files as staging
 from fairseq_linformer.system.files import check_data_path, check_path, staged_folder
 
 
-def test_a_mount_point_is_refused_at_the_start(tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", ["a mount point", "the current folder"])
+def test_a_folder_that_cannot_be_replaced_is_refused_at_the_start(tmp_path, monkeypatch, what):
+    """Renaming would leave the shell in a folder that is gone."""
     out = tmp_path / "out"
     out.mkdir()
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == out)
+    if what == "a mount point":
+        monkeypatch.setattr(os.path, "ismount", lambda path: path == out)
+    else:
+        monkeypatch.chdir(out)
     with (
-        pytest.raises(ValueError, match=r"out is a mount point, .* name a folder inside it"),
+        pytest.raises(ValueError, match=f"out is {what}, .* name a folder inside it"),
         staged_folder(out, "mark"),
     ):
         pytest.fail("the work began")
