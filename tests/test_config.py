@@ -79,6 +79,9 @@ TOGETHER = {
     "flex_attention=True linformer_window=8": "flex_attention=True .* must be false with attention_dropout=0.1",
     "flex_attention=True attention_dropout=0": "must be false where no layer is longformer's or has a linformer_window",
     "flex_attention=True attention=softmax": "must be false where no layer",
+    "flex_attention=True linformer_window=256 linformer_fetch=2 projection=mean-pool attention_dropout=0": (
+        "linformer_block=256 .* at most 128 with flex_attention"
+    ),
     "flex_attention=True attention=longformer attention_dropout=0 positions=alibi": "false with positions=alibi",
     "flex_attention=True attention=longformer attention_dropout=0 encoder_attention_heads=96": "false with d_h=8",
 }

@@ -6,6 +6,7 @@ kernel stands in for it, which believes the tiles of the mask as the real one do
 """
 
 import contextlib
+import pickle
 from functools import partialmethod
 
 import pytest
@@ -52,7 +53,10 @@ FETCHING = [
 
 
 def naive_kernel(queries, keys, values, block_mask, return_aux=None):
-    """Tiles that are listed as seen in part ask the rule, those listed as seen in whole do not, no other is seen."""
+    """Tiles that are listed as seen in part ask the rule, those listed as seen in whole do not, no other is seen.
+
+    A query that sees nothing gets zeros, and a logarithm of minus infinity, as PyTorch's has it.
+    """
 
     def listed(tiles, numbers):
         found = torch.zeros(numbers.shape[2:], dtype=torch.bool)
@@ -69,8 +73,9 @@ def naive_kernel(queries, keys, values, block_mask, return_aux=None):
     scores = queries @ keys.transpose(2, 3) / queries.size(-1) ** 0.5
     seen = seen.expand(len(queries), -1, -1).unsqueeze(1)
     scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
-    heads = scores.softmax(-1) @ values
-    return heads if return_aux is None else (heads, pytorch.AuxOutput(lse=scores.logsumexp(-1)))
+    nothing = ~seen.any(-1)
+    heads, logs = (scores.softmax(-1) @ values).masked_fill(nothing.unsqueeze(-1), 0), scores.logsumexp(-1)
+    return heads if return_aux is None else (heads, pytorch.AuxOutput(lse=logs.masked_fill(nothing, -torch.inf)))
 
 
 @pytest.fixture
@@ -128,7 +133,7 @@ def test_what_is_fetched_is_what_the_layers_own_code_fetches(naive, options):
     """By the kernels of Triton, as its interpreter runs them, which earlier versions do not with today's NumPy."""
     pytest.importorskip("triton", minversion="3.9")
     own, kernel = pair("linformer", dtype=torch.float32, **options)
-    for lengths in ((N,), (N, 8, 1), (13, 13), (2,)):
+    for lengths in ((N,), (N, 8, 1), (13, 13), (2,), (N, 0)):
         x, mask = texts(*lengths, dtype=torch.float32)
         mask = mask if mask.any() else None
         torch.testing.assert_close(outcome(kernel, x, mask), outcome(own, x, mask), atol=1e-4, rtol=1e-4)
@@ -164,10 +169,12 @@ def test_masks_ask_no_device(monkeypatch, name, options):
 
 
 def test_a_mask_from_inference_serves_a_training(naive):
+    """And none stands in the way of saving the layer as it is."""
     _, kernel = pair("linformer", linformer_window=4, **POOLED)
     x, mask = texts(N, 8)
     with torch.inference_mode():
-        kernel(x, mask)
+        expected = kernel(x, mask)
+        torch.testing.assert_close(pickle.loads(pickle.dumps(kernel))(x, mask), expected)
     masks = kernel.flex.known.values()
     assert not any(part.is_inference() for known in masks for part in (known.mask.kv_indices, known.start))
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..attention.linformer import LinformerAttention
 from ..attention.near import CANDIDATES, near_of
@@ -37,9 +38,8 @@ def _side(entries: int) -> int:
     return max(LEAST, triton.next_power_of_2(entries))
 
 
-def _constants(queries: Tensor, size: int) -> dict[str, Any]:
-    precision = "ieee" if queries.dtype == torch.float32 else "tf32"
-    return {"BQ": _side(size), "BD": _side(queries.size(-1)), "PRECISION": precision}
+def _constants(queries: Tensor, size: int) -> dict[str, int]:
+    return {"BQ": _side(size), "BD": _side(queries.size(-1))}
 
 
 def _of(ends: Tensor) -> tuple[Tensor, int]:
@@ -53,7 +53,6 @@ def _strided(x: Tensor) -> tuple[Any, ...]:
     return x, x.stride(0), x.stride(1), x.stride(2)
 
 
-@torch.library.custom_op("linformer::choose_segments", mutates_args=())
 def choose_segments(
     queries: Tensor, keys: Tensor, rows: Tensor, ends: Tensor, width: int, size: int, beside: int, count: int
 ) -> Tensor:
@@ -80,105 +79,71 @@ def choose_segments(
     return candidates.gather(3, found)
 
 
-@choose_segments.register_fake
-def _(
-    queries: Tensor, keys: Tensor, rows: Tensor, ends: Tensor, width: int, size: int, beside: int, count: int
-) -> Tensor:
-    blocks = (queries.size(1) + size - 1) // size
-    shape = (queries.size(0), queries.size(2), blocks, torch.sym_min(count, rows.size(2)))
-    return queries.new_empty(shape, dtype=torch.int32)
-
-
-@torch.library.custom_op("linformer::attend_fetched", mutates_args=())
-def attend_fetched(
-    queries: Tensor, keys: Tensor, values: Tensor, near: Tensor, near_lse: Tensor, ends: Tensor, chosen: Tensor,
-    key_at: int, value_at: int, width: int, size: int, beside: int, sinks: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Goes on with a softmax over what the blocks fetch.
-
-    Args:
-        queries: (B, n, h, d_h).
-        keys, values: (B, s, h, d_h), of which the text's n begin at `key_at` and `value_at`.
-        near, near_lse: what the queries made of the other keys, (B, n, h, d_h), and the logarithm of the sum of the
-            exponentials of their scores, (B, h, n), in float32.
-        ends, width: where segments begin, (B or 1, m + 1), of which the last is l; and w.
-        size, beside, sinks: b, positions beside a block that it sees anyway, and first ones that every block does.
-        chosen: what ``choose_segments`` gave.
-
-    Returns:
-        The same of all keys.
-    """
-    sizes, grid = _sizes(queries, ends, size)
-    out, lse = queries.new_empty(queries.shape), near_lse.new_empty(near_lse.shape)
-    kernels.attend_kernel[grid](
-        *_strided(queries), *_text(keys, key_at, sizes[4]), *_text(values, value_at, sizes[4]), *_strided(near),
-        near_lse.contiguous(), *_of(ends), chosen, out, lse,
-        *sizes[:4], chosen.size(3), sizes[4], size, beside, sinks, queries.size(-1) ** -0.5,
-        BK=TILE, BW=triton.next_power_of_2(width), **_constants(queries, size), num_warps=WARPS,
-    )  # fmt: skip
-    return out, lse
-
-
-@attend_fetched.register_fake
-def _(queries: Tensor, keys: Tensor, values: Tensor, near: Tensor, near_lse: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return queries.new_empty(queries.shape), near_lse.new_empty(near_lse.shape)
-
-
-@torch.library.custom_op("linformer::attend_fetched_backward", mutates_args=())
-def attend_fetched_backward(
-    grad: Tensor, queries: Tensor, keys: Tensor, values: Tensor, near: Tensor, near_lse: Tensor, out: Tensor,
-    lse: Tensor, ends: Tensor, chosen: Tensor,
-    key_at: int, value_at: int, width: int, size: int, beside: int, sinks: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of queries, keys, values, near and near_lse."""
-    sizes, grid = _sizes(queries, ends, size)
-    m, length = sizes[2], sizes[4]
-    constants, count = _constants(queries, size), chosen.size(3)
-    grad_queries, grad_near = queries.new_empty(queries.shape), near.new_empty(queries.shape)
-    grad_keys, grad_values = keys.new_zeros(keys.shape), values.new_zeros(values.shape)
-    grad_near_lse, along = torch.empty_like(lse), torch.empty_like(lse)
-    strided = (*_strided(queries), *_text(keys, key_at, length), *_text(values, value_at, length))
-    rest = (*sizes[:4], count, length, size, beside, sinks, queries.size(-1) ** -0.5)
-    kernels.attend_backward_kernel[grid](
-        *strided, *_strided(near), near_lse.contiguous(), out, lse, *_strided(grad), *_of(ends), chosen,
-        grad_queries, grad_near, grad_near_lse, along, *rest,
-        BK=TILE, BW=triton.next_power_of_2(width), **constants, num_warps=WARPS,
-    )  # fmt: skip
-    listed = chosen.flatten(2).sort(dim=2, stable=True)
-    each = torch.arange(m + 1, device=chosen.device, dtype=chosen.dtype).expand(*chosen.shape[:2], m + 1)
-    first = torch.searchsorted(listed.values, each.contiguous()).int()
-    of_width = min(TILE, _side(width))
-    kernels.segments_backward_kernel[(m * -(-width // of_width), grid[1], grid[2])](
-        *strided, lse, along, *_strided(grad), *_of(ends), (listed.indices // count).int(), first,
-        *_text(grad_keys, key_at, length), *_text(grad_values, value_at, length), *rest,
-        BW=of_width, **constants, num_warps=WARPS,
-    )  # fmt: skip
-    return grad_queries, grad_keys, grad_values, grad_near, grad_near_lse
-
-
-@attend_fetched_backward.register_fake
-def _(grad: Tensor, queries: Tensor, keys: Tensor, values: Tensor, near: Tensor, near_lse: Tensor, *_: Any) -> Any:
-    of_near = near.new_empty(queries.shape), near_lse.new_empty(near_lse.shape)
-    return queries.new_empty(queries.shape), keys.new_empty(keys.shape), values.new_empty(values.shape), *of_near
-
-
 def _text(x: Tensor, at: int, length: int) -> tuple[Any, ...]:
     """The text's part of keys, values or their gradients, as the kernels take it."""
     return _strided(x.narrow(1, at, length))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ends, chosen = inputs[:7]
-    ctx.save_for_backward(*tensors, *output, ends, chosen)
-    ctx.numbers = inputs[7:]
+class AttendFetched(torch.autograd.Function):
+    """Goes on with a softmax over what the blocks fetch."""
 
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, near: Tensor, near_lse: Tensor, ends: Tensor,
+        chosen: Tensor, key_at: int, value_at: int, width: int, size: int, beside: int, sinks: int,
+    ) -> Tensor:  # fmt: skip
+        """What the queries make of all keys, (B, n, h, d_h).
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    gradients = attend_fetched_backward(grad, *ctx.saved_tensors, *ctx.numbers)
-    return (*gradients, *[None] * 8)
+        Args:
+            queries: (B, n, h, d_h).
+            keys, values: (B, s, h, d_h), of which the text's n begin at `key_at` and `value_at`.
+            near, near_lse: what the queries made of the other keys, (B, n, h, d_h), and the logarithm of the sum of the
+                exponentials of their scores, (B, h, n), in float32.
+            ends, width: where segments begin, (B or 1, m + 1), of which the last is l; and w.
+            chosen: what ``choose_segments`` gave.
+            size, beside, sinks: b, positions beside a block that it sees anyway, and first ones that every block does.
+        """
+        sizes, grid = _sizes(queries, ends, size)
+        out, lse = queries.new_empty(queries.shape), near_lse.new_empty(near_lse.shape)
+        kernels.attend_kernel[grid](
+            *_strided(queries), *_text(keys, key_at, sizes[4]), *_text(values, value_at, sizes[4]), *_strided(near),
+            near_lse.contiguous(), *_of(ends), chosen, out, lse,
+            *sizes[:4], chosen.size(3), sizes[4], size, beside, sinks, queries.size(-1) ** -0.5,
+            BK=TILE, BW=triton.next_power_of_2(width), **_constants(queries, size), num_warps=WARPS,
+        )  # fmt: skip
+        ctx.save_for_backward(queries, keys, values, near, near_lse, out, lse, ends, chosen)
+        ctx.numbers = key_at, value_at, width, size, beside, sinks
+        return out
 
-
-attend_fetched.register_autograd(_backward, setup_context=_keep)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of queries, keys, values, near and near_lse."""
+        queries, keys, values, near, near_lse, out, lse, ends, chosen = ctx.saved_tensors
+        key_at, value_at, width, size, beside, sinks = ctx.numbers
+        sizes, grid = _sizes(queries, ends, size)
+        m, length = sizes[2], sizes[4]
+        constants, count = _constants(queries, size), chosen.size(3)
+        grad_queries, grad_near = queries.new_empty(queries.shape), near.new_empty(queries.shape)
+        grad_keys, grad_values = keys.new_zeros(keys.shape), values.new_zeros(values.shape)
+        grad_near_lse, along = torch.empty_like(lse), torch.empty_like(lse)
+        strided = (*_strided(queries), *_text(keys, key_at, length), *_text(values, value_at, length))
+        rest = (*sizes[:4], count, length, size, beside, sinks, queries.size(-1) ** -0.5)
+        kernels.attend_backward_kernel[grid](
+            *strided, *_strided(near), near_lse.contiguous(), out, lse, *_strided(grad), *_of(ends), chosen,
+            grad_queries, grad_near, grad_near_lse, along, *rest,
+            BK=TILE, BW=triton.next_power_of_2(width), **constants, num_warps=WARPS,
+        )  # fmt: skip
+        listed = chosen.flatten(2).sort(dim=2, stable=True)
+        each = torch.arange(m + 1, device=chosen.device, dtype=chosen.dtype).expand(*chosen.shape[:2], m + 1)
+        first = torch.searchsorted(listed.values, each.contiguous()).int()
+        of_width = min(TILE, _side(width))
+        kernels.segments_backward_kernel[(m * -(-width // of_width), grid[1], grid[2])](
+            *strided, lse, along, *_strided(grad), *_of(ends), (listed.indices // count).int(), first,
+            *_text(grad_keys, key_at, length), *_text(grad_values, value_at, length), *rest,
+            BW=of_width, **constants, num_warps=WARPS,
+        )  # fmt: skip
+        return grad_queries, grad_keys, grad_values, grad_near, grad_near_lse, *[None] * 8
 
 
 def fetch(
@@ -191,7 +156,7 @@ def fetch(
     contents: tuple[Tensor, Tensor],
     padding_mask: Tensor | None,
 ) -> Tensor:
-    """Chooses segments and goes on with a softmax over them; arguments as for ``attend_fetched``.
+    """Chooses segments and goes on with a softmax over them; arguments as for ``AttendFetched``.
 
     Args:
         keys, values: with where the text begins in them.
@@ -204,9 +169,9 @@ def fetch(
     about = near_of(attention, length, padding_mask)
     ends, width = cast(WindowProjection, attention.key_projection).ends(length, padding_mask, queries.device)
     ends, place = ends.int(), (width, about.size, about.beside)
-    with torch.no_grad():
-        chosen = choose_segments(queries, *contents, ends, *place, attention.fetch)
-    texts = (keys[0], values[0]), (keys[1], values[1])
-    return cast(
-        Tensor, attend_fetched(queries, *texts[0], near, near_lse, ends, chosen, *texts[1], *place, about.sinks)[0]
-    )
+    numbers = keys[1], values[1], *place, about.sinks
+    with torch.cuda.device_of(queries):  # Triton takes the current one
+        with torch.no_grad():
+            chosen = choose_segments(queries, *contents, ends, *place, attention.fetch)
+        out = AttendFetched.apply(queries, keys[0], values[0], near, near_lse, ends, chosen, *numbers)
+    return cast(Tensor, out)

@@ -11,6 +11,12 @@ import triton.language as tl
 
 
 @triton.jit
+def _dot(a, b):
+    """A product that rounds float32 no further."""
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
 def _block(
     pointer, stride_b, stride_n, stride_h, batch, head, first, size, length, D, BQ: tl.constexpr, BD: tl.constexpr
 ):
@@ -28,14 +34,14 @@ def _is_near(first, last, start, size, beside):
 
 
 @triton.jit
-def _row_scores(q, rows, r_m, ends, number, M, D, scale, BD: tl.constexpr, PRECISION: tl.constexpr):
+def _row_scores(q, rows, r_m, ends, number, M, D, scale, BD: tl.constexpr):
     """Of a block's queries with some rows, (BQ, BM), and where the rows' segments begin and end."""
     column, listed = tl.arange(0, BD), number < M
     left = tl.load(ends + number, mask=listed, other=0)
     right = tl.load(ends + number + 1, mask=listed, other=0)
     some = listed[None, :] & (column < D)[:, None]
     r = tl.load(rows + number[None, :] * r_m + column[:, None], mask=some, other=0.0)
-    scores = tl.dot(q, r, input_precision=PRECISION) * scale
+    scores = _dot(q, r) * scale
     return tl.where((right > left)[None, :], scores, -3.0e38), left, right
 
 
@@ -43,7 +49,7 @@ def _row_scores(q, rows, r_m, ends, number, M, D, scale, BD: tl.constexpr, PRECI
 def weigh_rows_kernel(
     queries, q_b, q_n, q_h, rows, r_b, r_h, r_m, ends, e_b, weights,
     N, H, M, D, length, size, beside, scale,
-    BQ: tl.constexpr, BM: tl.constexpr, WHOLE: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BQ: tl.constexpr, BM: tl.constexpr, WHOLE: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Each row's share of the softmax of a block's queries over all rows, summed; -1 of what the block may not fetch.
 
@@ -56,12 +62,12 @@ def weigh_rows_kernel(
     highest, total = tl.full([BQ], -3.0e38, tl.float32), tl.zeros([BQ], tl.float32)
     if not WHOLE:
         for base in range(0, M, BM):
-            scores, _, _ = _row_scores(q, rows, r_m, ends, base + row, M, D, scale, BD, PRECISION)
+            scores, _, _ = _row_scores(q, rows, r_m, ends, base + row, M, D, scale, BD)
             higher = tl.maximum(highest, tl.max(scores, 1))
             total = total * tl.exp(highest - higher) + tl.sum(tl.exp(scores - higher[:, None]), 1)
             highest = higher
     for base in range(0, M, BM):
-        scores, left, right = _row_scores(q, rows, r_m, ends, base + row, M, D, scale, BD, PRECISION)
+        scores, left, right = _row_scores(q, rows, r_m, ends, base + row, M, D, scale, BD)
         if WHOLE:
             highest = tl.max(scores, 1)
             shares = tl.exp(scores - highest[:, None])
@@ -79,7 +85,6 @@ def weigh_candidates_kernel(
     queries, q_b, q_n, q_h, keys, k_b, k_n, k_h, ends, e_b, candidates, best,
     N, H, M, D, C, length, size, beside, scale,
     BQ: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, PARTS: tl.constexpr, BD: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """By each query of a block its highest score in each candidate, -3e38 of what the block may not fetch."""
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -97,7 +102,7 @@ def weigh_candidates_kernel(
             position = left + slot % BW + part * BW
             at = keys + batch * k_b + head * k_h + position[None, :].to(tl.int64) * k_n + column[:, None]
             k = tl.load(at, mask=(position < right)[None, :] & (column < D)[:, None], other=0.0)
-            scores = tl.dot(q, k, input_precision=PRECISION) * scale
+            scores = _dot(q, k) * scale
             scores = tl.where((position < right)[None, :], scores, -3.0e38)
             found = tl.maximum(found, tl.max(tl.reshape(scores, [BQ, BS, BW]), 2))
         # The same for each segment, once.
@@ -120,11 +125,17 @@ def _fetched(ends, e_b, batch, number, off, start, size, beside, sinks, listed):
 
 
 @triton.jit
+def _near_lse(near_lse, of_query, inside):
+    """The logarithm of a block's sums over near keys; where there is none, as in a row of padding, no infinity."""
+    return tl.maximum(tl.load(near_lse + of_query, mask=inside, other=0.0), -1.0e30)
+
+
+@triton.jit
 def attend_kernel(
     queries, q_b, q_n, q_h, keys, k_b, k_n, k_h, values, v_b, v_n, v_h, near, o_b, o_n, o_h, near_lse,
     ends, e_b, chosen, out, out_lse,
     N, H, M, D, C, length, size, beside, sinks, scale,
-    BQ: tl.constexpr, BK: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Goes on with a block's softmax, of which `near` and its logarithm of the sum are known, over what it fetches."""
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -134,7 +145,7 @@ def attend_kernel(
     query, column, slot = tl.arange(0, BQ), tl.arange(0, BD), tl.arange(0, BK)
     inside = (query < size) & (start + query < length)
     of_query = (batch * H + head) * length + start + query
-    highest, total = tl.load(near_lse + of_query, mask=inside, other=0.0), tl.full([BQ], 1.0, tl.float32)
+    highest, total = _near_lse(near_lse, of_query, inside), tl.full([BQ], 1.0, tl.float32)
     for base in range(0, C * BW, BK):
         place = base + slot
         number = tl.load(chosen + program * C + place // BW, mask=place < C * BW, other=0)
@@ -144,12 +155,12 @@ def attend_kernel(
                     mask=seen[None, :] & (column < D)[:, None], other=0.0)  # fmt: skip
         v = tl.load(values + batch * v_b + head * v_h + at[:, None] * v_n + column[None, :],
                     mask=seen[:, None] & (column < D)[None, :], other=0.0)  # fmt: skip
-        scores = tl.where(seen[None, :], tl.dot(q, k, input_precision=PRECISION) * scale, -3.0e38)
+        scores = tl.where(seen[None, :], _dot(q, k) * scale, -3.0e38)
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights, kept = tl.exp(scores - higher[:, None]), tl.exp(highest - higher)
         weights = tl.where(seen[None, :], weights, 0.0)
         total = total * kept + tl.sum(weights, 1)
-        acc = acc * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+        acc = acc * kept[:, None] + _dot(weights.to(v.dtype), v)
         highest = higher
     acc = acc / total[:, None]
     to = out + ((batch * length + start + query) * H + head)[:, None] * D + column[None, :]
@@ -162,7 +173,7 @@ def attend_backward_kernel(
     queries, q_b, q_n, q_h, keys, k_b, k_n, k_h, values, v_b, v_n, v_h, near, o_b, o_n, o_h, near_lse,
     out, lse, grad, g_b, g_n, g_h, ends, e_b, chosen, grad_queries, grad_near, grad_near_lse, along,
     N, H, M, D, C, length, size, beside, sinks, scale,
-    BQ: tl.constexpr, BK: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block's queries and of what its softmax began with; `along` is FlashAttention's D."""
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -177,7 +188,7 @@ def attend_backward_kernel(
     own = _block(near, o_b, o_n, o_h, batch, head, start, size, length, D, BQ, BD).to(tl.float32)
     o = tl.load(out + of_out, mask=some, other=0.0).to(tl.float32)
     all_lse = tl.load(lse + of_query, mask=inside, other=0.0)
-    share = tl.exp(tl.load(near_lse + of_query, mask=inside, other=0.0) - all_lse)  # of the near keys
+    share = tl.exp(_near_lse(near_lse, of_query, inside) - all_lse)  # of the near keys
     delta = tl.sum(g.to(tl.float32) * o, 1)
     tl.store(along + of_query, delta, mask=inside)
     tl.store(grad_near + of_out, (g.to(tl.float32) * share[:, None]).to(grad_near.dtype.element_ty), mask=some)
@@ -193,10 +204,10 @@ def attend_backward_kernel(
                     mask=seen[:, None] & (column < D)[None, :], other=0.0)  # fmt: skip
         v = tl.load(values + batch * v_b + head * v_h + at[None, :] * v_n + column[:, None],
                     mask=seen[None, :] & (column < D)[:, None], other=0.0)  # fmt: skip
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        scores = _dot(q, tl.trans(k)) * scale
         weights = tl.where(seen[None, :], tl.exp(scores - all_lse[:, None]), 0.0)
-        of_scores = weights * (tl.dot(g, v, input_precision=PRECISION) - delta[:, None]) * scale
-        acc += tl.dot(of_scores.to(k.dtype), k, input_precision=PRECISION)
+        of_scores = weights * (_dot(g, v) - delta[:, None]) * scale
+        acc += _dot(of_scores.to(k.dtype), k)
     tl.store(grad_queries + of_out, acc.to(grad_queries.dtype.element_ty), mask=some)
 
 
@@ -205,7 +216,7 @@ def segments_backward_kernel(
     queries, q_b, q_n, q_h, keys, k_b, k_n, k_h, values, v_b, v_n, v_h, lse, along, grad, g_b, g_n, g_h,
     ends, e_b, fetching, first, grad_keys, gk_b, gk_n, gk_h, grad_values, gv_b, gv_n, gv_h,
     N, H, M, D, C, length, size, beside, sinks, scale,
-    BQ: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BQ: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Gradients of (a part of) a segment's keys and values, by the blocks that fetched it.
 
@@ -231,11 +242,11 @@ def segments_backward_kernel(
         own_lse = tl.load(lse + of_query, mask=inside, other=0.0)
         delta = tl.load(along + of_query, mask=inside, other=0.0)
         shown = seen & ~_is_near(position + 1, position + 1, start, size, beside)
-        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale  # (BW, BQ)
+        scores = _dot(k, tl.trans(q)) * scale  # (BW, BQ)
         weights = tl.where(shown[:, None] & inside[None, :], tl.exp(scores - own_lse[None, :]), 0.0)
-        of_values += tl.dot(weights.to(g.dtype), g, input_precision=PRECISION)
-        of_scores = weights * (tl.dot(v, tl.trans(g), input_precision=PRECISION) - delta[None, :]) * scale
-        of_keys += tl.dot(of_scores.to(q.dtype), q, input_precision=PRECISION)
+        of_values += _dot(weights.to(g.dtype), g)
+        of_scores = weights * (_dot(v, tl.trans(g)) - delta[None, :]) * scale
+        of_keys += _dot(of_scores.to(q.dtype), q)
     to = grad_keys + batch * gk_b + head * gk_h + at * gk_n + column[None, :]
     tl.store(to, of_keys.to(grad_keys.dtype.element_ty), mask=some)
     to = grad_values + batch * gv_b + head * gv_h + at * gv_n + column[None, :]

@@ -74,8 +74,7 @@ def _see_linformer(
     queries = attention.rotated(attention.q_proj(x)).unflatten(-1, shown.contents.shape[2:])
 
     def others(rows: Tensor, positions: Tensor) -> Tensor:
-        # Under autocast means are float32.
-        return torch.cat([rows.transpose(1, 2).to(queries.dtype), shown.near.first(positions)], dim=1)
+        return torch.cat([rows.transpose(1, 2), shown.near.first(positions)], dim=1)
 
     return Sight(
         queries,
@@ -138,6 +137,9 @@ class Flex:
     def __init__(self, see: Callable[..., Sight], rule: Callable[[Any, int, Tensor, bool], Rule]):
         self.see, self.rule = see, rule
         self.known: dict[Any, Known] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Flex, (self.see, self.rule)  # without masks, whose functions cannot be pickled
 
     def __call__(
         self, attention: Attention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
@@ -317,6 +319,10 @@ def validate_flex(config: Any) -> None:
         able = any(options.linformer_window)
         new = hasattr(torch.nn.attention.flex_attention, "AuxRequest") or not any(options.linformer_fetch)
         check("flex_attention", True, new, f"false with linformer_fetch and PyTorch {torch.__version__}, before 2.9")
+        each = zip(options.linformer_window, options.linformer_fetch, strict=True)
+        block = max((options.linformer_block or window for window, fetch in each if fetch), default=0)
+        allowed = f"at most {TILE} with flex_attention and linformer_fetch, such as 32 (0 stands for the window)"
+        check("linformer_block", block, block <= TILE, allowed)
     allowed = "false where no layer is longformer's or has a linformer_window"
     check("flex_attention", True, able, allowed)
     dropout = config.attention_dropout
