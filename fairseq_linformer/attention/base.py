@@ -90,8 +90,8 @@ class Attention(ValueResidual, RelativePositions, ABC):
         return self.rotated(self.q_proj(x)), self.rotated(self.k_proj(x)), self.values(x, first_values)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(B, n, d) -> (B, h, n, d_h)."""
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        """(..., n, d) -> (..., h, n, d_h)."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def join_heads(self, heads: Tensor) -> Tensor:
         """(B, h, n, d_h) -> (B, n, d), joined and projected."""

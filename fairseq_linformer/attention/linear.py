@@ -52,9 +52,9 @@ class KernelAttention(Attention):
     def query_features(self, queries: Tensor) -> Tensor:
         """phi of queries, (B, h, n, d_h) -> (B, h, n, m)."""
 
-    @abstractmethod
     def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
         """phi of keys, (B, h, n, d_h) -> (B, h, n, m); those of padded keys, where padding (B, 1, n, 1), are free."""
+        return self.query_features(keys)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         padding = None if padding_mask is None else padding_mask[:, None, :, None]  # (B, n) -> (B, 1, n, 1)
@@ -174,6 +174,3 @@ class LinearAttention(KernelAttention):
 
     def query_features(self, queries: Tensor) -> Tensor:
         return F.elu(queries) + 1
-
-    def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
-        return F.elu(keys) + 1

@@ -80,9 +80,6 @@ class LionAttention(KernelAttention):
     def query_features(self, queries: Tensor) -> Tensor:
         return F.normalize(F.silu(queries) + 0.5, dim=3)
 
-    def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
-        return self.query_features(keys)
-
     def attend_by_features(
         self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
     ) -> Tensor:

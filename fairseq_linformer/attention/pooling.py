@@ -7,6 +7,7 @@ Dimensions: B batch, n sequence length, k projected length, m rows, w window, d 
 """
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,9 @@ class WindowProjection(Projection):
     With ``adaptive_length`` a text of any length is divided into k windows. Window j of a text of l tokens reaches from
     j l / k to (j + 1) l / k, rounded down; with l <= k each token is one.
     """
+
+    SHARINGS: ClassVar[tuple[str, ...]] = ("key-value", "layerwise")  # without parameters E and F cannot differ
+    TRAINABLE = False
 
     def __init__(self, config: AttentionConfig, layer: int):
         super().__init__(config, layer)
@@ -100,6 +104,7 @@ class ConvProjection(WindowProjection):
     """
 
     SHARINGS = ("headwise", "key-value", "layerwise")  # its channels are not those of heads
+    TRAINABLE = True
 
     def __init__(self, config: AttentionConfig, layer: int):
         super().__init__(config, layer)
@@ -122,19 +127,15 @@ class ConvProjection(WindowProjection):
 class MeanPooling(WindowProjection):
     """The mean of a window's real positions."""
 
-    SHARINGS = ("key-value", "layerwise")  # without parameters E and F cannot differ
-    TRAINABLE = False
     AVERAGES = True
 
     def pool(self, windows: Tensor, real: Tensor) -> Tensor:
-        return windows.sum(2) / real.sum(2).clamp(min=1).unsqueeze(-1)
+        wide = torch.promote_types(windows.dtype, torch.float32)  # float16 ends at 65,504
+        return (windows.sum(2, dtype=wide) / real.sum(2).clamp(min=1).unsqueeze(-1)).to(windows.dtype)
 
 
 class MaxPooling(WindowProjection):
     """The largest of a window's real positions, channel by channel."""
-
-    SHARINGS = ("key-value", "layerwise")
-    TRAINABLE = False
 
     def pool(self, windows: Tensor, real: Tensor) -> Tensor:
         largest = windows.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(2)
@@ -172,6 +173,7 @@ class AttentionPooling(PoolingPerHead):
     """
 
     SHARINGS = ("headwise", "key-value", "layerwise")
+    TRAINABLE = True
 
     def __init__(self, config: AttentionConfig, layer: int):
         super().__init__(config, layer)
@@ -194,9 +196,6 @@ class SplitPooling(PoolingPerHead):
     Attention costs what it does with any projection of k rows, pooling B n h d per call. LongNet's heads divide the
     positions of a segment in this way, without pooling (Ding et al. 2023, arXiv 2307.02486, section 2.3).
     """
-
-    SHARINGS = ("key-value", "layerwise")
-    TRAINABLE = False
 
     def __init__(self, config: AttentionConfig, layer: int):
         super().__init__(config, layer)

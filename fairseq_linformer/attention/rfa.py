@@ -68,17 +68,10 @@ class RandomFeatureAttention(RandomKernelAttention):
     def draw(self, generator: torch.Generator) -> None:
         self.draws.copy_(torch.randn(self.draws.shape, generator=generator, device="cpu", dtype=torch.float32))
 
-    def query_features(self, queries: Tensor) -> Tensor:
-        return self._features(queries)
-
-    def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
-        return self._features(keys)
-
     def bounded(self, denominators: Tensor) -> Tensor:
         return super().bounded(denominators.abs())
 
-    def _features(self, x: Tensor) -> Tensor:
-        """(B, h, n, d_h) -> (B, h, n, 2 m)."""
-        vectors = (self.scale * self.draws).to(x.dtype) / self.temperature  # (h, m, d_h)
-        angles = F.normalize(x, dim=3) @ vectors.transpose(1, 2)  # (B, h, n, d_h) @ (h, d_h, m) -> (B, h, n, m)
+    def query_features(self, queries: Tensor) -> Tensor:
+        vectors = (self.scale * self.draws).to(queries.dtype) / self.temperature  # (h, m, d_h)
+        angles = F.normalize(queries, dim=3) @ vectors.transpose(1, 2)  # (B, h, n, d_h) @ (h, d_h, m) -> (B, h, n, m)
         return torch.cat((angles.sin(), angles.cos()), dim=3) * self.draws.size(1) ** -0.5

@@ -106,12 +106,13 @@ class SparseAttention(Attention):
         size = block_size(self.stride, x.size(1))
         queries, keys, values = (into_blocks(rows, size) for rows in self.project(x, first_values))
         parts = (self._strided if self.strided else self._fixed)(keys, values, into_blocks(real, size))
-        out = self._attend(self._heads(queries), parts)  # (B, R, h, l, d_h)
+        out = self._attend(self.split_heads(queries), parts)  # (B, R, h, l, d_h)
         return self.out_proj(out_of_blocks(out.transpose(2, 3).flatten(3), x.size(1)))
 
     def _strided(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
         """What stands less than l positions away; what else stands in the column."""
-        near_keys, near_values = (self._heads(with_neighbours(rows)) for rows in (keys, values))  # (B, R, h, 3 l, d_h)
+        # (B, R, h, 3 l, d_h)
+        near_keys, near_values = (self.split_heads(with_neighbours(rows)) for rows in (keys, values))
         place = torch.arange(near_keys.size(3), device=real.device)  # of a key; the query's own row is the middle one
         own = place[real.size(2) : 2 * real.size(2)]
         near = (place - own[:, None]).abs() < self.stride  # (l, 3 l)
@@ -119,7 +120,7 @@ class SparseAttention(Attention):
         columns = real.transpose(1, 2)[:, None, None] & self._other_rows(real, 1)  # (B, R, 1, l, R)
         return [
             Part("brhsd", near_keys, near_values, near_real),
-            Part("bshid", self._heads(keys), self._heads(values), columns),
+            Part("bshid", self.split_heads(keys), self.split_heads(values), columns),
         ]
 
     def _fixed(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
@@ -127,7 +128,7 @@ class SparseAttention(Attention):
         columns = torch.arange(self.expressivity, device=real.device) + self.stride
         columns = columns - self.expressivity * (self.sub_blocks[:, None] + 1)  # (h, c)
         columns = columns.clamp(max=real.size(2) - 1)  # a sequence that is shorter than a row has no other rows
-        key_rows, value_rows = self._heads(keys), self._heads(values)  # (B, R, h, l, d_h)
+        key_rows, value_rows = self.split_heads(keys), self.split_heads(values)  # (B, R, h, l, d_h)
         summary_keys, summary_values = (self._take(rows, columns) for rows in (key_rows, value_rows))
         summary_real = real[:, :, columns].transpose(1, 2).flatten(2)[:, None, :, None]  # (B, 1, h, 1, R c)
         others = summary_real & self._other_rows(real, self.expressivity)  # (B, R, h, 1, R c)
@@ -155,10 +156,6 @@ class SparseAttention(Attention):
         shares = weights.split([part.attn_mask.size(-1) for part in parts], dim=-1)
         out = [torch.einsum(f"brhis,{part.axes}->brhid", w, part.values) for w, part in zip(shares, parts, strict=True)]
         return out[0] + out[1]
-
-    def _heads(self, rows: Tensor) -> Tensor:
-        """(B, R, l, d) -> (B, R, h, l, d_h)."""
-        return rows.unflatten(-1, (self.num_heads, self.head_dim)).transpose(2, 3)
 
     @staticmethod
     def _other_rows(real: Tensor, columns: int) -> Tensor:

@@ -46,7 +46,7 @@ class MixedTexts(FairseqDataset):
             tokens = min(wanted[len(texts)], begins[end] - begins[line])
             if tokens >= least:
                 texts.append((line, tokens))
-            line = max(line + 1, int(np.searchsorted(begins, begins[line] + max(tokens, 1))))
+            line = max(line + 1, int(np.searchsorted(begins, begins[line] + tokens)))
         first, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
         return first, tokens
 

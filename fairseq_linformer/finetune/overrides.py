@@ -18,6 +18,7 @@ _SET_BY = {
     "common.log_format": "the command, which reads the log",
     "optimization.lr": "--learning-rates",
     "dataset.batch_size": "--batch-sizes",
+    "dataset.required_batch_size_multiple": "the command, which counts the updates of an epoch",
     "optimization.max_update": "--epochs",
     "optimization.max_epoch": "--epochs",
     "lr_scheduler.warmup_updates": "--epochs",

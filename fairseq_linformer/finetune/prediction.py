@@ -105,12 +105,17 @@ class Predictor:
             raise FileNotFoundError(f"{folder} holds no split {name}: there is no input0/{name}.idx")
         self.task.load_dataset(name)
         dataset = self.task.dataset(name)
-        items = (dataset[number] for number in range(len(dataset)))
-        rows = (self._shortened(_Row(item["net_input.src_tokens"], item.get("places"))) for item in items)
-        predictions = list(self._predict(rows, total=len(dataset), desc=f"{folder.name} {name}", disable=None))
-        if len(dataset) == 0 or "target" not in dataset[0]:
+        targets = list[Any]()
+
+        def rows() -> Iterator[_Row]:
+            for number in range(len(dataset)):
+                item = dataset[number]
+                targets.append(item.get("target"))
+                yield self._shortened(_Row(item["net_input.src_tokens"], item.get("places")))
+
+        predictions = list(self._predict(rows(), total=len(dataset), desc=f"{folder.name} {name}", disable=None))
+        if not targets or targets[0] is None:
             return predictions, None
-        targets = [dataset[number]["target"] for number in range(len(dataset))]
         if self.record.kind == "token-label" and any(bool((target == UNKNOWN).any()) for target in targets):
             return predictions, None
         return predictions, [self._target(target) for target in targets]

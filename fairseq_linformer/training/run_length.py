@@ -40,6 +40,9 @@ def plan(cfg: DictConfig, rows: int | None) -> None:
         "or without a prepared task, batch_size and max_epoch"
     )
     check("optimization.max_update", 0, counted and by_rows, allowed)
+    multiple = cfg.dataset.required_batch_size_multiple  # by another one fairseq makes smaller batches, and more
+    allowed = "1, or optimization.max_update be given"
+    check("dataset.required_batch_size_multiple", multiple, multiple == 1, allowed)
     summed = cfg.optimization.update_freq
     check("optimization.update_freq", summed, len(set(summed)) == 1, "the same in all epochs, or max_update be given")
     batch_size = cfg.dataset.batch_size * cfg.distributed_training.distributed_world_size * summed[0]

@@ -113,12 +113,6 @@ class SentenceEncoder:
         return np.stack([found[number] for number in range(len(rows))])
 
 
-def normalised(vectors: np.ndarray) -> np.ndarray:
-    """The same with length 1 in the last dimension."""
-    lengths: np.ndarray = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / lengths
-
-
 def neighbours(embeddings: np.ndarray) -> list[int]:
     """The nearest other text of each, by cosine."""
     cosines = embeddings @ embeddings.T
@@ -285,7 +279,9 @@ def chunk_ranks(encoder: SentenceEncoder, data: Passages, size: int) -> dict[str
     found = encoder.embed(rows).reshape(len(queries), -1, queries.shape[1])
     ranks = {f"first {size:,}": ranks_of(queries @ found[:, 0].T)}
     if chunks > 1:
-        ranks[f"mean of chunks of {size:,}"] = ranks_of(queries @ normalised(found[:, 1:].mean(1)).T)
+        means = found[:, 1:].mean(1)
+        means /= np.linalg.norm(means, axis=-1, keepdims=True)
+        ranks[f"mean of chunks of {size:,}"] = ranks_of(queries @ means.T)
         ranks[f"best of chunks of {size:,}"] = ranks_of(np.einsum("qd,ncd->qnc", queries, found[:, 1:]).max(2))
     return ranks
 

@@ -150,6 +150,7 @@ class SmallTrainer(ABC):
 
     def step(self) -> None:
         """One update on a new batch."""
+        self.model.set_num_updates(self.schedule.last_epoch)  # some mechanisms draw random features anew
         numbers = self.numbers()
         tokens, answers = (own[numbers].to(self.device) for own in (self.rows.tokens, self.rows.answers))
         F.cross_entropy(self.logits(tokens), answers.flatten()).backward()

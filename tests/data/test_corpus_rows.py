@@ -69,6 +69,13 @@ def test_as_many_texts_of_a_length_as_of_its_double():
     assert counts.sum() == len(sizes) and counts.min() > 0.9 * counts.max()
 
 
+def test_every_document_begins_a_text():
+    lines = lines_of([[20], [30, 7], [], [], [9, 4]])
+    texts = texts_of(lines, 5, 200)
+    begun = [texts[number][1] for number in range(len(texts))]
+    assert {int(first) for first in (lines[0][0], lines[2][0], lines[7][0])} <= {int(first) for first in begun}
+
+
 def test_lines_shorter_than_the_shortest_text_are_joined_or_left_out():
     texts = texts_of(lines_of([[1] * 50, [1], [2, 2]]), 5, 9)
     assert all(5 <= size <= 9 for size in texts.sizes) and len(texts) >= 5
