@@ -14,7 +14,7 @@ from functools import cache, partial
 
 import torch
 from benchmarking.tables import table
-from benchmarking.variants import preset_overrides
+from benchmarking.variants import with_preset
 from fairseq.data import Dictionary
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -32,7 +32,7 @@ LENGTHS = (512, 1024, 2048, 4096)
 SIZES = {"base": "base_{}", "large": "large_4096"}  # the configurations in configs/pretrain
 VARIANTS: dict[str, list[str]] = {
     "Linformer": [],
-    "near_and_far": preset_overrides("near_and_far"),
+    "near_and_far": with_preset(["preset=near_and_far"]),
     "full attention": ["model.attention=softmax"],
 }
 PEAKS = {"A100": 312e12, "H100": 989e12}  # FLOP/s of dense products in bfloat16, by NVIDIA's data sheets (SXM)

@@ -11,6 +11,8 @@ import torch
 
 from linformer_cli.arguments import Distinct, item_of, number
 
+from .variants import with_preset
+
 LARGEST_SEED = 2**32 - 2  # PyTorch takes a seed modulo 2^32, and the next one draws the rows of tests
 VARIANT = re.compile(r"[^.=/|][^=/|]*")  # a name: of a folder, in a table's cell, and no override
 
@@ -112,11 +114,11 @@ def check_variants(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 
 def chosen_variants(options: argparse.Namespace, known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """What is compared, by name: the overrides of all, then its own.
+    """What is compared, by name: the overrides of a preset, of all, then its own.
 
     Args:
         options: that ``add_variants`` added.
         known: the study's own variants.
     """
     own = {name: overrides for name, *overrides in options.variant} or {name: known[name] for name in options.only}
-    return {name: [*options.all, *overrides] for name, overrides in own.items()}
+    return {name: with_preset(overrides, options.all) for name, overrides in own.items()}

@@ -16,13 +16,18 @@ from .store import Store
 from .variants import variants_of
 
 
-def perplexity_experiments(options: Namespace, store: Store) -> list[Pretraining]:
-    """One, with the n of all variants: 512, unless --all says otherwise."""
+def n_of_all(options: Namespace) -> int:
+    """512, unless --all says otherwise."""
     n = 512
     for word in options.all:
         name, _, value = word.partition("=")
         n = int(value) if name == "task.tokens_per_sample" and value.isdigit() else n
-    return [Pretraining.of(options, store, n, chosen_variants(options, {}))]
+    return n
+
+
+def perplexity_experiments(options: Namespace, store: Store) -> list[Pretraining]:
+    """One, with the n of all variants."""
+    return [Pretraining.of(options, store, n_of_all(options), chosen_variants(options, {}))]
 
 
 def draw_curves(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:
@@ -50,9 +55,10 @@ PERPLEXITY = Comparison(
 
 def mechanism_experiments(options: Namespace, store: Store) -> list[Pretraining]:
     """One, in which the control is always."""
-    known = variants_of("mechanisms", 512)
+    n = n_of_all(options)
+    known = variants_of("mechanisms", n)
     chosen = {**chosen_variants(options, known), "control": [*options.all, *known["control"]]}
-    return [Pretraining.of(options, store, 512, chosen)]
+    return [Pretraining.of(options, store, n, chosen)]
 
 
 def draw_mechanisms(options: Namespace, tuned: Sequence[Tuned], path: Path) -> None:

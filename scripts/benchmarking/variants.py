@@ -1,5 +1,6 @@
 """What is data: the studies and their variants, in studies.yaml."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from omegaconf import OmegaConf
 from fairseq_linformer.training.configuration import CONFIGS
 
 BEST = "near_and_far"  # a preset of configs/pretrain
+PRESET = "preset="
 
 
 @cache
@@ -20,18 +22,11 @@ def read_studies() -> dict[str, Any]:
 
 
 def variants_of(study: str, n: int) -> dict[str, list[str]]:
-    """The variants that a study has, with rows of n tokens: Hydra's overrides by name."""
+    """The variants that a study has, with rows of n tokens: presets and Hydra's overrides by name."""
     window = min(128, n)
     sizes = {"k": min(128, max(1, n // 4)), "window": window, "even": 2 * (window // 2)}
     named = read_studies()[study].get("variants", {})
-    return {
-        name: [word for own in line.format(**sizes).split() for word in _words(own)] for name, line in named.items()
-    }
-
-
-def _words(word: str) -> list[str]:
-    name, _, preset = word.partition("=")
-    return preset_overrides(preset) if name == "preset" else [word]
+    return {name: line.format(**sizes).split() for name, line in named.items()}
 
 
 def preset_options(name: str) -> dict[str, Any]:
@@ -39,6 +34,9 @@ def preset_options(name: str) -> dict[str, Any]:
     return dict(OmegaConf.load(CONFIGS / "pretrain" / "preset" / f"{name}.yaml").model)
 
 
-def preset_overrides(name: str) -> list[str]:
-    """The same as overrides of a training."""
-    return [f"model.{option}={value}" for option, value in preset_options(name).items()]
+def with_preset(overrides: Sequence[str], everywhere: Sequence[str] = ()) -> list[str]:
+    """The overrides of a variant: those of its preset, where it has one, then those of all variants, then its own."""
+    presets = [word for word in overrides if word.startswith(PRESET)]
+    options = [option for word in presets for option in preset_options(word.removeprefix(PRESET)).items()]
+    own = [word for word in overrides if word not in presets]
+    return [*(f"model.{name}={value}" for name, value in options), *everywhere, *own]

@@ -12,7 +12,7 @@ from benchmarking.engine import Tuned
 from benchmarking.long_documents import LONG_DOCUMENTS, MODEL, LongDocuments, PassageTrainer, experiments
 from benchmarking.small_model import Rows, configure_model
 from benchmarking.store import Store
-from benchmarking.variants import variants_of
+from benchmarking.variants import variants_of, with_preset
 from fairseq.data import Dictionary
 
 from fairseq_linformer.attention import ATTENTIONS
@@ -63,7 +63,8 @@ def test_full_attention_finds_the_symbol_that_says_the_label():
 
 @pytest.mark.parametrize("length", [16, 64, 512, 8192])
 def test_the_variants_fit_every_length(length):
-    configs = {name: configure_model(MODEL, own, length) for name, own in variants_of("long-documents", length).items()}
+    own = {name: with_preset(words) for name, words in variants_of("long-documents", length).items()}
+    configs = {name: configure_model(MODEL, words, length) for name, words in own.items()}
     assert configs["control"].projected_length == [1, 1]
     preset = configs["near_and_far"]
     assert preset.value_residual and preset.projection == "split-pool" and max(preset.linformer_window) <= length

@@ -12,7 +12,7 @@ from benchmarking import masked_text, pretraining
 from benchmarking.engine import Trial
 from benchmarking.losses_by_distance import NOWHERE, LossesByDistance
 from benchmarking.masked_text import MaskedText
-from benchmarking.perplexity import MECHANISMS, PERPLEXITY, perplexity_experiments
+from benchmarking.perplexity import MECHANISMS, PERPLEXITY, mechanism_experiments, perplexity_experiments
 from benchmarking.pretraining import Pretraining
 from benchmarking.store import Store
 from benchmarking.variants import variants_of
@@ -62,6 +62,8 @@ def test_the_command_trains_what_it_is_asked_for_and_compares_seed_by_seed(train
     assert (tmp_path / "out/perplexity.png").read_bytes().startswith(b"\x89PNG")
     longer = options("perplexity", *words, "task.tokens_per_sample=2048")
     assert [own.n for own in perplexity_experiments(longer, Store(tmp_path, {}))] == [2048]
+    longer = options("mechanisms", *words[:4], "--all", "task.tokens_per_sample=2048")
+    assert [own.n for own in mechanism_experiments(longer, Store(tmp_path, {}))] == [2048]
     one = options("perplexity", *words[:6], "--seeds", 1, "--learning-rates", 0.1, "--updates", 5)
     assert PERPLEXITY.run("perplexity", one).splitlines()[2].startswith("| a | 0.1 | 10.00 | 10.00 |  | ")
 

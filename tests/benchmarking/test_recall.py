@@ -11,7 +11,7 @@ from benchmarking.flags import LARGEST_SEED
 from benchmarking.recall import EMPTY, KEYS, MASK, MODEL, RECALL, VALUES, RecallTask, RecallTrainer, experiments
 from benchmarking.small_model import TEST_SEED, Rows, configure_model
 from benchmarking.store import Store
-from benchmarking.variants import variants_of
+from benchmarking.variants import variants_of, with_preset
 
 from fairseq_linformer.attention import ATTENTIONS
 from tests.helpers.benchmarks import options
@@ -124,10 +124,9 @@ def test_overrides_that_cannot_work_are_refused(override, said):
 
 
 def test_every_mechanism_is_among_the_variants_and_every_variant_fits_the_default_length():
-    assert {configure_model(MODEL, overrides, 64).attention for overrides in variants_of("recall", 64).values()} == set(
-        ATTENTIONS
-    )
-    assert configure_model(MODEL, variants_of("recall", 64)["control"], 64).projected_length == [1, 1]
+    configs = {name: configure_model(MODEL, with_preset(own), 64) for name, own in variants_of("recall", 64).items()}
+    assert {config.attention for config in configs.values()} == set(ATTENTIONS)
+    assert configs["control"].projected_length == [1, 1]
 
 
 def trainer(sets, seed=1, updates=2, device="cpu"):

@@ -97,6 +97,12 @@ def test_variants_are_the_users_own_or_some_of_those_that_have_a_name():
         "k8": ["model.local_conv=0", "model.projected_length=8"],
         "plain": ["model.local_conv=0"],
     }
+    preset = {"near": ["preset=near_and_far", "model.projected_length=8"]}
+    every = options("long-documents", *LONG, "--all", "model.value_residual=false", "model.projected_length=4")
+    every.only = ["near"]
+    near = chosen_variants(every, preset)["near"]
+    assert near[-3:] == ["model.value_residual=false", "model.projected_length=4", "model.projected_length=8"]
+    assert near.index("model.value_residual=True") < len(near) - 3, "--all counts more than a preset"
     left_out = ("none", "nystrom")
     assert not set(options("long-documents", *LONG).only) & set(left_out)
 
