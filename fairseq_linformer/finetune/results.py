@@ -4,11 +4,12 @@ Both are derived from the folders of the runs, each of which says of which task 
 what it scored.
 """
 
+import contextlib
 import json
 import logging
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
@@ -116,13 +117,16 @@ def _has_recipe(result: Result, recipe: str | None) -> bool:
     return result.made is not None and result.made.recipe() == recipe
 
 
-def _shown(found: Sequence[Result], own: Sequence[Result]) -> list[Result]:
-    """The runs that a row of the table is of: one per seed, with the recipe of this command's `own`, if any."""
-    folders = {result.run.folder for result in own}
-    mine = [result for result in found if result.run.folder in folders]
-    recipe = _recipe(mine or found)
-    # A seed may have been trained in two folders, by a search and without one: this command's is meant.
-    ordered = [*sorted(found, key=lambda result: not result.error), *mine]
+def _shown(found: Sequence[Result], own: Sequence[Result], before: Collection[Path]) -> list[Result]:
+    """The runs that a row of the table is of: one per seed, with one recipe.
+
+    That of this command's `own` runs, or where it has none of those whose folders the table was of `before`.
+    """
+    folders = {result.run.folder for result in own} or before
+    meant = [result for result in found if result.run.folder in folders]
+    recipe = _recipe(meant or found)
+    # A seed may have been trained in two folders, by a search and without one.
+    ordered = [*sorted(found, key=lambda result: not result.error), *meant]
     by_seed = {result.run.seed: result for result in ordered if _has_recipe(result, recipe)}
     by_seed |= {result.run.seed: result for result in own if result.error and result.run.seed not in by_seed}
     return [result for _, result in sorted(by_seed.items())]
@@ -141,7 +145,7 @@ def write_results(
 
     They hold what the folders below `out` say of all runs of the checkpoint with that digest, whichever command trained
     them, and why runs of this command failed: its `results`, and those of `search`, whose settings were not chosen. A
-    task's row in the table is of runs that share all but the seed: this command's, or for other tasks the most. The
+    task's row in the table is of runs that share all but the seed: this command's; those of other tasks stay. The
     table and the picture have what the results in the folders `beside` say of other models, too.
 
     Raises:
@@ -152,12 +156,16 @@ def write_results(
     for result in found:
         if result.error:
             result.error = failures.get(result.run.folder, result.error)
+    before: set[Path] = set()
+    with contextlib.suppress(FileNotFoundError, UserError):  # none yet, or damaged
+        before = {out / run["folder"] for run in _read(out, _Runs)["runs"]}
     shown: list[Result] = []
     parts = {(result.run.task.name, result.run.train_rows) for result in (*found, *results)}
     names = [*TASKS, *sorted({name for name, _ in parts} - TASKS.keys())]
     for part in sorted(parts, key=lambda part: (names.index(part[0]), in_order(part[1]))):
         shown += _shown(
-            *([one for one in some if (one.run.task.name, one.run.train_rows) == part] for some in (found, results))
+            *([one for one in some if (one.run.task.name, one.run.train_rows) == part] for some in (found, results)),
+            before,
         )
     folders = {result.run.folder for result in shown}
     others = [result for result in found if result.run.folder not in folders]
@@ -170,7 +178,8 @@ def write_results(
     }
     write_whole(out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
     tables, checkpoints = read_tables([out, *beside])
-    table = f"{as_table(tables)}\n{''.join(f'Checkpoint: {line}' for line in checkpoints)}"
+    more = f"{len(others)} more runs, of other settings, options or data, are in {RESULTS_FILE} as `search`.\n\n"
+    table = f"{as_table(tables)}\n{more * bool(others)}{''.join(f'Checkpoint: {line}' for line in checkpoints)}"
     write_whole(out / "results.md", table)
     _draw(tables, out / PICTURE_FILE)
     return table

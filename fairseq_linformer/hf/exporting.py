@@ -222,6 +222,8 @@ def _configuration(exported: Exported) -> PretrainedConfig:
         names = record.classes or ("score",)
         common |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
         common["problem_type"] = _KINDS[record.kind].problem_type
+        if record.kind == "regression":  # of one output CrossEncoder of sentence-transformers would take the sigmoid
+            common["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     if exported.is_stock:
         return RobertaConfig(
             **common,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_the_baseline_is_of_the_data_that_the_runs_saw(folder, tmp_path):
     for damaged in ("{", json.dumps({"data": "1" * 64, "scores": {}})):
         file.write_text(damaged)
         assert "| RTE | accuracy | 80.5 | 80.5 | 1 |  | lr0.01-batch16 |  |  |  |" in write(tmp_path)
+
+
+def test_a_row_stays_when_other_tasks_are_trained(folder, tmp_path):
+    """Of two recipes with a seed each the table keeps that of the last command, not the better one on the dev set."""
+    other = tmp_path / "RTE" / "seed2"
+    shutil.copytree(folder, other)
+    made = replace(MADE, data="2" * 64, configuration={**OPTIONS, "common.seed": 2})
+    (other / RUN_FILE).write_text(json.dumps({**made.as_json(), "complete": True}))
+    write_scores(other, made, {"valid": {"accuracy": 70.0}})
+    run = TaskRun(RTE, 2, Setting(0.01, 16), 6, other)
+    written = write_results(tmp_path, tmp_path / "a.pt", "0" * 64, MODEL, [Result(run, {}, made=made)], [])
+    assert "| RTE | accuracy | 70.0 |" in written and "1 more runs, of other settings" in written
+    assert write(tmp_path) == written
 
 
 def test_what_is_at_chance_is_marked_and_the_mark_explained(folder, tmp_path):

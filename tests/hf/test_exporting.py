@@ -80,6 +80,7 @@ def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, pooling, atte
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     problem = {"token-label": None, **{kind: f"{kind.replace('-', '_')}_classification" for kind in list(LABELS)[:2]}}
     assert config.get("problem_type") == problem.get(kind, "regression")
+    assert ("sentence_transformers" in config) == (kind == "regression"), "whose CrossEncoder would bend scores"
     predictor = Predictor(checkpoint)
     assert tuple(config["id2label"].values()) == (predictor.labels or ("score",))
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
