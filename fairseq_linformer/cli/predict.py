@@ -6,7 +6,6 @@ import itertools
 import json
 import operator
 import shutil
-import signal
 import sys
 import tempfile
 import zipfile
@@ -89,6 +88,8 @@ def _print(predictor: Predictor, rows: Iterator[Example], top: int | None, to: s
     predictions = predictor.texts(rows)
     for line in _as_json(predictions, of, top) if to == "jsonl" else _as_table(predictions, predictor.record, top):
         print(line)
+    if predictor.cut:
+        print(f"{predictor.cut:,} texts were longer than {predictor.longest:,} tokens, and were cut", file=sys.stderr)
 
 
 def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) -> Iterator[str]:
@@ -176,5 +177,4 @@ def run(**given: Any) -> None:
     if "runs" in given:
         submit(**given)
     else:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends this program as it ends cat
         predict(**given)

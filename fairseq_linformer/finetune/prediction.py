@@ -75,6 +75,8 @@ class Predictor:
         record: of the data's folder: the kind of label, the classes, what scores are multiplied by.
         labels: the classes by number, none where the model gives scores.
         pairs: whether a row is two texts.
+        longest: tokens of a row that it reads.
+        cut: rows that were longer, so far.
 
     Raises:
         FileNotFoundError: the checkpoint, or a file of the data's folder, is not there.
@@ -90,6 +92,7 @@ class Predictor:
         self.pairs = has_pairs(folder)
         if getattr(cfg, "truncation", None) == "random-crop":
             cfg.truncation = "head"  # as the task does outside train: no prediction depends on chance
+        self.longest, self.cut = limits(cfg, cfg.max_positions)[0], 0
         self._tokenizer = load_tokenizer(folder)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._model = hub.model.eval().to(self._device)
@@ -157,6 +160,7 @@ class Predictor:
         """The row as long as ``text_prediction`` allows; ``sentence_prediction`` has no such options: its head."""
         dictionary, cfg = self.task.source_dictionary, self.task.cfg
         kept = kept_tokens(row.tokens, *limits(cfg, cfg.max_positions), dictionary.bos(), dictionary.eos())
+        self.cut += len(row.tokens) > self.longest
         return _Row(row.tokens[kept], None if row.places is None else moved(row.places, kept))
 
     def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:

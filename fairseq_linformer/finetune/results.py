@@ -163,10 +163,10 @@ def write_results(
     parts = {(result.run.task.name, result.run.train_rows) for result in (*found, *results)}
     names = [*TASKS, *sorted({name for name, _ in parts} - TASKS.keys())]
     for part in sorted(parts, key=lambda part: (names.index(part[0]), in_order(part[1]))):
-        shown += _shown(
-            *([one for one in some if (one.run.task.name, one.run.train_rows) == part] for some in (found, results)),
-            before,
+        of_part, own = (
+            [one for one in some if (one.run.task.name, one.run.train_rows) == part] for some in (found, results)
         )
+        shown += _shown(of_part, own, before)
     folders = {result.run.folder for result in shown}
     others = [result for result in found if result.run.folder not in folders]
     content: dict[str, Any] = {

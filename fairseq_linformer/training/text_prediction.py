@@ -138,10 +138,15 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             check_file(Path(cfg.data), f"label/{split}.idx")  # without it nothing says where words begin
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
         length, method = limits(cfg, cfg.max_positions)
+        method = str(cfg.truncation) if split == "train" else method
+        if cut := int((dataset.sizes[0] > length).sum()):
+            logger.info(
+                f"{split}: {cut:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
+            )
         truncated = TruncatedDataset(
             dataset,
             length,
-            str(cfg.truncation) if split == "train" else method,
+            method,
             dictionary.bos(),
             dictionary.eos(),
             seed=cfg.seed,

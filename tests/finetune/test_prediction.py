@@ -193,6 +193,7 @@ def test_long_texts_are_shortened_as_in_training(reviews, tmp_path):
         predictor = predictor_of(changed(reviews, tmp_path / method, truncation=method, truncate_to=9))
         found[method] = predictor.split("valid")[0]
         assert_close(found[method], list(predictor.texts(Example(line, None) for line in VALID)))
+        assert (predictor.longest, 0 < predictor.cut <= len(VALID)) == (9, True)
     assert found["random-crop"] == found["head"]
     assert predictor.split("train") == predictor_of(tmp_path / "head").split("train")
     kept = [found["head"], found["tail"], found["head-tail"], predictor_of(reviews).split("valid")[0]]
@@ -498,7 +499,7 @@ def test_the_command_line(reviews, tmp_path):
     with subprocess.Popen([sys.executable, ROOT / "scripts/clone.py", *map(str, command[1:])], **pipes) as process:
         process.stdout.close()  # as head does
         assert process.stderr.read() == ""
-    assert process.returncode == -signal.SIGPIPE
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize(
