@@ -274,6 +274,6 @@ class ActiveRun:
         if best.is_file():
             value = read_progress(best).best
             of_text = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
-            known = f"perplexity {2**value:.2f}" if of_text else f"{metric} {value:g}"
+            known = f"perplexity {2**value:.4g}" if of_text else f"{metric} {value:g}"
             print(f"best checkpoint: {best}" + (f", {known}" if math.isfinite(value) else ""))
             print(f"next: {self._then.format(run=shlex.quote(str(self.folder)))}")
