@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.usage = "%(prog)s MODEL --input FILE [options]\n       %(prog)s --runs DIR --data DIR --out DIR"
     add = parser.add_argument
     parser.share("model", nargs="?", help="fine-tuned checkpoint, or the folder of its run (its best checkpoint)")
-    add("--input", metavar="FILE", help=f"texts: .{', .'.join(FORMATS)}, or - for standard input")
+    add("--input", metavar="FILE", help=f"texts: .{', .'.join(FORMATS)}, also .gz or .xz, or - for standard input")
     parser.share("--from", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
     parser.share("--text")
     parser.share("--second")

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from ..checkpoints.reading import checkpoint_file
 from ..data.prepare.examples import WHITESPACE, Example
 from ..data.prepare.table_formats import FORMATS, check_filled, read_rows
+from ..data.prepare.text_files import PACKED, unpacked
 from ..data.task_record import Task
 from ..data.tasks import TASKS
 from ..errors import UserError
@@ -37,12 +38,14 @@ def predict(
     to: str | None = None,
 ) -> None:
     """Prints the predictions for the texts of a file."""
-    format = format or ("txt" if input == "-" else Path(input).suffix.lower().removeprefix("."))
+    path = Path(input)
+    named = path.with_suffix("") if path.suffix.lower() in PACKED else path
+    format = format or ("txt" if input == "-" else named.suffix.lower().removeprefix("."))
     if format not in FORMATS:
         raise UserError(f"{input} ends in none of .{', .'.join(FORMATS)}: --from names its format")
     if format == "txt" and (text or second):
         raise UserError(f"--text and --second name columns or keys, but {input} is read as txt: lines of text")
-    with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else Path(input).open("rb") as stream:
+    with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else unpacked(path) as stream:
         predictor = Predictor(_checkpoint(model), data)
         if predictor.pairs and second is None:
             raise UserError(f"{model} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl file")

@@ -1,6 +1,7 @@
 """Predictor beside fairseq's hub, and linformer predict as users type it, on runs of two updates."""
 
 import contextlib
+import gzip
 import itertools
 import json
 import os
@@ -460,6 +461,16 @@ def test_what_is_wrong_with_the_texts_is_named(reviews, tmp_path, capsys, name, 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         printed(capsys, reviews, tmp_path / name, **options)
+
+
+def test_a_packed_file_is_read_like_the_file_itself(reviews, tmp_path, capsys):
+    path = as_file(tmp_path, "tsv", TEXTS)
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert printed(capsys, reviews, packed) == printed(capsys, reviews, path)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(UserError, match="truncated or corrupt archive"):
+        printed(capsys, reviews, packed)
 
 
 def test_what_is_missing_is_named(reviews, scores, tmp_path, capsys):
