@@ -76,8 +76,10 @@ def updates_of_training(state: Mapping[str, Any]) -> int:
     return int(state["optimizer_history"][-1].get("num_updates", 0))
 
 
-def mend_last_checkpoint(folder: Path) -> None:
+def mend_last_checkpoint(folder: Path, kept: bool = True) -> None:
     """Replaces a damaged last checkpoint of a run by the newest complete one; the damaged one is renamed.
+
+    Where a last one is `kept` and is missing, the newest is taken, too: fairseq writes it after the others.
 
     Raises:
         DamagedCheckpointError: the last checkpoint is damaged, and there is no complete one.
@@ -85,7 +87,12 @@ def mend_last_checkpoint(folder: Path) -> None:
     for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # of a run that was killed while it wrote
         leftover.unlink()
     last = folder / LAST
+    whole: tuple[int, Path] | None
     if not last.is_file():
+        whole = max(_whole_checkpoints(folder), default=None) if kept else None
+        if whole is not None:
+            copy_checkpoint(whole[1], last)
+            logger.warning(f"{last} was missing: the run resumes from {whole[1].name}, update {whole[0]:,}")
         return
     try:
         check_whole(last)

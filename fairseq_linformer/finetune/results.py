@@ -178,7 +178,7 @@ def write_results(
     }
     write_whole(out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
     tables, checkpoints = read_tables([out, *beside])
-    more = f"{len(others)} more runs, of other settings, options or data, are in {RESULTS_FILE} as `search`.\n\n"
+    more = f"Runs of other settings, options or data, in {RESULTS_FILE} as `search`: {len(others)}\n\n"
     table = f"{as_table(tables)}\n{more * bool(others)}{''.join(f'Checkpoint: {line}' for line in checkpoints)}"
     write_whole(out / "results.md", table)
     _draw(tables, out / PICTURE_FILE)

@@ -122,7 +122,7 @@ class ActiveRun:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / LOCK_FILE).open("a", encoding="utf-8")
             lock(self._lock, f"{self.folder}: another process is training there")
-            mend_last_checkpoint(self.folder)
+            mend_last_checkpoint(self.folder, kept=not self.cfg.checkpoint.no_last_checkpoints)
         if get_global_world_size() > 1:
             torch.distributed.barrier()
 

@@ -114,6 +114,16 @@ def test_the_newest_whole_checkpoint_takes_the_place_of_a_damaged_last_one(tmp_p
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_the_newest_checkpoint_takes_the_place_of_a_missing_last_one_where_a_run_keeps_one(tmp_path):
+    """fairseq writes the last one after the others, and may be killed in between."""
+    for name, updates in (("checkpoint_best.pt", 4), ("checkpoint_1_6.pt", 6)):
+        torch_persistent_save(state(updates), str(tmp_path / name))
+    mend_last_checkpoint(tmp_path, kept=False)
+    assert not (tmp_path / "checkpoint_last.pt").exists()
+    mend_last_checkpoint(tmp_path)
+    assert read_progress(tmp_path / "checkpoint_last.pt").updates == 6
+
+
 def test_without_a_whole_checkpoint_the_damage_is_said_and_nothing_is_changed(tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(b"half")
     with pytest.raises(DamagedCheckpointError, match="has no other checkpoint: remove this one to start again"):

@@ -132,7 +132,8 @@ def test_a_row_stays_when_other_tasks_are_trained(folder, tmp_path):
     write_scores(other, made, {"valid": {"accuracy": 70.0}})
     run = TaskRun(RTE, 2, Setting(0.01, 16), 6, other)
     written = write_results(tmp_path, tmp_path / "a.pt", "0" * 64, MODEL, [Result(run, {}, made=made)], [])
-    assert "| RTE | accuracy | 70.0 |" in written and "1 more runs, of other settings" in written
+    assert "| RTE | accuracy | 70.0 |" in written
+    assert "Runs of other settings, options or data, in results.json as `search`: 1\n" in written
     assert write(tmp_path) == written
 
 

@@ -27,6 +27,7 @@ def config(folder, **changes):
             "reset_optimizer": False,
             "write_checkpoints_asynchronously": False,
             "no_save_optimizer_state": False,
+            "no_last_checkpoints": False,
             "best_checkpoint_metric": "loss",
             "maximize_best_checkpoint_metric": False,
             "patience": -1,
