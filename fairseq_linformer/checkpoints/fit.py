@@ -97,7 +97,7 @@ def _options(state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def _shape(state: dict[str, Tensor], name: str) -> str:
-    return "x".join(map(str, state[name].shape)) if name in state else "absent"
+    return "x".join(map(str, state[name].shape)) or "a number" if name in state else "absent"
 
 
 def _check_finite(state: dict[str, Tensor]) -> None:
