@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 TILE = 128  # queries, and keys, that the kernel takes or leaves out together
 LEAST_HEAD = 16  # d_h, below which PyTorch has no kernel
+LARGEST_BLOCK = 128  # queries that fetch together: beyond, our kernels spill what registers do not hold
 KEPT = 64  # masks of a layer, each for a length of its own
 GRAPHS = 64  # of the kernel: a length or two, with padding and without, in training and not; beyond them it is slow
 
@@ -321,8 +322,8 @@ def validate_flex(config: Any) -> None:
         check("flex_attention", True, new, f"false with linformer_fetch and PyTorch {torch.__version__}, before 2.9")
         each = zip(options.linformer_window, options.linformer_fetch, strict=True)
         block = max((options.linformer_block or window for window, fetch in each if fetch), default=0)
-        allowed = f"at most {TILE} with flex_attention and linformer_fetch, such as 32 (0 stands for the window)"
-        check("linformer_block", block, block <= TILE, allowed)
+        allowed = f"at most {LARGEST_BLOCK} with flex_attention and linformer_fetch, such as 32 (0: the window)"
+        check("linformer_block", block, block <= LARGEST_BLOCK, allowed)
     allowed = "false where no layer is longformer's or has a linformer_window"
     check("flex_attention", True, able, allowed)
     dropout = config.attention_dropout
