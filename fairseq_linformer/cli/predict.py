@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 from ..checkpoints.reading import checkpoint_file
 from ..data.prepare.examples import WHITESPACE, Example
 from ..data.prepare.table_formats import FORMATS, check_filled, read_rows
-from ..data.prepare.text_files import PACKED, unpacked
+from ..data.prepare.text_files import suffix_of, unpacked
 from ..data.task_record import Task
 from ..data.tasks import TASKS
 from ..errors import UserError
@@ -39,8 +39,7 @@ def predict(
 ) -> None:
     """Prints the predictions for the texts of a file."""
     path = Path(input)
-    named = path.with_suffix("") if path.suffix.lower() in PACKED else path
-    format = format or ("txt" if input == "-" else named.suffix.lower().removeprefix("."))
+    format = format or ("txt" if input == "-" else suffix_of(path).removeprefix("."))
     if format not in FORMATS:
         raise UserError(f"{input} ends in none of .{', .'.join(FORMATS)}: --from names its format")
     if format == "txt" and (text or second):

@@ -16,7 +16,7 @@ from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
 from ..text import decoded
 from .table_formats import FORMATS, Row, parse_rows
-from .text_files import PACKED, is_hidden, unpacked
+from .text_files import PACKED, is_hidden, suffix_of, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -85,13 +85,12 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
         return _folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such table")
-    packed = path.suffix.lower() in PACKED
-    kind = kind or SUFFIXES.get((path.with_suffix("") if packed else path).suffix.lower())
+    kind = kind or SUFFIXES.get(suffix_of(path))
     if kind is None:
         raise UserError(f"{path} ends in none of {', '.join(SUFFIXES)}: --from names its format")
     if kind != "parquet":
         return {WHOLE: _stream(path, kind)}
-    if packed:
+    if path.suffix.lower() in PACKED:
         raise UserError(f"{path}: unpack it, Parquet is packed inside")
     return {WHOLE: _arrow_rows(path, kind)}
 

@@ -186,6 +186,12 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
             yield block + rest
 
 
+def suffix_of(path: Path) -> str:
+    """The ending of a file's name in small letters, below that of its packing (PACKED)."""
+    suffix = path.suffix.lower()
+    return path.with_suffix("").suffix.lower() if suffix in PACKED else suffix
+
+
 @contextlib.contextmanager
 def unpacked(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, decompressed where its name says that it is packed (PACKED).
