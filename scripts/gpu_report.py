@@ -46,7 +46,7 @@ def fill_page(file: Path, page: Path) -> None:
     if any(part["made_with"]["card"] == DRY_RUN for part in parts.values()):
         sys.exit(f"gpu: {file} is of a dry run, which fills no tables")
     texts = [_made_with(parts), *_tables(parts, SHORT, SHORT_MODELS)] if parts else ["Not measured yet."]
-    if rows := _models(parts, TRAINING):
+    if rows := _models(parts, TRAINING, True) or _models(parts, TRAINING):
         draw_speed(rows + _models(parts, INFERENCE), page.parent / PICTURE)
         texts.append(f"![Speed against n]({PICTURE})")
     text = page.read_text(encoding="utf-8")
@@ -65,9 +65,13 @@ def _models(parts: Parts, phase: str, compiled: bool = False) -> list[Row]:
 
 
 def _made_with(parts: Parts) -> str:
-    made = {", ".join(f"{key} {value}" for key, value in part["made_with"].items()) for part in parts.values()}
+    codes: dict[tuple[str, str], set[str]] = {}
+    for part in parts.values():
+        made = part["made_with"]
+        codes.setdefault((made["card"], made["torch"]), set()).add(made["code"])
+    machines = [f"{card}, torch {version}, code {', '.join(sorted(own))}" for (card, version), own in codes.items()]
     peaks = sorted({row["peak"] for row in rows_of_parts(parts) if "peak" in row})
-    return f"{'; '.join(sorted(made))}; peak in bf16: {'; '.join(peaks) or NOT}."
+    return f"{'; '.join(sorted(machines))}; peak in bf16: {'; '.join(peaks) or NOT}."
 
 
 def _tables(parts: Parts, lengths: Sequence[int] = (), models: Sequence[str] = (*OURS, *OTHERS)) -> list[str]:

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ Call = Callable[[], Any]
 PRESETS = Path(__file__).resolve().parents[1] / "configs/pretrain/preset"
 PEAKS = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12}  # bf16, by NVIDIA's data sheets
 KERNELS = {"softmax-flash": SDPBackend.FLASH_ATTENTION, "softmax-cudnn": SDPBackend.CUDNN_ATTENTION}
+NAMES = {"softmax-flash": "pytorch_flash", "softmax-cudnn": "cudnn"}  # a part of the kernel's name
 WINDOWED = ("near_and_far", "fetch")  # with model.flex_attention
 OURS = (*WINDOWED, "linformer", *KERNELS)
 PEERS = ("hf-roberta", "hf-modernbert")
@@ -168,8 +169,8 @@ def calls_of(sizes: Sizes, n: int, batch: Sequence[Tensor], compiled: bool, name
     with torch.device(sizes.device):  # where random weights are drawn at once
         built = build(name, sizes, n)
     built.module.to(sizes.device, torch.bfloat16)
-    for layer in built.layers if compiled else ():
-        layer.compile(dynamic=False, backend=sizes.compiler)
+    if compiled:
+        compile_alone(built.layers, sizes.compiler)
     optimizer = torch.optim.AdamW(built.module.parameters(), lr=1e-5, fused=True)
 
     def step() -> None:
@@ -184,6 +185,21 @@ def calls_of(sizes: Sizes, n: int, batch: Sequence[Tensor], compiled: bool, name
             built.features(batch[0])
 
     return {TRAINING: step} if compiled else {TRAINING: step, INFERENCE: infer}
+
+
+def compile_alone(layers: Iterable[nn.Module], compiler: str) -> None:
+    """Compiles the layers of a model, none of whose graphs another model has.
+
+    PyTorch shares them between modules of one class, in its caches too, whichever attention kernel is selected: cuDNN's
+    would run as the flash kernel. So there are no caches, and each model has a backend of its own.
+    """
+    torch.compiler.config.force_disable_caches = True
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return torch._dynamo.lookup_backend(compiler)(graph, inputs)
+
+    for layer in layers:
+        layer.compile(dynamic=False, backend=backend)
 
 
 def measure_attention(sizes: Sizes, n: int, names: Sequence[str] = OURS) -> Rows:
@@ -245,11 +261,12 @@ def _figures(name: str, call: Call, sizes: Sizes, seconds: list[float]) -> Row:
     """Of a call.
 
     Raises:
-        RuntimeError: what is to be flash attention is not.
+        RuntimeError: full attention has another kernel than the one that was selected.
     """
     found = kernels(call, sizes)
-    if name == "softmax-flash" and found and not any("flash" in kernel for kernel in found):
-        raise RuntimeError(f"not by flash attention, but by {', '.join(found)}")
+    wanted = NAMES.get(name)
+    if wanted and found and not any(wanted in kernel for kernel in found):
+        raise RuntimeError(f"not by a kernel named {wanted}, but by {', '.join(found)}")
     low, middle, high = statistics.quantiles([*seconds, *seconds], n=4, method="inclusive")
     return {"seconds": middle, "low": low, "high": high, "MiB": peak_memory(call, sizes), "kernels": found}
 
@@ -313,7 +330,7 @@ def kernels(call: Call, sizes: Sizes) -> dict[str, float]:
         return {}
     whole = sum(times.values()) or 1
     longest = sorted(times, key=times.__getitem__, reverse=True)
-    shown = [*longest[:6], *(name for name in longest[6:] if "flash" in name)]
+    shown = [*longest[:6], *(name for name in longest[6:] if any(part in name for part in NAMES.values()))]
     return {name[:120]: round(times[name] / whole, 3) for name in shown}
 
 

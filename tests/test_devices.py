@@ -58,7 +58,7 @@ def take_steps(model, batch, padded):
         0
     ].backward()
     model(batch, features_only=True, classification_head_name="head", padded=padded)[0].sum().backward()
-    assert model.eval()(batch, features_only=True)[0].shape == (*batch.shape, 24)
+    assert model.eval()(batch, features_only=True)[0].shape == (*batch.shape, model.args.encoder_embed_dim)
 
 
 @ROWS

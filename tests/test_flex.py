@@ -152,10 +152,10 @@ def test_tiles_that_nobody_sees_are_left_out_and_whole_ones_need_no_rule():
     layer = build("linformer", n=n, k=k, linformer_window=128, layers=1, **POOLED)[0]
     assert flex.attach(layer)
     queries = torch.randn(1, n, 4, D // 4)
-    whole, _ = layer.flex.mask(layer, queries, k, None)
+    whole = layer.flex.mask(layer, queries, k, None)
     assert whole.full_kv_num_blocks.flatten().tolist() == [3, *[4] * (n // tile - 2), 3]
     assert whole.kv_num_blocks.flatten().tolist() == [1, *[0] * (n // tile - 2), 1]
-    padded, _ = layer.flex.mask(layer, queries, k, torch.zeros(1, n, dtype=torch.bool))
+    padded = layer.flex.mask(layer, queries, k, torch.zeros(1, n, dtype=torch.bool))
     assert padded.full_kv_num_blocks is None
     assert padded.kv_num_blocks.flatten().tolist() == [4] * (n // tile)
 
@@ -246,6 +246,7 @@ def test_on_a_gpu_it_gives_the_same(name, options, dtype):
                 parameter.mul_(0.3)
     cast = torch.autocast("cuda", dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
     close = {"atol": 2e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.05, "rtol": 0.05}
+    least = 1e-2 if dtype == torch.float32 else 2**-5
     for lengths in ((512, 512), (512, 300, 1), (301, 301), (301, 7), (100,)):
         x, mask = texts(*lengths, d=48, dtype=torch.float32, device="cuda")
         mask = mask if max(lengths) != min(lengths) else None
@@ -254,7 +255,7 @@ def test_on_a_gpu_it_gives_the_same(name, options, dtype):
         torch.testing.assert_close(out, expected, **close)
         whole = max(other.abs().max() for other in others)
         for gradient, other in zip(gradients, others, strict=True):
-            largest = other.abs().max().clamp(min=1e-2 * whole)  # that of the keys' bias is 0 but for rounding
+            largest = other.abs().max().clamp(min=least * whole)  # that of the keys' bias is 0 but for rounding
             torch.testing.assert_close(gradient / largest, other / largest, **close)
 
 

@@ -160,6 +160,22 @@ def test_without_a_gpu_one_line_says_what_can_be_done(monkeypatch):
     assert "\n" not in str(ended.value)
 
 
+def test_each_model_is_compiled_with_the_kernel_that_is_selected_for_it(monkeypatch):
+    """Of two models with the same layers the second would take over the graph of the first."""
+    chosen = {"softmax-flash": SDPBackend.FLASH_ATTENTION, "softmax-cudnn": SDPBackend.MATH}
+    monkeypatch.setattr(gpu_speed, "KERNELS", chosen)
+    monkeypatch.setattr(torch.compiler.config, "force_disable_caches", False)
+    torch._dynamo.reset()
+    found, tokens = {}, torch.randint(4, 100, (1, 64))
+    for name in chosen:
+        built = gpu_speed.build(name, gpu_speed.Sizes("cpu", 2, 32, 2, 100), 64)
+        gpu_speed.compile_alone(built.layers, "aot_eager")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+            built.features(tokens)
+        found[name] = any("flash" in event.key for event in recorded.key_averages())
+    assert found == {"softmax-flash": True, "softmax-cudnn": False}
+
+
 NAMES = [("softmax-flash", 0.03), ("linformer", 0.0), ("near_and_far", 0.03), ("fetch", 0.03)]
 
 

@@ -18,6 +18,7 @@ from torch._dynamo.testing import CompileCounter
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.attention.projection import LinearProjection
 from fairseq_linformer.attention.registry import PROJECTIONS, SHARINGS
+from fairseq_linformer.model.parts import LocalConvolution
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 from tests.helpers import ROOT
 from tests.helpers.models import DEVICE, MODELS, OFFLOADED, RECOMPUTED, VOCABULARY, Task, gradients_of, small, tokens
@@ -68,6 +69,18 @@ def test_tokens_may_be_short_integers():
     model = small().eval()
     batch = tokens(2, 9)
     assert torch.equal(model(batch.int())[0], model(batch)[0])
+
+
+@pytest.mark.parametrize("width", [1, 9])
+def test_a_convolution_is_the_sum_over_its_taps(width):
+    """As which it is compiled for a GPU; in texts shorter than it is wide, too."""
+    conv = LocalConvolution(6, width).double()
+    for length in (3, 20):
+        x = torch.randn(2, length, 6, dtype=torch.float64, requires_grad=True)
+        outs = conv(x), conv.by_taps(x)
+        gradients = [torch.autograd.grad((out * out).sum(), [x, *conv.parameters()]) for out in outs]
+        torch.testing.assert_close(outs[1], outs[0])
+        torch.testing.assert_close(gradients[1], gradients[0])
 
 
 @pytest.mark.cuda

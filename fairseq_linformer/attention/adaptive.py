@@ -23,7 +23,7 @@ def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) 
     Returns:
         (..., k, length).
     """
-    row, position = torch.arange(rows, device=sizes.device), torch.arange(length, device=sizes.device)
+    row, position = (torch.arange(number, dtype=sizes.dtype, device=sizes.device) for number in (rows, length))
     start, end = sizes.unsqueeze(-1) * row // rows, (sizes.unsqueeze(-1) * (row + 1) + rows - 1) // rows  # (..., k)
     own = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
     return own.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)

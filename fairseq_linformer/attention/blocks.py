@@ -3,6 +3,8 @@
 Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, m keys, d embedding, h heads, d_h = d / h.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +19,12 @@ def holds(condition: bool) -> bool:
 
         return statically_known_true(condition)
     return condition
+
+
+def smaller(one: int, other: int) -> int:
+    """The smaller of two sizes. ``torch.sym_min`` of two numbers cuts a compiled graph before PyTorch 2.13."""
+    known = isinstance(one, int) and isinstance(other, int)
+    return min(one, other) if known else cast(int, torch.sym_min(one, other))
 
 
 def leading(x: Tensor, length: int, dim: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..errors import check
 from .base import Attention
-from .blocks import block_size, into_blocks, leading, out_of_blocks, with_neighbours
+from .blocks import block_size, into_blocks, leading, out_of_blocks, smaller, with_neighbours
 from .options import AttentionConfig, Options, check_sliding_window, option
 from .registry import register_attention
 
@@ -98,7 +98,7 @@ class LongformerAttention(Attention):
 
     def _first(self, rows: Tensor) -> Tensor:
         """The global positions, of those that there are: (B, n, ...) -> (B, g, ...)."""
-        return leading(rows, torch.sym_min(self.global_tokens, rows.size(1)), dim=1)
+        return leading(rows, smaller(self.global_tokens, rows.size(1)), dim=1)
 
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """The rows of the global positions: (B, n, d) -> (B, g, d)."""

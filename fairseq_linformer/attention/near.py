@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import check
 from .base import Attention
-from .blocks import block_size, half_window, into_blocks, leading, margins, with_margins
+from .blocks import block_size, half_window, into_blocks, leading, margins, smaller, with_margins
 from .options import AttentionConfig, Options, option
 from .pooling import WindowProjection
 from .positions import check_content_is_left
@@ -245,13 +245,13 @@ class Near(NamedTuple):
         if seen is not None:
             scores = _hide(scores, seen[:, None, None, None])
         weights = scores.softmax(-1).sum(3).masked_fill(~away, -1.0)
-        candidates = weights.topk(torch.sym_min(CANDIDATES * count, rows.size(2))).indices
+        candidates = weights.topk(smaller(CANDIDATES * count, rows.size(2))).indices
         found = self._fetch(segments, candidates)  # (B, h, N, CANDIDATES c w, d_h)
         # Queries last: the largest of w numbers is found faster where these are not side by side.
         best = (found @ blocks.transpose(3, 4)).unflatten(3, (candidates.size(-1), -1)).amax(4)
         best = _hide(best, away.gather(3, candidates).unsqueeze(4))
         weights = best.softmax(3).sum(4)
-        return candidates.gather(3, weights.topk(torch.sym_min(count, rows.size(2))).indices)
+        return candidates.gather(3, weights.topk(smaller(count, rows.size(2))).indices)
 
     def _filled_segments(self, positions: Tensor, real: Tensor) -> Tensor:
         """``_segments``, where the first position of a segment stands for those that it has not."""
@@ -270,7 +270,7 @@ class Near(NamedTuple):
 
     def first(self, positions: Tensor) -> Tensor:
         """The sinks, of those that there are: (B, n, ...) to (B, g, ...)."""
-        return leading(positions, torch.sym_min(self.sinks, positions.size(1)), dim=1)
+        return leading(positions, smaller(self.sinks, positions.size(1)), dim=1)
 
     def _starts(self, blocks: int, device: torch.device) -> Tensor:
         return torch.arange(blocks, device=device) * self.size

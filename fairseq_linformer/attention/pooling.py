@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .adaptive import adaptive_pooling, text_lengths
-from .blocks import holds, into_blocks
+from .blocks import holds, into_blocks, smaller
 from .initialisation import NOISE
 from .options import AttentionConfig
 from .projection import Projection
@@ -42,8 +42,8 @@ class WindowProjection(Projection):
         return self.pool(*self.windows(x, padding_mask))
 
     @abstractmethod
-    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
-        """(B, m, w, d), zero where nothing is real, and (B or 1, m, w), True at real positions, to a row per window."""
+    def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
+        """What ``windows`` gives to a row per window."""
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         rows = self(values.transpose(1, 2).flatten(2), padding_mask)  # (B, m, d), each channel by itself
@@ -54,22 +54,29 @@ class WindowProjection(Projection):
             return None
         if self.rows is None:  # padding stands on the right: the first position of a window is real, or none
             return ~padding_mask[:, :: self.window]
-        rows = torch.arange(torch.sym_min(self.rows, padding_mask.size(1)), device=padding_mask.device)
+        rows = torch.arange(smaller(self.rows, padding_mask.size(1)), device=padding_mask.device)
         return rows < text_lengths(padding_mask.size(1), padding_mask, padding_mask.device).unsqueeze(1)
 
     def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, n, d), zero at padded positions, in windows: (B, m, w, d), and (B or 1, m, w), True where one is real."""
+        """(B, n, d), zero at padded positions, in windows.
+
+        Returns:
+            (B, m, w, d), and how many positions of each window are real, (B or 1, m or 1): they stand first, zeros
+            after them.
+        """
         m, window = self._number_and_size(x.size(1))
-        if self.rows is not None and (padding_mask is not None or not holds(x.size(1) % m == 0)):
-            return self._adaptive_windows(x, padding_mask)
-        real = x.new_ones((1, x.size(1)), dtype=torch.bool) if padding_mask is None else ~padding_mask
-        return into_blocks(x, window), into_blocks(real, window)
+        if padding_mask is None and holds(x.size(1) % (window if self.rows is None else m) == 0):
+            # A constant, of 32 bits: compiled for a GPU, what follows from it is computed anew for each element.
+            return into_blocks(x, window), torch.full((1, 1), window, dtype=torch.int32, device=x.device)
+        ends, width = self.ends(x.size(1), padding_mask, x.device)
+        windows = into_blocks(x, window) if self.rows is None else self._adaptive_windows(x, ends, width)
+        return windows, ends[:, 1:] - ends[:, :-1]
 
     def _number_and_size(self, length: int) -> tuple[int, int]:
         """m and w of a text without padding; of the windows that fill up k rows w is the largest."""
         if self.rows is None:
             return (length + self.window - 1) // self.window, self.window
-        m = torch.sym_min(self.rows, length)
+        m = smaller(self.rows, length)
         return m, (length + m - 1) // m
 
     def ends(self, length: int, padding_mask: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
@@ -84,16 +91,20 @@ class WindowProjection(Projection):
         ends = window * width if self.rows is None else window * lengths // lengths.clamp(max=m)
         return torch.minimum(ends, lengths), width  # windows beyond the end of a text are empty
 
-    def _adaptive_windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _adaptive_windows(self, x: Tensor, ends: Tensor, width: int) -> Tensor:
         batch, length = x.shape[:2]
-        ends, width = self.ends(length, padding_mask, x.device)
         positions = ends[:, :-1, None] + torch.arange(width, device=x.device)  # (B, m, w)
         real = positions < ends[:, 1:, None]
         # Every real position is in one window, once. What fills up short ones has no part in the result, so that in
         # the backward pass nothing is added to a gradient but zeros: it is the same in every run.
         positions = positions.clamp(max=length - 1) + length * torch.arange(batch, device=x.device)[:, None, None]
         windows = x.flatten(0, 1).index_select(0, positions.flatten()).unflatten(0, (batch, *positions.shape[1:]))
-        return windows.masked_fill(~real.unsqueeze(-1), 0.0), real
+        return windows.masked_fill(~real.unsqueeze(-1), 0.0)
+
+
+def _real(windows: Tensor, sizes: Tensor) -> Tensor:
+    """(B or 1, m or 1, w), True where a position of a window is real."""
+    return torch.arange(windows.size(2), device=sizes.device) < sizes.unsqueeze(-1)
 
 
 class ConvProjection(WindowProjection):
@@ -115,11 +126,11 @@ class ConvProjection(WindowProjection):
     def reset_parameters(self) -> None:
         self.weight.normal_().mul_(NOISE).add_(1 / self.window)
 
-    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+    def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
         if self.rows is None:
             return (windows * self.weight).sum(2)
-        sizes = real.sum(2, keepdim=True).clamp(min=1)
-        taps = torch.arange(real.size(2), device=real.device) * self.window // sizes  # (B, m, w)
+        sizes = sizes.clamp(min=1).unsqueeze(-1)
+        taps = torch.arange(windows.size(2), device=sizes.device) * self.window // sizes  # (B, m, w)
         scale = self.window / sizes.to(windows.dtype)
         return (windows * self.weight[taps.clamp(max=self.window - 1)]).sum(2) * scale
 
@@ -129,17 +140,17 @@ class MeanPooling(WindowProjection):
 
     AVERAGES = True
 
-    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+    def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
         wide = torch.promote_types(windows.dtype, torch.float32)  # float16 ends at 65,504
-        return (windows.sum(2, dtype=wide) / real.sum(2).clamp(min=1).unsqueeze(-1)).to(windows.dtype)
+        return (windows.sum(2, dtype=wide) / sizes.clamp(min=1).unsqueeze(-1)).to(windows.dtype)
 
 
 class MaxPooling(WindowProjection):
     """The largest of a window's real positions, channel by channel."""
 
-    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
-        largest = windows.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(2)
-        return largest.masked_fill(~real[:, :, :1], 0.0)  # the first of a window is real, or none
+    def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
+        largest = windows.masked_fill(~_real(windows, sizes).unsqueeze(-1), -torch.inf).amax(2)
+        return largest.masked_fill(sizes.unsqueeze(-1) == 0, 0.0)
 
 
 class PoolingPerHead(WindowProjection):
@@ -148,15 +159,15 @@ class PoolingPerHead(WindowProjection):
     AVERAGES = True
 
     @abstractmethod
-    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
-        """What each head's row takes of each position of its window, as for ``pool``: (B or 1, m, h, w)."""
+    def weights(self, windows: Tensor, sizes: Tensor) -> Tensor:
+        """What each head's row takes of each position of its window, as for ``pool``: (B or 1, m or 1, h, w)."""
 
-    def pool(self, windows: Tensor, real: Tensor) -> Tensor:
+    def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
         """A row for every head: (B, h, m, d)."""
-        return (self.weights(windows, real) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
+        return (self.weights(windows, sizes) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-1)  # (B or 1, m, h, w, 1)
+        weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-1)  # (B or 1, m or 1, h, w, 1)
         windows = self.windows(values.transpose(1, 2).flatten(2), padding_mask)[0]  # (B, m, w, d)
         heads = windows.unflatten(-1, values.shape[1::2]).transpose(2, 3)  # (B, m, h, w, d_h)
         # Summed element by element: as many small matrix products it takes three times as long.
@@ -183,8 +194,8 @@ class AttentionPooling(PoolingPerHead):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
-    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
-        scores = F.linear(windows, self.weight)  # (B, m, w, h)
+    def weights(self, windows: Tensor, sizes: Tensor) -> Tensor:
+        scores, real = F.linear(windows, self.weight), _real(windows, sizes)  # (B, m, w, h)
         return scores.masked_fill(~real.unsqueeze(-1), torch.finfo(scores.dtype).min).softmax(2).transpose(2, 3)
 
 
@@ -201,5 +212,5 @@ class SplitPooling(PoolingPerHead):
         super().__init__(config, layer)
         self.num_heads = config.encoder_attention_heads
 
-    def weights(self, windows: Tensor, real: Tensor) -> Tensor:
-        return adaptive_pooling(real.sum(2), self.num_heads, real.size(2), windows.dtype)
+    def weights(self, windows: Tensor, sizes: Tensor) -> Tensor:
+        return adaptive_pooling(sizes, self.num_heads, windows.size(2), windows.dtype)

@@ -33,6 +33,11 @@ TILE = 128  # queries, and keys, that the kernel takes or leaves out together
 LEAST_HEAD = 16  # d_h, below which PyTorch has no kernel
 LARGEST_BLOCK = 128  # queries that fetch together: beyond, our kernels spill what registers do not hold
 KEPT = 64  # masks of a layer, each for a length of its own
+# Tiles of queries and keys, stages and warps, in 16 bits: on an H200 both passes take about 0.8 times as long as with
+# PyTorch's own choice, whose backward kernel has the tiles of 128 that its list for autotuning omits because they fail.
+HOPPER = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 3, "fwd_num_warps": 4}
+HOPPER |= {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
+HOPPER |= {"bwd_num_stages": 3, "bwd_num_warps": 4}
 GRAPHS = 64  # of the kernel: a length or two, with padding and without, in training and not; beyond them it is slow
 
 
@@ -40,16 +45,17 @@ class Sight(NamedTuple):
     """What the queries of a layer attend to.
 
     Attributes:
-        queries, keys, values: of the text, (B, n, h, d_h).
-        other_keys, other_values: of rows and sinks, (B, o, h, d_h).
+        queries: of the text, (B, n, h, d_h).
+        keys, values: of rows and sinks, zeros, then of the text, as ``joined`` has them, (B, s, h, d_h).
+        others, gap: o, and how many zeros stand before the text.
         contents: where the layer fetches, the keys of the text and of its rows, (B, h, m, d_h), by content alone.
     """
 
     queries: Tensor
     keys: Tensor
     values: Tensor
-    other_keys: Tensor
-    other_values: Tensor
+    others: int
+    gap: int
     contents: tuple[Tensor, Tensor] | None = None
 
 
@@ -75,16 +81,14 @@ def _see_linformer(
     queries = attention.rotated(attention.q_proj(x)).unflatten(-1, shown.contents.shape[2:])
 
     def others(rows: Tensor, positions: Tensor) -> Tensor:
-        return torch.cat([rows.transpose(1, 2), shown.near.first(positions)], dim=1)
+        rows = rows.transpose(1, 2)
+        return torch.cat([rows, shown.near.first(positions)], dim=1) if shown.near.sinks else rows
 
-    return Sight(
-        queries,
-        shown.turned,
-        shown.own_values,
-        others(shown.keys, shown.contents),
-        others(shown.values, shown.own_values),
-        (shown.contents, shown.keys.to(queries.dtype)) if attention.fetch else None,
-    )
+    keys, values = others(shown.keys, shown.contents), others(shown.values, shown.own_values)
+    number, gap = keys.size(1), gap_before_text(shown.near.beside, keys.size(1))
+    contents = (shown.contents, shown.keys.to(queries.dtype)) if attention.fetch else None
+    joined_keys, joined_values = joined(keys, gap, shown.turned), joined(values, gap, shown.own_values)
+    return Sight(queries, joined_keys, joined_values, number, gap, contents)
 
 
 def _linformer_rule(attention: LinformerAttention, others: int, padding: Tensor, whole: bool) -> Rule:
@@ -100,7 +104,8 @@ def _see_longformer(
 ) -> Sight:
     heads = (attention.num_heads, attention.head_dim)
     queries, keys, values = (own.unflatten(-1, heads) for own in attention.project(x, first_values))
-    return Sight(queries, keys, values, keys[:, :0], values[:, :0])
+    gap = gap_before_text(attention.reach, 0)
+    return Sight(queries, joined(keys[:, :0], gap, keys), joined(values[:, :0], gap, values), 0, gap)
 
 
 def _longformer_rule(attention: LongformerAttention, others: int, padding: Tensor, whole: bool) -> Rule:
@@ -151,27 +156,24 @@ class Flex:
     @torch.compiler.disable
     def attend(self, attention: Any, sight: Sight, padding_mask: Tensor | None) -> Tensor:
         """What the queries make of what they see: (B, h, n, d_h). A layer that is compiled is so around it."""
-        length, others = sight.queries.size(1), sight.other_keys.size(1)
-        mask, gap = self.mask(attention, sight.queries, others, padding_mask)
-        keys, values = joined(sight.other_keys, gap, sight.keys), joined(sight.other_values, gap, sight.values)
-        kernel = cast(Callable[..., Any], flex_attention if keys.is_cpu else _compiled())
-        given = [own.transpose(1, 2) for own in (in_tiles(sight.queries, dim=1), keys, values)]
+        length, start = sight.queries.size(1), sight.others + sight.gap
+        mask = self.mask(attention, sight.queries, sight.others, padding_mask)
+        near = _near if sight.keys.is_cpu else _compiled()
+        given = in_tiles(sight.queries, dim=1), sight.keys, sight.values
         if sight.contents is None:
-            return cast(Tensor, kernel(*given, block_mask=mask)).narrow(2, 0, length)
+            return _first(near(*given, block_mask=mask), length, dim=1).transpose(1, 2)
         from torch.nn.attention.flex_attention import AuxRequest  # from PyTorch 2.9 on
 
         from .fetch import fetch  # Triton, which is where a GPU is
 
-        near, logs = kernel(*given, block_mask=mask, return_aux=AuxRequest(lse=True))
-        texts = (sight.contents[0], 0) if attention.turned else (keys, others + gap), (values, others + gap)
-        beside = near.transpose(1, 2).narrow(1, 0, length), logs.lse.narrow(2, 0, length)
+        heads, logs = near(*given, block_mask=mask, return_aux=AuxRequest(lse=True))
+        texts = (sight.contents[0], 0) if attention.turned else (sight.keys, start), (sight.values, start)
+        beside = _first(heads, length, dim=1), _first(logs.lse, length, dim=2)
         found = fetch(attention, sight.queries, *texts, *beside, sight.contents, padding_mask)
         return found.transpose(1, 2)
 
-    def mask(
-        self, attention: Attention, queries: Tensor, others: int, padding_mask: Tensor | None
-    ) -> tuple[BlockMask, int]:
-        """Who sees which key, without padding as known from the sizes; and the gap before the text."""
+    def mask(self, attention: Attention, queries: Tensor, others: int, padding_mask: Tensor | None) -> BlockMask:
+        """Who sees which key, without padding as known from the sizes."""
         (length, device), padded = (queries.size(1), queries.device), padding_mask is not None
         about = padded, length, others, device
         if about not in self.known:
@@ -184,13 +186,13 @@ class Flex:
         if padding_mask is not None:
             mask = copy.copy(mask)
             mask.mask_mod = sees(self.rule(attention, others, padding_mask, False), start, gap)
-        return mask, gap
+        return mask
 
 
 def _about(rule: Rule, length: int, padded: bool) -> Known:
     query = torch.arange(length + -length % TILE, device=rule.text.device, dtype=torch.int32)
     start = query // rule.size * rule.size
-    gap = (rule.beside - rule.others.size(1)) % TILE
+    gap = gap_before_text(rule.beside, rule.others.size(1))
     if padded:  # in a shorter text a key may be seen that is hidden here
         rule = rule._replace(others=torch.full_like(rule.others, -EVERYWHERE))
     low, high = (start - rule.beside).clamp(min=0), start + rule.size + rule.beside
@@ -204,13 +206,22 @@ def _in_order(rule: Rule, gap: int) -> Tensor:
     return joined(rule.others.int(), gap, rule.text.int())
 
 
+def gap_before_text(beside: int, others: int) -> int:
+    """How many keys of nothing stand there, so that a tile of queries sees the fewest tiles of the text's keys."""
+    return (beside - others) % TILE
+
+
 def joined(others: Tensor, gap: int, text: Tensor) -> Tensor:
     """(B, o, ...) and (B, n, ...), zeros between them and up to a whole tile: (B, s, ...)."""
     batch, rest = text.size(0), text.shape[2:]
     end = -(others.size(1) + gap + text.size(1)) % TILE
-    return torch.cat(
-        [others.to(text.dtype), text.new_zeros(batch, gap, *rest), text, text.new_zeros(batch, end, *rest)], 1
-    )
+    parts = [others.to(text.dtype), text.new_zeros(batch, gap, *rest), text, text.new_zeros(batch, end, *rest)]
+    return torch.cat(parts, 1) if others.size(1) + gap + end else text
+
+
+def _first(x: Tensor, length: int, dim: int) -> Tensor:
+    """The first entries of a dimension; where they are all, nothing that a backward pass would copy."""
+    return x if x.size(dim) == length else x.narrow(dim, 0, length)
 
 
 def in_tiles(x: Tensor, dim: int) -> Tensor:
@@ -274,18 +285,38 @@ def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
     return tiles.sum(1).int()[None, None], numbers.int()[None, None]
 
 
+def _near(queries: Tensor, keys: Tensor, values: Tensor, **more: Any) -> Any:
+    """PyTorch's kernel for (B, n, h, d_h) and (B, s, h, d_h), and what it gives, (B, n, h, d_h)."""
+    kernel = cast(Callable[..., Any], flex_attention)  # whose overloads leave out some of what it takes
+    found = kernel(*(own.transpose(1, 2) for own in (queries, keys, values)), **more)
+    return found.transpose(1, 2) if isinstance(found, Tensor) else (found[0].transpose(1, 2), *found[1:])
+
+
+def _options(queries: Tensor) -> dict[str, Any]:
+    # The kernel for few queries is another one, of which a short text has no need.
+    options: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
+    if queries.dtype != torch.float32 and queries.size(-1) <= 64 and _is_hopper(queries.device):
+        options |= HOPPER
+    return options
+
+
 @cache
-def _compiled() -> Callable[..., Tensor]:
-    compiled = cast(Callable[..., Tensor], torch.compile(flex_attention))
+def _is_hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0)
 
-    def kernel(*inputs: Tensor, block_mask: BlockMask, **more: Any) -> Any:
-        # The kernel for few queries is another one, of which a short text has no need. Within DistributedDataParallel
-        # PyTorch would cut the graph by parameters, of which there are none, and refuses to where there is this kernel.
-        options = {"FORCE_USE_FLEX_ATTENTION": True}
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    # With the transpositions, as PyTorch has a gradient copied that does not stand as a tensor by itself would.
+    compiled = torch.compile(_near)
+
+    def near(*inputs: Tensor, **more: Any) -> Any:
+        # Within DistributedDataParallel PyTorch would cut the graph by parameters, of which there are none, and refuses
+        # to where there is this kernel.
         with torch._dynamo.config.patch(recompile_limit=GRAPHS, optimize_ddp=False):
-            return compiled(*inputs, block_mask=block_mask, kernel_options=options, **more)
+            return compiled(*inputs, kernel_options=_options(inputs[0]), **more)
 
-    return kernel
+    return near
 
 
 def attach(attention: Attention) -> bool:

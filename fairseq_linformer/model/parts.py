@@ -18,6 +18,8 @@ from ..attention.base import Attention
 from ..attention.dropout import Dropout
 from .architecture import Architecture
 
+TAPS = 33  # of a convolution, which compiled for a GPU are summed in one kernel
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
     "relu": F.relu,
     "gelu": F.gelu,
@@ -126,7 +128,20 @@ class LocalConvolution(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         x = Attention.zero_padding(x, padding_mask)
+        if x.is_cuda and torch.compiler.is_compiling() and self.conv.kernel_size[0] <= TAPS:
+            return self.by_taps(x)
         return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution wants (B, d, n)
+
+    def by_taps(self, x: Tensor) -> Tensor:
+        """The convolution as a sum over its width, (B, n, d) -> (B, n, d).
+
+        Compiled for a GPU it is one kernel that reads x as it stands. PyTorch's depthwise convolution copies x into
+        another layout and back, and takes as long as the attention of base does.
+        """
+        beside = self.conv.kernel_size[0] // 2
+        padded, taps = F.pad(x, (0, 0, beside, beside)), self.conv.weight.squeeze(1).T  # (w, d)
+        parts = [padded[:, at : at + x.size(1)] * tap for at, tap in enumerate(taps.unbind())]
+        return sum(parts[1:], start=parts[0]) + cast(Tensor, self.conv.bias)
 
 
 class ClassificationHead(nn.Module):

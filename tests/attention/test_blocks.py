@@ -21,8 +21,8 @@ def test_windows_of_a_text_without_padding_are_those_of_one_that_might_have_some
     """The first are views where they divide the text."""
     layer = build("linformer", n=32, k=8, projection="mean-pool", sharing="key-value", adaptive=True)[0]
     x = torch.randn(2, length, 24)
-    found, real = layer.key_projection.windows(x, None)
-    expected, also_real = layer.key_projection.windows(x, torch.zeros(2, length, dtype=torch.bool))
+    found, sizes = layer.key_projection.windows(x, None)
+    expected, also_sizes = layer.key_projection.windows(x, torch.zeros(2, length, dtype=torch.bool))
     assert torch.equal(found, expected)
-    assert torch.equal(real.expand_as(also_real), also_real)
+    assert torch.equal(sizes.long().expand_as(also_sizes), also_sizes)
     assert (found.data_ptr() == x.data_ptr()) == (length in (16, 3))

@@ -8,9 +8,10 @@ import torch
 
 from fairseq_linformer.model.roberta import IN_LAYERS
 from fairseq_linformer.training.fused_adam import FairseqAdam
-from fairseq_linformer.training.muon import FairseqMuon, MuonConfig, orthogonalised
+from fairseq_linformer.training.muon import FairseqMuon, MuonConfig, orthogonalised, stacked
 
 CONFIG = MuonConfig(adam_betas="(0.9,0.98)", adam_eps=1e-6, weight_decay=0.1, lr=[0.01])
+NEEDS_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SHAPES = (12, 5), (5, 12), (9, 9)
 
 
@@ -40,6 +41,16 @@ def test_all_directions_of_a_matrix_count_alike(shape):
     turned = u.T @ orthogonalised(u * values @ v) @ v.T
     assert turned.diagonal().min() > 0.68 and turned.diagonal().max() < 1.21
     torch.testing.assert_close(turned, turned.diagonal().diag(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_A_GPU)])
+def test_matrices_of_one_shape_are_taken_together(device):
+    """As on a GPU, where each keeps its own norm and its place among the others."""
+    shapes = (12, 5), (9, 9), (12, 5), (5, 12), (9, 9), (12, 5)
+    matrices = [torch.randn(shape, dtype=torch.float64, device=device) * 10**at for at, shape in enumerate(shapes)]
+    expected = [orthogonalised(matrix) for matrix in matrices]
+    torch.testing.assert_close(stacked(matrices), expected, rtol=0, atol=1e-12)
 
 
 def test_a_step_has_the_size_of_adams():
