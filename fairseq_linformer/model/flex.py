@@ -15,7 +15,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,9 @@ HOPPER |= {"bwd_num_stages": 3, "bwd_num_warps": 4}
 GRAPHS = 64  # of the kernel: a length or two, with padding and without, in training and not; beyond them it is slow
 
 
+Pair: TypeAlias = tuple[Tensor, Tensor]
+
+
 class Sight(NamedTuple):
     """What the queries of a layer attend to.
 
@@ -56,7 +59,7 @@ class Sight(NamedTuple):
     values: Tensor
     others: int
     gap: int
-    contents: tuple[Tensor, Tensor] | None = None
+    contents: Pair | None = None
 
 
 class Rule(NamedTuple):
@@ -84,11 +87,17 @@ def _see_linformer(
         rows = rows.transpose(1, 2)
         return torch.cat([rows, shown.near.first(positions)], dim=1) if shown.near.sinks else rows
 
-    keys, values = others(shown.keys, shown.contents), others(shown.values, shown.own_values)
-    number, gap = keys.size(1), gap_before_text(shown.near.beside, keys.size(1))
+    beside = others(shown.keys, shown.contents), others(shown.values, shown.own_values)
     contents = (shown.contents, shown.keys.to(queries.dtype)) if attention.fetch else None
-    joined_keys, joined_values = joined(keys, gap, shown.turned), joined(values, gap, shown.own_values)
-    return Sight(queries, joined_keys, joined_values, number, gap, contents)
+    return _sight(queries, beside, (shown.turned, shown.own_values), shown.near.beside, contents)
+
+
+def _sight(queries: Tensor, others: Pair, text: Pair, beside: int, contents: Pair | None = None) -> Sight:
+    """Of keys and values of rows and sinks, and of the text; `beside` as in ``Rule``."""
+    number = others[0].size(1)
+    gap = gap_before_text(beside, number)
+    keys, values = joined(others[0], gap, text[0]), joined(others[1], gap, text[1])
+    return Sight(queries, keys, values, number, gap, contents)
 
 
 def _linformer_rule(attention: LinformerAttention, others: int, padding: Tensor, whole: bool) -> Rule:
@@ -104,8 +113,7 @@ def _see_longformer(
 ) -> Sight:
     heads = (attention.num_heads, attention.head_dim)
     queries, keys, values = (own.unflatten(-1, heads) for own in attention.project(x, first_values))
-    gap = gap_before_text(attention.reach, 0)
-    return Sight(queries, joined(keys[:, :0], gap, keys), joined(values[:, :0], gap, values), 0, gap)
+    return _sight(queries, (keys[:, :0], values[:, :0]), (keys, values), attention.reach)
 
 
 def _longformer_rule(attention: LongformerAttention, others: int, padding: Tensor, whole: bool) -> Rule:
