@@ -124,6 +124,16 @@ def test_autocast_with_attention_dropout(options, length):
     assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
 
 
+def test_a_layer_that_fetches_is_one_graph():
+    torch._dynamo.reset()
+    encoder = small(**MODELS[-1]).encoder.sentence_encoder
+    layer = encoder.layers[1]
+    x = torch.randn(2, 64, 24)
+    expected = layer.eval()(x)
+    layer.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "training"),

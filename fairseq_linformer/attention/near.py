@@ -199,7 +199,6 @@ class Near(NamedTuple):
             shown = torch.where(_is_alone(numbers) & rows, -last * (last > self.sinks), shown)
         return torch.cat([shown, -EVERYWHERE * self.first(real)], dim=1), place * (place > self.sinks)
 
-    @torch.no_grad()
     def choose_segments(
         self, queries: Tensor, keys: Tensor, rows: Tensor, seen: Tensor | None, real: Tensor, count: int
     ) -> Tensor:
@@ -209,7 +208,7 @@ class Near(NamedTuple):
         2502.11089, eq. 8 to 10): the sum of their softmax leaves ``CANDIDATES`` c segments. A mean of keys blurs them,
         so each query then weighs these by the key that it likes best in each, and the sum of that softmax leaves c.
 
-        Nothing is differentiated: keys and rows learn what to be found by under the softmax in which they stand. Costs
+        It needs no gradients: keys and rows learn what to be found by under the softmax in which they stand. Costs
         B n d (m + CANDIDATES c w). There are B h n max(m, CANDIDATES c w) scores, hence one part of the blocks after
         another.
 
@@ -358,7 +357,8 @@ def see_near(
     near = shown.near
     if attention.fetch:
         heads = queries.unflatten(-1, shown.contents.shape[2:])
-        found = near.choose_segments(heads, shown.contents, shown.keys, shown.rows, shown.real, attention.fetch)
+        with torch.no_grad():  # as a decorator of a NamedTuple's method it would cut a compiled graph
+            found = near.choose_segments(heads, shown.contents, shown.keys, shown.rows, shown.real, attention.fetch)
         near = near._replace(fetched=found)
     keys = near.join(shown.keys, shown.contents, shown.turned)
     values = near.join(shown.values, shown.own_values, shown.own_values)
