@@ -315,16 +315,13 @@ def _is_hopper(device: torch.device) -> bool:
 
 @cache
 def _compiled() -> Callable[..., Any]:
+    torch._dynamo.config.recompile_limit = GRAPHS
+    # Within DistributedDataParallel PyTorch would cut the graph by parameters, of which there are none, and refuses to
+    # where there is this kernel.
+    torch._dynamo.config.optimize_ddp = False
     # With the transpositions, as PyTorch has a gradient copied that does not stand as a tensor by itself would.
     compiled = torch.compile(_near)
-
-    def near(*inputs: Tensor, **more: Any) -> Any:
-        # Within DistributedDataParallel PyTorch would cut the graph by parameters, of which there are none, and refuses
-        # to where there is this kernel.
-        with torch._dynamo.config.patch(recompile_limit=GRAPHS, optimize_ddp=False):
-            return compiled(*inputs, kernel_options=_options(inputs[0]), **more)
-
-    return near
+    return lambda *inputs, **more: compiled(*inputs, kernel_options=_options(inputs[0]), **more)
 
 
 def attach(attention: Attention) -> bool:
