@@ -151,11 +151,12 @@ def test_tiles_that_nobody_sees_are_left_out_and_whole_ones_need_no_rule():
     n, k, tile = 2048, 256, flex.TILE
     layer = build("linformer", n=n, k=k, linformer_window=128, layers=1, **POOLED)[0]
     assert flex.attach(layer)
-    queries = torch.randn(1, n, 4, D // 4)
-    whole = layer.flex.mask(layer, queries, k, None)
+    sight = layer.flex.see(layer, torch.randn(1, n, D), None, None)
+    assert sight.others == k
+    whole = layer.flex.mask(layer, sight, None)
     assert whole.full_kv_num_blocks.flatten().tolist() == [3, *[4] * (n // tile - 2), 3]
     assert whole.kv_num_blocks.flatten().tolist() == [1, *[0] * (n // tile - 2), 1]
-    padded = layer.flex.mask(layer, queries, k, torch.zeros(1, n, dtype=torch.bool))
+    padded = layer.flex.mask(layer, sight, torch.zeros(1, n, dtype=torch.bool))
     assert padded.full_kv_num_blocks is None
     assert padded.kv_num_blocks.flatten().tolist() == [4] * (n // tile)
 

@@ -94,17 +94,16 @@ class WindowProjection(Projection):
     def _adaptive_windows(self, x: Tensor, ends: Tensor, width: int) -> Tensor:
         batch, length = x.shape[:2]
         positions = ends[:, :-1, None] + torch.arange(width, device=x.device)  # (B, m, w)
-        real = positions < ends[:, 1:, None]
         # Every real position is in one window, once. What fills up short ones has no part in the result, so that in
         # the backward pass nothing is added to a gradient but zeros: it is the same in every run.
         positions = positions.clamp(max=length - 1) + length * torch.arange(batch, device=x.device)[:, None, None]
         windows = x.flatten(0, 1).index_select(0, positions.flatten()).unflatten(0, (batch, *positions.shape[1:]))
-        return windows.masked_fill(~real.unsqueeze(-1), 0.0)
+        return windows.masked_fill(~_real(width, ends[:, 1:] - ends[:, :-1]).unsqueeze(-1), 0.0)
 
 
-def _real(windows: Tensor, sizes: Tensor) -> Tensor:
-    """(B or 1, m or 1, w), True where a position of a window is real."""
-    return torch.arange(windows.size(2), device=sizes.device) < sizes.unsqueeze(-1)
+def _real(width: int, sizes: Tensor) -> Tensor:
+    """(B or 1, m or 1, w), True where a position of a window is real; `width` is w."""
+    return torch.arange(width, device=sizes.device) < sizes.unsqueeze(-1)
 
 
 class ConvProjection(WindowProjection):
@@ -149,7 +148,7 @@ class MaxPooling(WindowProjection):
     """The largest of a window's real positions, channel by channel."""
 
     def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
-        largest = windows.masked_fill(~_real(windows, sizes).unsqueeze(-1), -torch.inf).amax(2)
+        largest = windows.masked_fill(~_real(windows.size(2), sizes).unsqueeze(-1), -torch.inf).amax(2)
         return largest.masked_fill(sizes.unsqueeze(-1) == 0, 0.0)
 
 
@@ -195,7 +194,7 @@ class AttentionPooling(PoolingPerHead):
         nn.init.zeros_(self.weight)
 
     def weights(self, windows: Tensor, sizes: Tensor) -> Tensor:
-        scores, real = F.linear(windows, self.weight), _real(windows, sizes)  # (B, m, w, h)
+        scores, real = F.linear(windows, self.weight), _real(windows.size(2), sizes)  # (B, m, w, h)
         return scores.masked_fill(~real.unsqueeze(-1), torch.finfo(scores.dtype).min).softmax(2).transpose(2, 3)
 
 

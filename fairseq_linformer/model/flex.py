@@ -128,12 +128,10 @@ class Known(NamedTuple):
     Attributes:
         mask: its tiles.
         start: (n,), where the block of each query begins.
-        gap: how many keys of nothing stand between the others and the text.
     """
 
     mask: BlockMask
     start: Tensor
-    gap: int
 
 
 class Flex:
@@ -165,7 +163,7 @@ class Flex:
     def attend(self, attention: Any, sight: Sight, padding_mask: Tensor | None) -> Tensor:
         """What the queries make of what they see: (B, h, n, d_h). A layer that is compiled is so around it."""
         length, start = sight.queries.size(1), sight.others + sight.gap
-        mask = self.mask(attention, sight.queries, sight.others, padding_mask)
+        mask = self.mask(attention, sight, padding_mask)
         near = _near if sight.keys.is_cpu else _compiled()
         given = in_tiles(sight.queries, dim=1), sight.keys, sight.values
         if sight.contents is None:
@@ -180,33 +178,33 @@ class Flex:
         found = fetch(attention, sight.queries, *texts, *beside, sight.contents, padding_mask)
         return found.transpose(1, 2)
 
-    def mask(self, attention: Attention, queries: Tensor, others: int, padding_mask: Tensor | None) -> BlockMask:
+    def mask(self, attention: Attention, sight: Sight, padding_mask: Tensor | None) -> BlockMask:
         """Who sees which key, without padding as known from the sizes."""
-        (length, device), padded = (queries.size(1), queries.device), padding_mask is not None
+        length, device = sight.queries.size(1), sight.queries.device
+        padded, others = padding_mask is not None, sight.others
         about = padded, length, others, device
         if about not in self.known:
             if len(self.known) >= KEPT:
                 self.known.pop(next(iter(self.known)))
             with torch.inference_mode(False):  # whose tensors a later training could not use
                 none = torch.zeros((1, length), dtype=torch.bool, device=device)
-                self.known[about] = _about(self.rule(attention, others, none, True), length, padded)
-        mask, start, gap = self.known[about]
+                self.known[about] = _about(self.rule(attention, others, none, True), sight.gap, length, padded)
+        mask, start = self.known[about]
         if padding_mask is not None:
             mask = copy.copy(mask)
-            mask.mask_mod = sees(self.rule(attention, others, padding_mask, False), start, gap)
+            mask.mask_mod = sees(self.rule(attention, others, padding_mask, False), start, sight.gap)
         return mask
 
 
-def _about(rule: Rule, length: int, padded: bool) -> Known:
+def _about(rule: Rule, gap: int, length: int, padded: bool) -> Known:
     query = torch.arange(length + -length % TILE, device=rule.text.device, dtype=torch.int32)
     start = query // rule.size * rule.size
-    gap = gap_before_text(rule.beside, rule.others.size(1))
     if padded:  # in a shorter text a key may be seen that is hidden here
         rule = rule._replace(others=torch.full_like(rule.others, -EVERYWHERE))
     low, high = (start - rule.beside).clamp(min=0), start + rule.size + rule.beside
     mask = tiled(_in_order(rule, gap)[0], low, high, whole=not padded)
     mask.mask_mod = sees(rule, start, gap)
-    return Known(mask, start, gap)
+    return Known(mask, start)
 
 
 def _in_order(rule: Rule, gap: int) -> Tensor:
@@ -251,7 +249,7 @@ def sees(rule: Rule, start: Tensor, gap: int) -> Callable[[Tensor, Tensor, Tenso
     Args:
         rule: which keys are seen.
         start: (n,), where the block of each query begins.
-        gap: as in ``Known``.
+        gap: as in ``Sight``.
     """
     places, span = _in_order(rule, gap).long(), rule.size + 2 * rule.beside
     first = places.abs() - rule.size - rule.beside
