@@ -131,6 +131,10 @@ class Options:
         """
         return None
 
+    def following(self, max_positions: int) -> dict[str, Any]:
+        """What follows from the longest sequence where it is left open, by name: a longer model keeps it."""
+        return {}
+
     def validate(self, config: AttentionConfig) -> None:
         """Checks the values with ``check``; a mechanism extends this.
 

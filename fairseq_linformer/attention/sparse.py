@@ -77,6 +77,9 @@ class SparseOptions(Options):
         root = isqrt(max_positions - 1) + 1
         return self.sparse_stride or (root if self.sparse_pattern == "strided" else max(root, self.sparse_expressivity))
 
+    def following(self, max_positions: int) -> dict[str, int]:
+        return {"sparse_stride": self.stride_for(max_positions)}
+
 
 @register_attention("sparse", SparseOptions)
 class SparseAttention(Attention):

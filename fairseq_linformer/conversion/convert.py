@@ -190,13 +190,15 @@ def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a model: those of another, but for some.
+    """The options of a model: those of another, but for some; a longer one attends as the other.
 
     Raises:
         UserError: the longest sequence is shorter than the other's.
     """
     options = architecture_options(source)
     options.pop("attention_dropout", None)  # of the other's attention
+    if changes.get("max_positions", source.max_positions) != source.max_positions:
+        options |= get_attention(source.attention).Options.read(source).following(source.max_positions)
     dropped: set[str] = set()
     if changes.get("attention", source.attention) != source.attention:
         dropped = {*PROJECTION_OPTIONS, *MECHANISM_OPTIONS}

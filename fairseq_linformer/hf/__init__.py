@@ -8,12 +8,14 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .bundle import write_code
 from .configuration_linformer_roberta import LinformerRobertaConfig
 from .modeling_linformer_roberta import (
     LinformerRobertaForMaskedLM,
     LinformerRobertaForSequenceClassification,
     LinformerRobertaForTokenClassification,
     LinformerRobertaModel,
+    LinformerRobertaPreTrainedModel,
 )
 
 MODELS = {  # by the class through which transformers finds each
@@ -22,6 +24,7 @@ MODELS = {  # by the class through which transformers finds each
     AutoModelForSequenceClassification: LinformerRobertaForSequenceClassification,
     AutoModelForTokenClassification: LinformerRobertaForTokenClassification,
 }
+LinformerRobertaPreTrainedModel.write_code = staticmethod(write_code)
 AutoConfig.register(LinformerRobertaConfig.model_type, LinformerRobertaConfig)
 for _auto, _model in MODELS.items():
     _auto.register(LinformerRobertaConfig, _model)

@@ -236,9 +236,11 @@ def _configuration(exported: Exported) -> PretrainedConfig:
             eos_token_id=2,
         )
     mechanism = get_attention(options.attention)
-    known = {*inspect.signature(LinformerRobertaConfig).parameters, *(own.name for own in fields(mechanism.Options))}
+    own = {option.name for option in fields(mechanism.Options)}  # open ones, too: from_pretrained takes what is there
+    known = {*inspect.signature(LinformerRobertaConfig).parameters, *own}
     known -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
-    values = {name: value for name in sorted(known) if (value := getattr(options, name, None)) is not None}
+    values: dict[str, Any] = {name: getattr(options, name, None) for name in sorted(known)}
+    values = {name: value for name, value in values.items() if value is not None or name in own}
     if record is not None:
         common["score_scale"] = record.scale
     places = {"AutoConfig": f"{CONFIGURATION.stem}.{LinformerRobertaConfig.__name__}"}

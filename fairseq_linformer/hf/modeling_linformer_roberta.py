@@ -3,8 +3,10 @@
 Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,7 @@ from transformers.modeling_outputs import (
 
 from ..attention import Attention
 from ..attention.projection import Projection
+from ..attention.registry import PROJECTIONS
 from ..errors import check
 from ..model.architecture import Architecture, per_layer_lists, projection_defaults, validate
 from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, pick
@@ -38,6 +41,10 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
         ValueError: an option cannot work; the message names it.
     """
     options = config.to_dict()
+    activations = list(ACTIVATIONS)
+    kinds = {"projection": list(PROJECTIONS), "activation_fn": activations, "pooler_activation_fn": activations}
+    for name, known in kinds.items():
+        check(name, options[name], options[name] in known, f"one of {', '.join(known)}")
     options |= projection_defaults(options)
     options |= per_layer_lists(options)
     architecture = cast(Architecture, SimpleNamespace(**options))
@@ -53,6 +60,25 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules = ["EncoderLayer"]  # noqa: RUF012 (the form that transformers reads)
+
+    write_code: ClassVar[Callable[[Path], None] | None] = None  # into a folder, these files; within the package alone
+
+    @classmethod
+    def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
+        """A model of a folder or of the Hub, as ``PreTrainedModel`` loads it: with output_loading_info a pair."""
+        loaded = super().from_pretrained(*arguments, **options)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        for module in model.modules():  # transformers lets every weight that it loads be trained
+            if isinstance(module, Projection) and (model.config.freeze_projection or not module.TRAINABLE):
+                module.requires_grad_(False)
+        return loaded
+
+    def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **options: Any) -> None:
+        """Saves the model, and the code that its configuration names, as ``PreTrainedModel`` does for remote code."""
+        super().save_pretrained(save_directory, is_main_process, **options)
+        write_code = type(self).write_code
+        if write_code is not None and is_main_process and getattr(self.config, "auto_map", None):
+            write_code(Path(save_directory))
 
     def init_weights(self) -> None:
         """Draws all weights of a new model."""
@@ -161,8 +187,8 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
 
         The mask is that of ``padding_mask``.
         """
-        if getattr(self, "_is_replica", False):  # of nn.DataParallel: its second names are those of the original
-            name_again(self.layers, self.second_names)
+        # What replaces a module, as DataParallel's replicas and PEFT's modules_to_save do, does so by its first name.
+        name_again(self.layers, self.second_names)
         x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
         if mask is not None and not may_be_padded(mask):
             mask = None

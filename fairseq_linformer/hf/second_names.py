@@ -38,4 +38,6 @@ def name_again(layers: nn.ModuleList, seconds: list[SecondName]) -> None:
     """Lets second names, which nn.Module does not know, mean the modules of the first ones."""
     for second in seconds:
         own, first = (cast(EncoderLayer, layers[number]).self_attn for number in (second.layer, second.first_layer))
-        own.__dict__[second.name] = getattr(first, second.first_name)  # past nn.Module, which would register it
+        module = getattr(first, second.first_name)
+        if getattr(own, second.name, None) is not module:
+            own.__dict__[second.name] = module  # past nn.Module, which would register it

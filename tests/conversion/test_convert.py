@@ -118,6 +118,15 @@ def test_relative_positions_read_longer_texts_without_new_parameters(vocabulary,
         convert(checkpoint, tmp_path / "other", ["model.attention=performer"])
 
 
+@pytest.mark.parametrize("pattern", ["fixed", "strided"])
+def test_sparse_attention_made_longer_keeps_the_stride_that_followed_from_the_length(vocabulary, tmp_path, pattern):
+    options = {"attention": "sparse", "sparse_pattern": pattern}
+    options |= {"sparse_expressivity": 2} if pattern == "fixed" else {}
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
+    convert(checkpoint, tmp_path / "out", [f"model.max_positions={4 * N}"])
+    assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
+
+
 @torch.no_grad()
 def test_long_reads_what_the_source_reads_as_it_does(source, tmp_path, capsys):
     """The numbers are those of the preset; short texts are full attention's, beside long ones, too."""

@@ -1,5 +1,6 @@
 """Exported folders beside fairseq: logits, names, the way back, and what a fine-tuned model carries with it."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from transformers import AutoModelForSequenceClassification, RobertaForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, RobertaForMaskedLM
 
 from fairseq_linformer import hf
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_checkpoint
@@ -106,6 +107,53 @@ def test_a_head_alone_brings_a_new_lm_head_back(vocabulary, tmp_path):
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, but="lm_head.d")
     before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
     assert not torch.equal(before["encoder.lm_head.dense.weight"], after["encoder.lm_head.dense.weight"])
+
+
+SMALL = {"vocab_size": 40, "encoder_layers": 2, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32}
+SMALL |= {"encoder_attention_heads": 4, "max_positions": N, "projected_length": 4}
+
+
+@pytest.mark.parametrize("options", [{"projection": "random"}, {"freeze_projection": True}, {}], ids=title)
+def test_what_is_not_to_be_trained_is_not_after_loading(options, tmp_path):
+    """transformers lets every weight that it loads be trained."""
+    hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**SMALL, **options)).save_pretrained(tmp_path)
+    for model in (hf.LinformerRobertaForMaskedLM, hf.LinformerRobertaForSequenceClassification):
+        loaded = model.from_pretrained(tmp_path)
+        trained = {own.requires_grad for name, own in loaded.named_parameters() if "_projection" in name}
+        assert trained == {not options}
+    assert all(own.requires_grad for name, own in loaded.named_parameters() if "_projection" not in name)
+
+
+def test_a_model_that_the_package_saves_again_has_its_code(vocabulary, tmp_path):
+    export(write_pretrained(tmp_path / "run", vocabulary), tmp_path / "out")
+    AutoModelForMaskedLM.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
+    code = {path.name: path.read_text() for path in (tmp_path / "out").glob("*.py")}
+    assert len(code) == 2
+    assert code == {path.name: path.read_text() for path in (tmp_path / "again").glob("*.py")}
+
+
+def test_options_that_the_checkpoint_leaves_open_can_be_given(vocabulary, tmp_path):
+    export(write_pretrained(tmp_path / "run", vocabulary), tmp_path / "out")
+    assert AutoConfig.from_pretrained(tmp_path / "out", linformer_window=4).linformer_window == 4
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", linformer_class_token=True)
+    assert all(layer.self_attn.class_token for layer in model.linformer_roberta.layers)
+
+
+@torch.no_grad()
+def test_a_module_that_is_replaced_is_so_under_all_its_names():
+    """As PEFT does for modules_to_save."""
+    model = hf.LinformerRobertaModel(hf.LinformerRobertaConfig(**SMALL, sharing="layerwise")).eval()
+    first, last = (layer.self_attn for layer in model.layers)
+    first.key_projection = other = copy.deepcopy(first.key_projection)
+    other.weight.normal_()
+    model(torch.full((1, 5), 7))
+    assert first.value_projection is last.key_projection is last.value_projection is other
+
+
+@pytest.mark.parametrize("name", ["projection", "activation_fn", "pooler_activation_fn"])
+def test_kinds_that_do_not_exist_are_refused_by_name(name):
+    with pytest.raises(UserError, match=f"^{name}=silu is not allowed"):
+        hf.LinformerRobertaForSequenceClassification(hf.LinformerRobertaConfig(**SMALL, **{name: "silu"}))
 
 
 def test_what_transformers_cannot_do_is_refused_or_said(vocabulary, tmp_path):
