@@ -67,6 +67,7 @@ STS="--seeds 1 --learning-rates 5e-4 2e-3 --batch-sizes 16 --epochs 4 model.clas
 for MODEL in short128 adam; do
     HERE="--data data-bin/when-pretrained"
     tune $MODEL STS-B $HERE --out runs/when/sts-$MODEL $STS
+    tune $MODEL reviews $HERE --out runs/when/reviews-$MODEL --train-rows 4000 $REVIEWS
     tune $MODEL phrases $HERE --out runs/when/phrases-$MODEL --train-rows 4000 --seeds 1 --learning-rates 5e-4 2e-3 \
         --epochs 3
 done

@@ -19,6 +19,7 @@ computed from those files.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -226,13 +227,14 @@ class FineTuning:
     def _run(self, task: str, seed: int, setting: Setting, train_rows: int | None = None) -> TaskRun:
         """One run, which sees the training rows as often as the recipe has it, or `epochs` times."""
         recipe, epochs = read_recipe(recipe_name(task)), self._epochs(task)
+        batch_size = setting.batch_size * self._batches_per_update(task)
         if epochs is None:
-            rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
+            updates = updates_of(recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"], batch_size)
         else:
-            rows = epochs * (train_rows or self._rows_of(task))
+            per_epoch = updates_of(train_rows or self._rows_of(task), batch_size)  # the last of them sees what is left
+            updates = max(1, math.ceil(round(epochs * per_epoch, 6)))
         folder = self.out / task / ("" if train_rows is None else f"rows{train_rows}")
         folder = folder / (str(setting) if self._several else "") / f"seed{seed}"
-        updates = updates_of(rows, setting.batch_size * self._batches_per_update(task))
         if train_rows is not None and self.epochs is None:
             updates = max(updates, LEAST_UPDATES)
         return TaskRun(self.records[task], seed, setting, updates, folder, self.metric or SCORE, train_rows)

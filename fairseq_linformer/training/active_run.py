@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed.nn.functional  # before there is a process group: its functions would keep that one
+from fairseq import checkpoint_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
 from fairseq.logging import metrics, progress_bar
@@ -76,6 +77,7 @@ class ActiveRun:
         self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
         self._then = then
         self._resumed_from: Progress | None = None
+        self._inherits_best = False  # another run's, from whose checkpoint this one starts
         self._first_update: tuple[float, int] | None = None  # of this process: when it ended, and its number
         self._place = -1  # of a batch among those that this rank computes for an update
         self.stopped_by: signal.Signals | None = None  # the signal that asked this process to save and stop
@@ -137,6 +139,7 @@ class ActiveRun:
         carried: dict[str, Any] = {**progress.task_state}
         self.inherited = {name: carried[name] for name in INHERITED if carried[name]}
         if not is_in(self.folder, source):
+            self._inherits_best = True
             return
         if self.record is not None:
             self.record.check_same(source, progress)
@@ -189,6 +192,9 @@ class ActiveRun:
             torch.manual_seed(int(np.random.SeedSequence([self.cfg.common.seed, done, place]).generate_state(1)[0]))
         if self._resumed_from is not None:
             self._go_on(self._resumed_from)
+        if self._inherits_best:  # of other data or options: perhaps no checkpoint here would ever be the best
+            vars(checkpoint_utils.save_checkpoint).pop("best", None)
+            self._inherits_best = False
         self.updates = done + 1
         self.saving.restore()
 

@@ -210,7 +210,7 @@ def test_epochs_and_batch_sizes_change_the_updates(pretrained):
     assert changes[0][-2:] == ("checkpoint.best_checkpoint_metric=pearson", "common.log_interval=7")
     tuning = tuning_to(Path("/o"), pretrained, ["sts-b"], epochs=25, **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
-    assert (small.updates, large.updates) == (75, 38), "of 48 rows"
+    assert (small.updates, large.updates) == (75, 50), "of 48 rows: three batches per epoch, or two"
     changes = tuning._training(small).overrides
     assert "lr_scheduler.warmup_updates=4" in changes and "optimization.max_epoch=0" in changes
 
@@ -240,7 +240,7 @@ def test_each_number_of_rows_has_its_best_setting(pretrained, tmp_path, monkeypa
     chosen = [(result.run.train_rows, result.run.seed, result.run.setting.rate) for result in results]
     assert chosen == [(20, 1, 1e-3), (40, 1, 2e-3), (20, 2, 1e-3), (40, 2, 2e-3)] and len(search) == 2
     assert results[-1].run.folder == tmp_path / "SST-2/rows40/lr0.002-batch32/seed2"
-    assert "--epochs 4 makes 3 updates of 20 rows, which are few: without it a run has at least 200" in caplog.text
+    assert "--epochs 4 makes 4 updates of 20 rows, which are few: without it a run has at least 200" in caplog.text
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_a_curve_of_rows(curve):
     assert (curve / "labels.png").stat().st_size > 10_000
     assert len({file.read_text() for file in curve.rglob("baseline-seed?.json")}) == 4
     printed = (curve / "STS-B/rows8/seed1/train.log").read_text()
-    assert "train: 8 of 48 rows" in printed and '"train_num_updates": "2"' in printed, "four epochs in batches of 16"
+    assert "train: 8 of 48 rows" in printed and '"train_num_updates": "4"' in printed, "four epochs, each of one batch"
 
 
 def test_two_models_in_one_table_and_picture(finished, curve, pretrained, tmp_path):
@@ -621,7 +621,7 @@ def test_an_own_task(pretrained, tmp_path, capsys):
     folder = tmp_path / "out/animals/seed3"
     assert read_tsv(folder / "predictions-valid.tsv")[0].keys() == {"label", "prediction", "bird", "cat", "dog", "fish"}
     options = read_run(folder).provenance.configuration
-    assert options["optimization.max_update"] == 125 and options["lr_scheduler.warmup_updates"] == 8
+    assert options["optimization.max_update"] == 130 and options["lr_scheduler.warmup_updates"] == 8
     assert options["checkpoint.best_checkpoint_metric"] == "macro_f1"
     (result,) = json.loads((tmp_path / "out/results.json").read_text())["runs"]
     assert result["score"] == result["scores"]["valid"]["macro_f1"] > 75

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from fairseq.checkpoint_utils import torch_persistent_save
+from fairseq.checkpoint_utils import save_checkpoint, torch_persistent_save
 from fairseq.optim import FairseqOptimizer, build_optimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
@@ -123,6 +123,17 @@ def test_a_short_run_logs_often_enough(tmp_path, updates, interval):
 def test_what_would_write_checkpoints_beside_our_files_or_none_to_go_on_from_is_refused(tmp_path, option, allowed):
     with pytest.raises(ValueError, match=rf"checkpoint\.{option}=True is not allowed: it must be {allowed}"):
         ActiveRun(config(tmp_path, **{f"checkpoint.{option}": True}), {}, "")
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_the_best_loss_of_another_run_is_not_to_be_beaten(folder, tmp_path_factory, monkeypatch, elsewhere):
+    """With other data or options none might be as low, and a run would end without a best checkpoint."""
+    monkeypatch.setitem(vars(save_checkpoint), "best", 1.0)  # where fairseq keeps it
+    monkeypatch.setattr(ActiveRun, "_go_on", lambda *_: None)
+    new = tmp_path_factory.mktemp("new") if elsewhere else folder
+    changes = {"checkpoint.restore_file": folder / "checkpoint_last.pt"} if elsewhere else {}
+    ActiveRun(config(new, **changes), {}, "").begin_batch(5)
+    assert hasattr(save_checkpoint, "best") != elsewhere
 
 
 def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from .examples import names_of
 from .label_kinds import Item, number_of
 
 RARE = 10  # rows of train: a class with fewer is named
+MOST_COMPARED = 2000  # classes that are looked through for misspelt ones
 LEAST_DEVIATION = 0.05  # of scores, as a share of the highest
 
 
@@ -68,8 +69,10 @@ def _alike(counts: Mapping[str, int]) -> Iterator[str]:
 def _misspelt(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Labels that occur once, each with the commonest that differs by one character.
 
-    Not numbers, nor B-X and I-X, nor those that `_alike` names.
+    Not numbers, nor B-X and I-X, nor those that `_alike` names. None of very many: all pairs are compared.
     """
+    if len(counts) > MOST_COMPARED:
+        return
     for label in (label for label, number in counts.items() if number == 1 and number_of(label) is None):
         alike = [other for other in counts if counts[other] > 1 and _differ_by_one(label, other)]
         alike = [other for other in alike if other.casefold() != label.casefold()]

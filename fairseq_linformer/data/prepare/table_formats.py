@@ -240,8 +240,9 @@ def _conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
 
 
 def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
-    """The row of a sentence; none for no word, or where CoNLL-2003 marks that a document starts."""
-    if tokens and tokens[0][0] != "-DOCSTART-":
+    """The row of a sentence, without the mark of CoNLL-2003 that a document starts; none for no word."""
+    tokens = tokens[1:] if tokens and tokens[0][0] == "-DOCSTART-" else tokens
+    if tokens:
         by_column = list(zip(*tokens, strict=True))
         from_right = range(-len(by_column), 0) if len(by_column) > 1 else ()  # words alone have no label, "-1"
         names = [*map(str, range(len(by_column))), *map(str, from_right)]

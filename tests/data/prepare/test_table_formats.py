@@ -48,7 +48,7 @@ def test_a_blank_line_in_a_table_of_one_column_is_a_row():
 
 
 def test_sentences_in_columns():
-    content = b"-DOCSTART- -X- O\n\nAnn NN B-PER\n# NN O\n\n\nran VB O\n"
+    content = b"-DOCSTART- -X- O\n\nAnn NN B-PER\n# NN O\n\n\n-DOCSTART- -X- O\nran VB O\n"
     assert texts_of(content, "conll", "0") == [(("Ann", "#"),), (("ran",),)]
     assert [row.text for row in read_rows(io.BytesIO(content), "conll", "FILE", "-1")] == [("B-PER", "O"), ("O",)]
     with pytest.raises(ValueError, match=r"^FILE, line 4: 1 columns, but the first word has 2$"):
