@@ -19,7 +19,6 @@ computed from those files.
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -44,7 +43,7 @@ from ..training.commands import FINE_TUNING, override, recipe_name
 from ..training.configuration import compose_configuration
 from ..training.jobs import side_by_side
 from ..training.launch import Training
-from ..training.run_length import WARM_UP, updates_of
+from ..training.run_length import WARM_UP, updates_of, updates_of_epochs
 from .kept_baselines import keep_baselines
 from .metrics import SCORE
 from .overrides import check_override
@@ -231,8 +230,7 @@ class FineTuning:
         if epochs is None:
             updates = updates_of(recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"], batch_size)
         else:
-            per_epoch = updates_of(train_rows or self._rows_of(task), batch_size)  # the last of them sees what is left
-            updates = max(1, math.ceil(round(epochs * per_epoch, 6)))
+            updates = updates_of_epochs(epochs, train_rows or self._rows_of(task), batch_size)
         folder = self.out / task / ("" if train_rows is None else f"rows{train_rows}")
         folder = folder / (str(setting) if self._several else "") / f"seed{seed}"
         if train_rows is not None and self.epochs is None:

@@ -14,6 +14,11 @@ def updates_of(rows: float, batch_size: int) -> int:
     return max(1, math.ceil(rows / batch_size))
 
 
+def updates_of_epochs(epochs: float, rows: int, batch_size: int) -> int:
+    """The updates of so many epochs, at least one; each epoch ends with a batch of what is left."""
+    return max(1, math.ceil(round(epochs * updates_of(rows, batch_size), 6)))  # 0.1 x 30 is a little above 3
+
+
 def warm_up_of(updates: int) -> int:
     """The updates over which the learning rate of a run that counts epochs rises."""
     return round(WARM_UP * updates)
@@ -46,7 +51,7 @@ def plan(cfg: DictConfig, rows: int | None) -> None:
     summed = cfg.optimization.update_freq
     check("optimization.update_freq", summed, len(set(summed)) == 1, "the same in all epochs, or max_update be given")
     batch_size = cfg.dataset.batch_size * cfg.distributed_training.distributed_world_size * summed[0]
-    updates = cfg.optimization.max_epoch * updates_of(rows or 0, batch_size)  # each epoch ends with what is left
+    updates = updates_of_epochs(cfg.optimization.max_epoch, rows or 0, batch_size)
     cfg.optimization.max_update = updates
     cfg.lr_scheduler.total_num_update = updates
     cfg.lr_scheduler.warmup_updates = cfg.lr_scheduler.warmup_updates or warm_up_of(updates)
