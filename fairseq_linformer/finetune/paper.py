@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping
 
-from ..data.tasks import TASKS
+from ..data.tasks import is_whole
 from ..model.config import ResolvedConfig
 
 # Wang et al. 2020, table 2: accuracy on the dev sets (IMDB: test) by (n, k, sharing); k None: RoBERTa-base, softmax.
 PAPER_TASKS = ("SST-2", "IMDB", "QNLI", "QQP")
-PAPER_ROWS = {name: source.files["train"].rows for name in PAPER_TASKS if (source := TASKS[name].source)}
-PAPER_ROWS["IMDB"] = 25_000
-FULL = 0.999  # of the rows of train: some copies of QQP lack a few
 PAPER: Mapping[tuple[int, int | None, str | None], tuple[float, ...]] = {
     (512, None, None): (93.1, 94.1, 90.9, 90.9),
     (512, 128, "headwise"): (92.4, 94.0, 90.4, 90.2),
@@ -31,9 +28,7 @@ def paper_score(task: str, metric: str, config: ResolvedConfig, rows: int) -> st
     The figure is full attention at n=512, and Linformer with learned matrices: at another n, k or sharing the range
     over all that the paper has.
     """
-    if metric != "accuracy" or task not in PAPER_TASKS:
-        return ""
-    if rows < FULL * PAPER_ROWS[task]:
+    if metric != "accuracy" or task not in PAPER_TASKS or not is_whole(task, rows):
         return ""
     column = PAPER_TASKS.index(task)
     if config.attention == "softmax":

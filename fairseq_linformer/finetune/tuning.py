@@ -34,6 +34,7 @@ from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.summary import SUMMARY_FILE, read_summary
 from ..data.task_record import Task, letters_of
+from ..data.tasks import is_whole
 from ..errors import UserError, check
 from ..model.config import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel
@@ -254,9 +255,9 @@ class FineTuning:
         return read_recipe(recipe_name(task), str(self._folders[task]), (ONE_PROCESS, *self.overrides))
 
     def _epochs(self, task: str) -> float | None:
-        """How often the training rows are seen; None where the recipe has a number of updates."""
+        """How often the training rows are seen; None where the recipe has a number of updates, which is of all rows."""
         length = read_recipe(recipe_name(task))["optimization"]
-        by_updates = length["max_update"] and not self.train_rows  # which are of all rows
+        by_updates = length["max_update"] and not self.train_rows and is_whole(task, self._rows_of(task))
         return self.epochs or (None if by_updates else length["max_epoch"])
 
     def _training(self, run: TaskRun) -> Training:

@@ -15,7 +15,6 @@ from .modeling_linformer_roberta import (
     LinformerRobertaForSequenceClassification,
     LinformerRobertaForTokenClassification,
     LinformerRobertaModel,
-    LinformerRobertaPreTrainedModel,
 )
 
 MODELS = {  # by the class through which transformers finds each
@@ -24,7 +23,7 @@ MODELS = {  # by the class through which transformers finds each
     AutoModelForSequenceClassification: LinformerRobertaForSequenceClassification,
     AutoModelForTokenClassification: LinformerRobertaForTokenClassification,
 }
-LinformerRobertaPreTrainedModel.write_code = staticmethod(write_code)
+LinformerRobertaConfig.write_code = staticmethod(write_code)
 AutoConfig.register(LinformerRobertaConfig.model_type, LinformerRobertaConfig)
 for _auto, _model in MODELS.items():
     _auto.register(LinformerRobertaConfig, _model)

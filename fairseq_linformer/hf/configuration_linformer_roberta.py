@@ -1,6 +1,8 @@
 """The configuration of a Linformer RoBERTa model in transformers."""
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
@@ -41,6 +43,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         "attention_probs_dropout_prob": "attention_dropout",
         "classifier_dropout": "pooler_dropout",
     }
+    write_code: ClassVar[Callable[[Path], None] | None] = None  # into a folder, these files; within the package alone
 
     def __init__(
         self,
@@ -87,3 +90,10 @@ class LinformerRobertaConfig(PretrainedConfig):
         for name in own.keys() - set(special):
             setattr(self, name, own[name])
         super().__init__(**{name: own[name] for name in special}, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **options: Any) -> None:
+        """Saves the configuration, and the code that it names; a model's ``save_pretrained`` calls this."""
+        super().save_pretrained(save_directory, push_to_hub, **options)
+        write_code = type(self).write_code
+        if write_code is not None and getattr(self, "auto_map", None):
+            write_code(Path(save_directory))

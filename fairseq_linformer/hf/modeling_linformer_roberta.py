@@ -3,10 +3,8 @@
 Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
 
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -61,8 +59,6 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _no_split_modules = ["EncoderLayer"]  # noqa: RUF012 (the form that transformers reads)
 
-    write_code: ClassVar[Callable[[Path], None] | None] = None  # into a folder, these files; within the package alone
-
     @classmethod
     def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
         """A model of a folder or of the Hub, as ``PreTrainedModel`` loads it: with output_loading_info a pair."""
@@ -72,13 +68,6 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
             if isinstance(module, Projection) and (model.config.freeze_projection or not module.TRAINABLE):
                 module.requires_grad_(False)
         return loaded
-
-    def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **options: Any) -> None:
-        """Saves the model, and the code that its configuration names, as ``PreTrainedModel`` does for remote code."""
-        super().save_pretrained(save_directory, is_main_process, **options)
-        write_code = type(self).write_code
-        if write_code is not None and is_main_process and getattr(self.config, "auto_map", None):
-            write_code(Path(save_directory))
 
     def init_weights(self) -> None:
         """Draws all weights of a new model."""
@@ -209,6 +198,9 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
+        name, allowed = ("input_ids", "(B, n)") if inputs_embeds is None else ("inputs_embeds", "(B, n, d)")
+        if given.dim() != allowed.count(",") + 1 or given.shape[1] == 0:
+            raise ValueError(f"{name} has the shape {tuple(given.shape)}, it must be {allowed}, n at least 1")
         shape = given.shape[:2]
         check_length(shape[1], self.longest)
         if attention_mask is None:

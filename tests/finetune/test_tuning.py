@@ -20,7 +20,7 @@ from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.task_record import own_task
-from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.data.tasks import OFFICIAL_ROWS, TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import scored_runs
 from fairseq_linformer.finetune import tuning as tuning_module
@@ -199,7 +199,21 @@ def tuning_to(out, folder, tasks, seeds=(1,), **options) -> FineTuning:
     return FineTuning(folder / "runs/tiny", folder / "tasks", out, tasks, seeds, **options)
 
 
-def test_epochs_and_batch_sizes_change_the_updates(pretrained):
+@pytest.fixture
+def whole(monkeypatch):
+    """The few rows of STS-B are all that there are, for which the recipe's updates are."""
+    monkeypatch.setitem(OFFICIAL_ROWS, "STS-B", 48)
+
+
+def test_a_part_of_the_official_rows_is_seen_as_often_as_all(pretrained):
+    """By the recipe's 3,598 updates ten epochs would end in the middle of the warm-up."""
+    tuning = tuning_to(Path("/o"), pretrained, ["sts-b"])
+    run_of = tuning._run("STS-B", 1, Setting(2e-5, 16))
+    assert run_of.updates == 30
+    assert {"lr_scheduler.warmup_updates=2", "optimization.max_epoch=0"} <= {*tuning._training(run_of).overrides}
+
+
+def test_epochs_and_batch_sizes_change_the_updates(pretrained, whole):
     options = {"batch_sizes": (16, 32), "metric": "pearson", "overrides": ["common.log_interval=7"]}
     tuning = tuning_to(Path("/o"), pretrained, ["sts-b"], **options)
     small, large = (tuning._run("STS-B", 1, setting) for setting in tuning._settings("STS-B"))
@@ -284,7 +298,7 @@ def test_an_update_of_no_rows_or_of_changing_ones_is_refused(override, pretraine
 
 
 @pytest.mark.parametrize("override", ["optimization.update_freq=[4]", "distributed_training.distributed_world_size=4"])
-def test_epochs_count_what_an_update_sees_of_all_processes_and_summed_batches(override, pretrained):
+def test_epochs_count_what_an_update_sees_of_all_processes_and_summed_batches(override, pretrained, whole):
     tuning = tuning_to(Path("/o"), pretrained, ["sts-b"], batch_sizes=(4,), overrides=[override])
     run_of = tuning._run("STS-B", 1, Setting(2e-5, 4))
     assert run_of.updates == 3598 and "lr_scheduler.warmup_updates=214" in tuning._training(run_of).overrides

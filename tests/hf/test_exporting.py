@@ -124,12 +124,18 @@ def test_what_is_not_to_be_trained_is_not_after_loading(options, tmp_path):
     assert all(own.requires_grad for name, own in loaded.named_parameters() if "_projection" not in name)
 
 
-def test_a_model_that_the_package_saves_again_has_its_code(vocabulary, tmp_path):
+def test_what_the_package_saves_again_has_its_code(vocabulary, tmp_path):
+    """With the configuration, which transformers saves before it uploads what is in the folder."""
     export(write_pretrained(tmp_path / "run", vocabulary), tmp_path / "out")
-    AutoModelForMaskedLM.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
-    code = {path.name: path.read_text() for path in (tmp_path / "out").glob("*.py")}
-    assert len(code) == 2
-    assert code == {path.name: path.read_text() for path in (tmp_path / "again").glob("*.py")}
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    model.save_pretrained(tmp_path / "model")
+    model.config.save_pretrained(tmp_path / "configuration")
+    out, *again = (
+        {path.name: path.read_text() for path in (tmp_path / name).glob("*.py")}
+        for name in ("out", "model", "configuration")
+    )
+    assert len(out) == 2
+    assert again == [out, out]
 
 
 def test_options_that_the_checkpoint_leaves_open_can_be_given(vocabulary, tmp_path):
@@ -247,6 +253,9 @@ def test_wrong_input_is_refused_with_its_numbers(model):
         ({"input_ids": tokens.flip(1)}, "input_ids: row 1 has padding before a token"),
         ({"input_ids": torch.ones_like(tokens)}, "input_ids: row 0 has padding before a token, or no token"),
         ({"input_ids": tokens, "attention_mask": torch.ones(2, 14)}, r"\(2, 14\), it must be \(2, 15\)"),
+        ({"input_ids": tokens[:, :0]}, r"input_ids has the shape \(2, 0\), it must be .* n at least 1"),
+        ({"input_ids": tokens[0]}, r"input_ids has the shape \(15,\), it must be \(B, n\)"),
+        ({"inputs_embeds": torch.zeros(15, 768)}, r"inputs_embeds has the shape \(15, 768\), it must be \(B, n, d\)"),
         ({}, "give input_ids or inputs_embeds"),
         ({"input_ids": tokens, "inputs_embeds": torch.zeros(2, 15, 768)}, "give input_ids or inputs_embeds"),
     ):
