@@ -166,6 +166,12 @@ class PoolingPerHead(WindowProjection):
         return (self.weights(windows, sizes) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return self(x, padding_mask, values)  # a call, as offloaded weights are there in calls alone
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """The rows of x, (B, h, m, d); of values (B, h, n, d_h), if given, the rows by the same map: (B, h, m, d_h)."""
+        if values is None:
+            return super().forward(x, padding_mask)
         weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-1)  # (B or 1, m or 1, h, w, 1)
         windows = self.windows(values.transpose(1, 2).flatten(2), padding_mask)[0]  # (B, m, w, d)
         heads = windows.unflatten(-1, values.shape[1::2]).transpose(2, 3)  # (B, m, h, w, d_h)

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import math
 import pickle
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from .files import LAST, RUNS_CODE, UNFINISHED, DamagedCheckpointError, check_wh
 from .task_state import TaskState, read_task_state
 
 logger = logging.getLogger(__name__)
+
+# fairseq's names of what a run saves, the last one aside; averages, and what was converted, are none to go on from.
+_OF_A_RUN = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
 
 STALLED = "validations_without_gain"  # in a checkpoint's extra_state, beside fairseq's own
 
@@ -76,10 +80,13 @@ def updates_of_training(state: Mapping[str, Any]) -> int:
     return int(state["optimizer_history"][-1].get("num_updates", 0))
 
 
-def mend_last_checkpoint(folder: Path, kept: bool = True) -> None:
+def mend_last_checkpoint(
+    folder: Path, kept: bool = True, check_same: Callable[[Path, Progress], None] = lambda path, progress: None
+) -> None:
     """Replaces a damaged last checkpoint of a run by the newest complete one; the damaged one is renamed.
 
-    Where a last one is `kept` and is missing, the newest is taken, too: fairseq writes it after the others.
+    Where a last one is `kept` and is missing, the newest that our tasks wrote is taken, too: fairseq writes the last
+    one after the others. `check_same` raises where the newest is of another training; then nothing is changed.
 
     Raises:
         DamagedCheckpointError: the last checkpoint is damaged, and there is no complete one.
@@ -87,32 +94,47 @@ def mend_last_checkpoint(folder: Path, kept: bool = True) -> None:
     for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # of a run that was killed while it wrote
         leftover.unlink()
     last = folder / LAST
-    whole: tuple[int, Path] | None
     if not last.is_file():
-        whole = max(_whole_checkpoints(folder), default=None) if kept else None
-        if whole is not None:
-            copy_checkpoint(whole[1], last)
-            logger.warning(f"{last} was missing: the run resumes from {whole[1].name}, update {whole[0]:,}")
+        newest = _newest_checkpoint(folder, of_ours=True) if kept else None
+        if newest is not None:
+            _stand_in(*newest, last, check_same, f"{last} was missing:")
         return
     try:
         check_whole(last)
         return
     except DamagedCheckpointError as error:
         damage = error
-    whole = max(_whole_checkpoints(folder), default=None)
-    if whole is None:
+    newest = _newest_checkpoint(folder)
+    if newest is None:
         raise DamagedCheckpointError(
             f"{damage}; {folder} has no other checkpoint: remove this one to start again"
         ) from damage
-    updates, newest = whole
     aside = last.with_name(f"{last.name}.damaged")
-    last.replace(aside)
-    copy_checkpoint(newest, last)
-    logger.warning(f"{damage}; it is now {aside.name}, and the run resumes from {newest.name}, update {updates:,}")
+    _stand_in(*newest, last, check_same, f"{damage}; it is now {aside.name}, and", aside)
 
 
-def _whole_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The checkpoints of a run that it can resume from, with their updates."""
-    for path in folder.glob("checkpoint*.pt"):
+def _newest_checkpoint(folder: Path, of_ours: bool = False) -> tuple[Path, Progress] | None:
+    """The newest checkpoint of a run that is whole, and its progress."""
+    found = []
+    for path in filter(lambda path: _OF_A_RUN.fullmatch(path.name), folder.iterdir()):
         with contextlib.suppress(ValueError):
-            yield read_progress(path).updates, path
+            progress = read_progress(path)
+            if not of_ours or progress.task_state["made_of"] is not None:
+                found.append((path, progress))
+    return max(found, key=lambda one: (one[1].updates, one[0]), default=None)
+
+
+def _stand_in(
+    newest: Path,
+    progress: Progress,
+    last: Path,
+    check_same: Callable[[Path, Progress], None],
+    why: str,
+    aside: Path | None = None,
+) -> None:
+    """Copies the newest checkpoint to the last one, which is moved aside."""
+    check_same(newest, progress)
+    if aside is not None:
+        last.replace(aside)
+    copy_checkpoint(newest, last)
+    logger.warning(f"{why} the run resumes from {newest.name}, update {progress.updates:,}")

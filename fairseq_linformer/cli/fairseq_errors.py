@@ -30,6 +30,7 @@ PACKAGE = Path(__file__).parents[1]
 # fairseq raises ValueError for what the user can mend. That of any other code, this package included, may be a defect.
 FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
 RESET = "(--reset-optimizer)"  # what fairseq's trainer says where a checkpoint is of another optimizer or criterion
+TOO_LONG = "should not exceed max_tokens="  # and its batches of a row that is longer
 _USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
 
 
@@ -95,7 +96,8 @@ def explain(error: BaseException) -> str | None:
     raised_in = frames[-1].f_code.co_filename if frames else ""
     in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
     # The command lines assert what they need of their options, the trainer what it needs of a checkpoint.
-    asserted = isinstance(error, AssertionError) and (_is_in(COMMAND_LINES, raised_in) or RESET in text)
+    says_it = _is_in(COMMAND_LINES, raised_in) or any(words in text for words in (RESET, TOO_LONG))
+    asserted = isinstance(error, AssertionError) and says_it
     text = text.replace(RESET, f"(checkpoint.reset_optimizer=true, or {RESET[1:]}")
     return _in_one_line(text) if text and (in_words or asserted) else None
 

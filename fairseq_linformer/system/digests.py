@@ -3,12 +3,10 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from fairseq.utils import split_paths
 
 _BLOCK = 1 << 20  # bytes
 _LARGE, _BLOCKS = 1 << 28, 64  # bytes from which on a file of a folder is large, and blocks that are read of it
@@ -41,12 +39,6 @@ def _digest_content(path: Path, version: tuple[int, ...]) -> str:
     return digest.hexdigest()
 
 
-def digest_data(folders: str) -> str:
-    """The digest of the folder of a training's data, or of its folders, between colons."""
-    digests = [digest_folder(Path(folder)) for folder in split_paths(folders)]
-    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
 def _digest_large(file: Path) -> str:
     """The SHA-256 of a file's size and of blocks spread over it, its ends included: a corpus may have terabytes."""
     size = file.stat().st_size
@@ -58,17 +50,21 @@ def _digest_large(file: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_folder(folder: Path) -> str:
+def digest_folder(folder: Path, marks: Collection[str] = ()) -> str:
     """The SHA-256 of the names and digests of all files below a folder, hidden ones excepted.
 
-    Of a file of more than 256 MiB its size counts, and 64 blocks of 1 MiB spread over it.
+    Of a file of more than 256 MiB its size counts, and 64 blocks of 1 MiB spread over it. Folders below it that hold a
+    file named in `marks` are left out.
 
     Raises:
         FileNotFoundError: there is none.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    files = [Path(place, name) for place, _, names in os.walk(folder, followlinks=True) for name in names]
+    files = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [own for own in folders if not any(Path(place, own, mark).is_file() for mark in marks)]
+        files += [Path(place, name) for name in names]
     own = {str(file.relative_to(folder)): file for file in files}
     shown = {name: file for name, file in own.items() if not Path(name).name.startswith(".")}
     large = {name for name, file in shown.items() if file.stat().st_size > _LARGE}

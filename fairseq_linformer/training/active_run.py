@@ -90,8 +90,8 @@ class ActiveRun:
             ("no_save_optimizer_state", ", or no run could go on"),
         ):
             check(f"checkpoint.{name}", cfg.checkpoint[name], not cfg.checkpoint[name], f"false{why}")
+        self.record: Record | None = None  # of the first rank
         self._take_folder()
-        self.record = Record(cfg) if self._is_master else None
         self._check_source(vocabulary)
         self._log_often_enough()
         if self._is_master:
@@ -119,12 +119,14 @@ class ActiveRun:
                 signal.signal(number, handle)
 
     def _take_folder(self) -> None:
-        """Locks the folder for as long as this process lives, and mends what a killed run left there."""
+        """Locks the folder for as long as this process lives, and mends what a killed run of this training left."""
         if self._is_master:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / LOCK_FILE).open("a", encoding="utf-8")
             lock(self._lock, f"{self.folder}: another process is training there")
-            mend_last_checkpoint(self.folder, kept=not self.cfg.checkpoint.no_last_checkpoints)
+            self.record = Record(self.cfg)
+            kept = not self.cfg.checkpoint.no_last_checkpoints
+            mend_last_checkpoint(self.folder, kept, self.record.check_same)
         if get_global_world_size() > 1:
             torch.distributed.barrier()
 

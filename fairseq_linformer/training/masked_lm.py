@@ -121,6 +121,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         """
         cfg.data = data_paths(cfg.data)
         check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
+        _check_masks(cfg)
         first, last = cfg.mask_prob, cfg.mask_prob_end
         check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
         check("mask_prob_end", last, last is None or not cfg.skip_masking, "left out with skip_masking")
@@ -135,6 +136,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         works = shortest is None or longest is None or ENDS < shortest <= longest
         check("shortest_text", shortest, works, f"from {ENDS + 1} to tokens_per_sample={longest}")
         check("lengths", cfg.lengths, shortest is None or cfg.lengths is None, "left out with shortest_text")
+        method = cfg.shorten_method
+        check("shorten_method", method, shortest is None or method == "none", "none with shortest_text")
+        check("tokens_per_sample", longest, longest is None or longest > 1, "at least 2")
         if task.to_train is not None:
             task.read_schedules(task.to_train)
             if cfg.only_positions_from is not None:
@@ -222,7 +226,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             raise FileNotFoundError(f"there is no dataset {prefix}")
         if cfg.shortest_text is not None:
             lengths = cfg.shortest_text, cfg.tokens_per_sample
-            return MixedTexts(lines, lines.sizes, *lengths, words.bos(), words.eos(), cfg.seed)
+            texts = MixedTexts(lines, lines.sizes, *lengths, words.bos(), words.eos(), cfg.seed)
+            allowed = f"lower: no document of {prefix} has so many tokens"
+            check("shortest_text", cfg.shortest_text, len(texts) > 0, allowed)
+            return texts
         shorten = cfg.shorten_data_split_list, cfg.shorten_method, cfg.tokens_per_sample, cfg.seed
         whole = maybe_shorten_dataset(lines, split, *shorten)
         lines = CutLines(whole, cfg.tokens_per_sample - 1)  # <s> is one more
@@ -270,3 +277,13 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         tokens, targets = thin_masks(*masked, sample["id"], kept, seed, pad, self.word_starts)
         others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
         return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
+
+
+def _check_masks(cfg: DynamicMaskedLMConfig) -> None:
+    """Refuses shares that fairseq asserts without a word, and what another task of fairseq's is for."""
+    check("mask_prob", cfg.mask_prob, cfg.skip_masking or 0 < cfg.mask_prob < 1, "above 0 and below 1")
+    for name in ("leave_unmasked_prob", "random_token_prob"):
+        check(name, getattr(cfg, name), 0 <= getattr(cfg, name) <= 1, "from 0 to 1")
+    both = cfg.leave_unmasked_prob + cfg.random_token_prob
+    check("leave_unmasked_prob + random_token_prob", both, both <= 1, "at most 1")
+    check("d2v2_multi", cfg.d2v2_multi, not cfg.d2v2_multi, "false")

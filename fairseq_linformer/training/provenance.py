@@ -4,6 +4,7 @@ Checkpoints and result files carry it, so that no folder is continued, or called
 and times decide nothing: a folder that moved is the same one, a file that was replaced under its old name is another.
 """
 
+import hashlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,17 +14,20 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoints.reading import checkpoint_file
 from ..checkpoints.resuming import Progress
+from ..data.shards import REPORT_FILE, SHARDS_FILE
+from ..data.summary import SUMMARY_FILE
 from ..errors import UserError
 from ..model.compat import without_gone
 from ..model.config import OPTIONS
 from ..model.resolve import resolve_config
 from ..model.roberta import LinformerRobertaModel
-from ..system.digests import digest_data, digest_file, digest_options
-from ..system.files import is_in, write_whole
+from ..system.digests import digest_file, digest_folder, digest_options
+from ..system.files import LOCK_FILE, is_in, write_whole
 from .configuration import compose_configuration, flat, typed_command
 from .run_length import warm_up_of
 from .run_start import named_start
@@ -78,6 +82,9 @@ _WARM_UP = "lr_scheduler.warmup_updates"
 _NOT_IN_ALL = (_TEACHER, _TOKENS, _WARM_UP)
 
 _SHOWN = 3  # options that a message names
+
+# What tells a folder within that of the data as something else: other data, or runs.
+_MARKS = (SUMMARY_FILE, REPORT_FILE, SHARDS_FILE, LOCK_FILE)
 
 
 @dataclass(frozen=True)
@@ -207,6 +214,18 @@ def _own_flags(group: str, options: Namespace) -> dict[str, Any]:
     registry[options._name].add_args(parser)
     own = {name: getattr(options, name, default) for name, default in vars(parser.parse_args([])).items()}
     return {"_name": options._name, **own}
+
+
+def digest_data(folders: str) -> str:
+    """The digest of the folder of a training's data, or of its folders, between colons.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    digests = []
+    for folder in map(Path, split_paths(folders)):
+        digests.append(digest_folder(folder, () if (folder / SHARDS_FILE).is_file() else _MARKS))
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 class Record:

@@ -48,6 +48,9 @@ def plan(cfg: DictConfig, rows: int | None) -> None:
     multiple = cfg.dataset.required_batch_size_multiple  # by another one fairseq makes smaller batches, and more
     allowed = "1, or optimization.max_update be given"
     check("dataset.required_batch_size_multiple", multiple, multiple == 1, allowed)
+    allowed = "false, or optimization.max_update be given"
+    skips = cfg.optimization.skip_remainder_batch
+    check("optimization.skip_remainder_batch", skips, not skips, allowed)
     summed = cfg.optimization.update_freq
     check("optimization.update_freq", summed, len(set(summed)) == 1, "the same in all epochs, or max_update be given")
     batch_size = cfg.dataset.batch_size * cfg.distributed_training.distributed_world_size * summed[0]

@@ -55,7 +55,8 @@ class TextPredictionConfig(SentencePredictionConfig):
     num_classes: int = field(default=-1, metadata={"help": "outputs of the model (default: as the data says)"})
     regression_target: Optional[bool] = II("criterion.regression_target")  # noqa: UP045
     truncation: TRUNCATION_CHOICES = field(  # type: ignore[valid-type]
-        default="head", metadata={"help": "what stays of a long text (random-crop: of train's; the head of others)"}
+        default="head",
+        metadata={"help": "what stays of a long text (random-crop: of what is trained on; else the head)"},
     )
     truncate_to: Optional[int] = field(  # noqa: UP045
         default=None, metadata={"help": "tokens of a row at most, special ones included (default: max_positions)"}
@@ -73,16 +74,18 @@ class TextPredictionConfig(SentencePredictionConfig):
 class TextPredictionTask(TrainingTask, SentencePredictionTask):
     """Classification or regression of texts and pairs of any length, or of words, shortened to ``truncate_to`` tokens.
 
-    Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of the split ``train``,
-    new ones each epoch; every other split takes the head, so that validation does not depend on chance. Of that split
+    Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of what is trained on,
+    new ones each epoch; every other split takes the head, so that validation does not depend on chance. Of ``train``
     batches hold ``train_rows`` rows alone, where it is given.
 
     Attributes:
+        training_split: what is trained on.
         record: what the data's folder says of itself: its kind, classes and metrics.
         trained_labels: those of the checkpoint whose state it has taken; None where that says none.
     """
 
     NEXT = "linformer predict {run} --input TEXTS"
+    training_split: str = "train"
     record: Task
     trained_labels: Labels | None = None
 
@@ -99,7 +102,10 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         task = super().setup_task(cfg, **kwargs)
         task.record = record
         if task.to_train is not None:
-            plan(task.to_train, cfg.train_rows or _training_rows(Path(cfg.data)))
+            task.training_split = task.to_train.dataset.train_subset
+            allowed = f"left out with dataset.train_subset={task.training_split}: it is of train"
+            check("train_rows", cfg.train_rows, cfg.train_rows is None or task.training_split == "train", allowed)
+            plan(task.to_train, cfg.train_rows or _rows_of(Path(cfg.data), task.training_split))
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
             cfg.max_positions = length_of_model(cfg) or DEFAULT_POSITIONS
@@ -138,7 +144,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             check_file(Path(cfg.data), f"label/{split}.idx")  # without it nothing says where words begin
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
         length, method = limits(cfg, cfg.max_positions)
-        method = str(cfg.truncation) if split == "train" else method
+        method = str(cfg.truncation) if split == self.training_split else method
         if cut := int((dataset.sizes[0] > length).sum()):
             logger.info(
                 f"{split}: {cut:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
@@ -195,10 +201,10 @@ def read_record(folder: Path, regression: bool) -> Task:
     return task
 
 
-def _training_rows(folder: Path) -> int | None:
-    """The rows of train; None where the folder does not say."""
-    split = read_summary(folder).splits.get("train") if (folder / SUMMARY_FILE).is_file() else None
-    return None if split is None else split.examples
+def _rows_of(folder: Path, split: str) -> int | None:
+    """The rows of a split; None where the folder does not say."""
+    known = read_summary(folder).splits.get(split) if (folder / SUMMARY_FILE).is_file() else None
+    return None if known is None else known.examples
 
 
 def class_names(dictionary: Dictionary) -> tuple[str, ...]:

@@ -23,11 +23,12 @@ from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.errors import check
 from fairseq_linformer.model.resolve import resolve_config
-from fairseq_linformer.system.digests import digest_data, digest_file
+from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path
 from fairseq_linformer.training.commands import override
 from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import Training
+from fairseq_linformer.training.provenance import digest_data
 
 from .engine import COST, Columns, Experiment, Trial, Tuned, values_column
 from .losses_by_distance import LossesByDistance

@@ -9,6 +9,7 @@ from fairseq.file_io import PathManager
 
 from fairseq_linformer.checkpoints.files import DamagedCheckpointError, check_whole
 from fairseq_linformer.checkpoints.resuming import mend_last_checkpoint, read_progress
+from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import state
 from tests.helpers.processes import no_space
 
@@ -114,14 +115,43 @@ def test_the_newest_whole_checkpoint_takes_the_place_of_a_damaged_last_one(tmp_p
     assert not list(tmp_path.glob("*.tmp"))
 
 
+MADE = {"config": "", "configuration": {}, "data": "d", "checkpoint": None, "command": None}
+
+
 def test_the_newest_checkpoint_takes_the_place_of_a_missing_last_one_where_a_run_keeps_one(tmp_path):
     """fairseq writes the last one after the others, and may be killed in between."""
-    for name, updates in (("checkpoint_best.pt", 4), ("checkpoint_1_6.pt", 6)):
-        torch_persistent_save(state(updates), str(tmp_path / name))
+    for name, updates in (("checkpoint_best.pt", 4), ("checkpoint_1_6.pt", 6), ("checkpoint_average.pt", 6)):
+        torch_persistent_save(state(updates, task_state={"made_of": MADE}), str(tmp_path / name))
     mend_last_checkpoint(tmp_path, kept=False)
     assert not (tmp_path / "checkpoint_last.pt").exists()
     mend_last_checkpoint(tmp_path)
-    assert read_progress(tmp_path / "checkpoint_last.pt").updates == 6
+    content = (tmp_path / "checkpoint_last.pt").read_bytes()
+    assert content == (tmp_path / "checkpoint_1_6.pt").read_bytes(), "not an average of as many updates"
+
+
+@pytest.mark.parametrize(
+    ("name", "made_of"), [("checkpoint.pt", MADE), ("checkpoint_average.pt", MADE), ("checkpoint_best.pt", None)]
+)
+def test_what_no_run_wrote_is_none_to_go_on_from(name, made_of, tmp_path):
+    """A converted model, an average, fairseq's own: a run would ignore the checkpoint that it is to start from."""
+    torch_persistent_save(state(6, task_state={"made_of": made_of}), str(tmp_path / name))
+    mend_last_checkpoint(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_checkpoint_of_another_training_is_refused_before_the_folder_is_touched(damaged, tmp_path):
+    torch_persistent_save(state(6, task_state={"made_of": MADE}), str(tmp_path / "checkpoint_best.pt"))
+    if damaged:
+        (tmp_path / "checkpoint_last.pt").write_bytes(b"half")
+
+    def refuse(path, progress):
+        raise UserError(f"{path.stem} has other settings")
+
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match="checkpoint_best has other settings"):
+        mend_last_checkpoint(tmp_path, check_same=refuse)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 def test_without_a_whole_checkpoint_the_damage_is_said_and_nothing_is_changed(tmp_path):

@@ -313,6 +313,8 @@ def test_the_whole_model_is_one_graph_for_every_length(options):
         {},
         {"sharing": "none"},
         {"projection": "attention-pool"},
+        {"projection": "attention-pool", "linformer_window": 4},
+        {"projection": "attention-pool", "value_residual": True},
         {"linformer_class_token": True},
         {"attention": "softmax"},
     ],
@@ -325,6 +327,8 @@ def test_weights_may_be_offloaded(options):
     sizes = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3, "encoder_layers": 2}
     config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, projected_length=5, **sizes, **options)
     model = hf.LinformerRobertaForMaskedLM(config).eval()
+    for weight in model.parameters():  # some start at zero
+        weight.normal_(0, 0.5)
     texts = rows(), rows()[:, :3]
     expected = [model(tokens).logits for tokens in texts]
     accelerate.cpu_offload(model, execution_device="cpu")

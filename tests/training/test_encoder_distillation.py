@@ -187,6 +187,10 @@ def test_positions_that_are_not_there_are_refused(first, options, count):
     [
         ({"shortest_text": 31}, "shortest_text=31 is not allowed: it must be from 3 to tokens_per_sample=30"),
         ({"shortest_text": 2}, "shortest_text=2 is not allowed: it must be from 3"),
+        (
+            {"shortest_text": 8, "shorten_method": "truncate"},
+            "shorten_method=truncate is not .* none with shortest",
+        ),
         ({"shortest_text": 8, "lengths": "15:0.5,30:0.5"}, "lengths=15:0.5,30:0.5 is not allowed: .* left out with"),
         (
             {"skip_masking": True, "mask_prob_end": 0.1},

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.checkpoints.resuming import read_progress
-from fairseq_linformer.system.digests import digest_data, digest_folder
-from fairseq_linformer.training.provenance import Record
+from fairseq_linformer.system.digests import digest_folder
+from fairseq_linformer.training.provenance import Record, digest_data
 from tests.helpers.checkpoints import state
 from tests.helpers.configs import composed
 
@@ -176,3 +176,19 @@ def test_folders_between_colons_count_in_their_order(tmp_path):
     a, b = (str(tmp_path / name) for name in "ab")
     assert digest_data(a) == digest_folder(tmp_path / "a")
     assert len({digest_data(a), digest_data(b), digest_data(f"{a}:{b}"), digest_data(f"{b}:{a}")}) == 4
+
+
+@pytest.mark.parametrize("mark", ["task.json", "corpus.json", "shards.json", ".lock"])
+def test_other_data_and_runs_within_the_folder_of_the_data_do_not_count(mark, tmp_path):
+    """Otherwise a training would be refused after tasks were prepared beside its corpus, or its own run is there."""
+    (tmp_path / "input0").mkdir()
+    for name in ("train.bin", "input0/train.bin"):
+        (tmp_path / name).write_text(name)
+    before = digest_data(str(tmp_path))
+    other = tmp_path / "others" / "other"
+    other.mkdir(parents=True)
+    for name in (mark, "train.bin"):
+        (other / name).write_text(name)
+    assert digest_data(str(tmp_path)) == before == digest_folder(tmp_path / ".", [mark]) != digest_folder(tmp_path)
+    (tmp_path / "shards.json").write_text("all that it lists")
+    assert digest_data(str(tmp_path)) == digest_folder(tmp_path)

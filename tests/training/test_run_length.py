@@ -9,7 +9,7 @@ from fairseq_linformer.training.run_length import plan
 def configuration(**more):
     cfg = {"optimization.max_update": 0, "optimization.max_epoch": 10, "optimization.update_freq": [1]}
     cfg |= {"dataset.batch_size": 32, "dataset.max_tokens": "null", "dataset.required_batch_size_multiple": 1}
-    cfg |= {"distributed_training.distributed_world_size": 1}
+    cfg |= {"distributed_training.distributed_world_size": 1, "optimization.skip_remainder_batch": False}
     cfg |= {"lr_scheduler.total_num_update": 0.0, "lr_scheduler.warmup_updates": 0}
     return OmegaConf.from_dotlist([f"{name}={value}" for name, value in {**cfg, **more}.items()])
 
@@ -47,8 +47,9 @@ def test_a_schedule_that_is_given_stays():
 def test_other_schedulers_need_no_length():
     cfg = configuration()
     del cfg.lr_scheduler.total_num_update
+    given = cfg.copy()
     plan(cfg, None)
-    assert cfg == {**cfg, "optimization": {"max_update": 0, "max_epoch": 10, "update_freq": [1]}}
+    assert cfg == given
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,11 @@ def test_a_length_that_cannot_be_counted_is_asked_for(rows, more):
 def test_batches_of_another_size_are_not_counted():
     with pytest.raises(ValueError, match=r"^dataset\.required_batch_size_multiple=8 is not allowed: it must be 1, or"):
         plan(configuration(**{"dataset.required_batch_size_multiple": 8}), 100)
+
+
+def test_epochs_without_their_last_batch_are_not_counted():
+    with pytest.raises(ValueError, match=r"^optimization\.skip_remainder_batch=True is not allowed: .* false, or"):
+        plan(configuration(**{"optimization.skip_remainder_batch": True}), 100)
 
 
 def test_epochs_of_unlike_updates_are_not_counted():

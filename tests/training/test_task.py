@@ -433,6 +433,32 @@ def test_a_share_of_masks_that_cannot_be_is_refused(corpus, last):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), mask_prob=0.3, mask_prob_end=last))
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mask_prob": 0.0}, "mask_prob=0.0 is not allowed: it must be above 0 and below 1"),
+        ({"mask_prob": 1.0}, "mask_prob=1.0 is not allowed"),
+        ({"random_token_prob": -0.1}, "random_token_prob=-0.1 is not allowed: it must be from 0 to 1"),
+        (
+            {"random_token_prob": 0.5, "leave_unmasked_prob": 0.75},
+            r"leave_unmasked_prob \+ random_token_prob=1.25 is not allowed: it must be at most 1",
+        ),
+        ({"d2v2_multi": True}, "d2v2_multi=True is not allowed: it must be false"),
+        ({"tokens_per_sample": 1}, "tokens_per_sample=1 is not allowed: it must be at least 2"),
+    ],
+    ids=str,
+)
+def test_what_fairseq_asserts_without_a_word_is_refused(corpus, options, said):
+    with pytest.raises(UserError, match=f"^{said}"):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), **options))
+
+
+def test_a_split_without_a_text_that_is_long_enough_is_refused(corpus):
+    config = DynamicMaskedLMConfig(data=str(corpus), shortest_text=9000, tokens_per_sample=10_000, seed=1)
+    with pytest.raises(UserError, match=rf"^shortest_text=9000 is not allowed: it must be lower: .* {corpus}/valid"):
+        DynamicMaskedLMTask.setup_task(config).load_dataset("valid")
+
+
 def test_masks_become_fewer_over_a_run_and_validation_has_the_last_share(corpus):
     """What the criterion is given, by update."""
     config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.1, "sample_break_mode": "none", "seed": 1}

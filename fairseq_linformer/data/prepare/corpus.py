@@ -6,11 +6,12 @@ vocabulary. The second encodes chunks of lines in worker processes and writes th
 
 import json
 import math
+import os
 import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -170,10 +171,15 @@ def _found(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[s
     first, second = ([spool if name == STANDARD_INPUT else name for name in names] for names in (train, valid))
     held_out = find_files(second)
     trained = find_files(first, held_out)
-    if both := sorted({*held_out} & {*trained}):
-        named = first_of([path.name for path in both])
-        print(f"warning: to train and to validate on: {named}; its loss will say little of other text")
+    warn_of_both(trained, held_out)
     return {"train": trained, **({"valid": held_out} if valid else {})}
+
+
+def warn_of_both(trained: Iterable[Path], held_out: Iterable[Path]) -> None:
+    """Names the files that are to train and to validate on, by whatever paths."""
+    places = set(map(os.path.realpath, held_out))
+    if both := sorted(path.name for path in trained if os.path.realpath(path) in places):
+        print(f"warning: to train and to validate on: {first_of(both)}; its loss will say little of other text")
 
 
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:

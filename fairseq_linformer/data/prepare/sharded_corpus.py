@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from .corpus import (
     SplitReport,
     given_tokenizer,
     prepare_corpus,
+    warn_of_both,
 )
 from .text_files import find_files
 
@@ -60,6 +62,7 @@ def prepare_shards(
     first = FirstShard(
         valid=_described(held_out) + ["standard input"] * (STANDARD_INPUT in valid), vocabulary=_training(**vocabulary)
     )
+    warn_of_both(chain(*parts[1:]), held_out)  # as making the first shard does of its own part
     if 1 not in planned.missing():
         _check_first(planned, first, vocabulary.get("tokenizer"))
     unknown = Unknown()

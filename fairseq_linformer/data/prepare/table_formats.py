@@ -221,7 +221,7 @@ def _conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
             yield from _sentence(begin, tokens)
             tokens = []
             continue
-        if not columns and line.startswith("#") and line[1:2].isspace():
+        if not columns and line.startswith("# "):
             continue  # a comment above the first word
         if not tokens and UNIVERSAL_COMMENT.match(line):
             continue

@@ -132,6 +132,9 @@ def test_what_is_to_validate_on_is_left_out_of_a_folder_to_train_on(tmp_path, te
     assert "warning: to train and to validate on" not in capsys.readouterr().out
     prepare_corpus([folder, valid], [valid], tmp_path / "both", tokenizer=model, workers=1)
     assert "warning: to train and to validate on: link.txt; its loss" in capsys.readouterr().out
+    other = tmp_path / "folder" / ".." / "link.txt"  # as by a relative path
+    prepare_corpus([folder, valid], [other], tmp_path / "by another path", tokenizer=model, workers=1)
+    assert "warning: to train and to validate on: link.txt; its loss" in capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match=r"no files below this folder end in .* beside what is to"):
         prepare_corpus([folder], [folder], tmp_path / "none", tokenizer=model, workers=1)
 

@@ -63,6 +63,12 @@ def test_every_line_is_in_one_shard_and_the_first_holds_valid(texts, prepared):
     assert load_tokenizer(prepared).dictionary.symbols == load_tokenizer(prepared / "shard3").dictionary.symbols
 
 
+def test_a_text_of_any_shard_that_is_validated_on_is_warned_of(texts, tmp_path, capsys):
+    files = [texts / f"{number}.txt" for number in range(2)]  # the larger one is the first shard
+    prepare_shards(files, [files[0]], tmp_path / "out", 2, 1, workers=1, vocab_size=286)
+    assert "warning: to train and to validate on: 0.txt; its loss" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_shards_made_one_by_one_are_those_made_at_once(texts, prepared, tmp_path, capsys):
     """In another order, and one of them again after an interruption; the last one prints what all hold."""

@@ -57,6 +57,7 @@ def test_sentences_in_columns():
         texts_of(b"a\nb\n", "conll", "-1")
     commented = b"# sent_id = 1\nAnn 1 NN B\n# 2 = 7\n\n# newdoc\n# text = Bob ran\nBob 1 NN B\n\n# 1 NN O\n"
     assert texts_of(commented, "conll", "0") == [(("Ann", "#"),), (("Bob",),), (("#",),)]
+    assert texts_of(b"# comment\n#\tNN\tO\nhello\tNN\tB\n", "conll", "0") == [(("#", "hello"),)], "a word, by its tab"
     line = "\t_" * 6
     universal = f"# text = du vin\n1-2\tdu\t_\t_{line}\n1\tde\t_\tADP{line}\n# x\n2\tle\t_\tDET{line}\n"
     assert texts_of(universal.encode(), "conll", "1") == [(("de", "le"),)]
