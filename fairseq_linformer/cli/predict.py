@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from ..checkpoints.reading import checkpoint_file
 from ..data.prepare.examples import WHITESPACE, Example
-from ..data.prepare.table_formats import FORMATS, check_filled, read_rows
+from ..data.prepare.table_formats import ENDINGS, check_filled, read_rows
 from ..data.prepare.text_files import suffix_of, unpacked
 from ..data.task_record import Task
 from ..data.tasks import TASKS
@@ -39,9 +39,9 @@ def predict(
 ) -> None:
     """Prints the predictions for the texts of a file."""
     path = Path(input)
-    format = format or ("txt" if input == "-" else suffix_of(path).removeprefix("."))
-    if format not in FORMATS:
-        raise UserError(f"{input} ends in none of .{', .'.join(FORMATS)}: --from names its format")
+    format = format or ("txt" if input == "-" else ENDINGS.get(suffix_of(path)))
+    if format is None:
+        raise UserError(f"{input} ends in none of {', '.join(ENDINGS)}: --from names its format")
     if format == "txt" and (text or second):
         raise UserError(f"--text and --second name columns or keys, but {input} is read as txt: lines of text")
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else unpacked(path) as stream:

@@ -19,7 +19,7 @@ def draw(tables: Mapping[str, Rows], path: Path) -> None:
         tables: the rows of each model; the baseline and the majority class are those of the first.
         path: of the PNG.
     """
-    tasks = list(dict.fromkeys(row["task"] for rows in tables.values() for row in rows))
+    tasks = list(dict.fromkeys(row["task"] for rows in tables.values() for row in rows if row["rows"]))
     columns = min(3, len(tasks))
     lines = -(-len(tasks) // columns)
     with picture(path, lines, columns, 0.6 + 4.2 * columns, 0.7 + 3.2 * lines) as (figure, grid):

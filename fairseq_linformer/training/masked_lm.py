@@ -125,6 +125,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         first, last = cfg.mask_prob, cfg.mask_prob_end
         check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
         check("mask_prob_end", last, last is None or not cfg.skip_masking, "left out with skip_masking")
+        spans = cfg.mask_multiple_length > 1  # of which thin_masks would leave pieces
+        check("mask_prob_end", last, last is None or not spans, "left out with mask_multiple_length above 1")
         mode = cfg.sample_break_mode
         check("sample_break_mode", mode, mode in ROWS, f"one of {', '.join(ROWS[:-1])} and {ROWS[-1]}")
         task = super().setup_task(cfg, **kwargs)

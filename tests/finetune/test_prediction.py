@@ -366,7 +366,9 @@ def test_every_format_prints_the_same(reviews, tmp_path, capsys, monkeypatch):
     for kind in ("txt", "tsv", "jsonl"):
         path = as_file(tmp_path, kind, TEXTS)
         assert printed(capsys, reviews, path) == table
-        assert printed(capsys, reviews / "checkpoint_best.pt", path.rename(tmp_path / "other"), format=kind) == table
+        path = path.rename(tmp_path / "other")
+        assert printed(capsys, reviews / "checkpoint_best.pt", path, format=kind) == table
+    assert printed(capsys, reviews, path.rename(tmp_path / "texts.ndjson")) == table, "as prepare table reads it"
     with piped("\n".join(TEXTS).encode(), monkeypatch):
         assert printed(capsys, reviews, "-") == table
     for line, row in zip(printed(capsys, reviews, as_file(tmp_path, "txt", TEXTS), to="jsonl"), expected, strict=True):

@@ -217,6 +217,10 @@ def test_no_row_is_left_out_for_its_length(texts):
         ({"init_token": 5}, "init_token=5 is not allowed: it must be 0, <s>"),
         ({"separator_token": 5}, "separator_token=5 is not allowed: it must be 2, </s>"),
         ({"add_prev_output_tokens": True}, "add_prev_output_tokens=True is not allowed"),
+        (
+            {"mask_prob": 0.3, "mask_prob_end": 0.15, "mask_multiple_length": 3},
+            "mask_prob_end=0.15 is not allowed: it must be left out with mask_multiple_length above 1",
+        ),
         ({"d2v2_multi": True}, "d2v2_multi=True is not allowed"),
     ],
 )
@@ -448,7 +452,7 @@ def test_a_share_of_masks_that_cannot_be_is_refused(corpus, last):
     ],
     ids=str,
 )
-def test_what_fairseq_asserts_without_a_word_is_refused(corpus, options, said):
+def test_masks_and_rows_that_cannot_be_are_refused(corpus, options, said):
     with pytest.raises(UserError, match=f"^{said}"):
         DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), **options))
 

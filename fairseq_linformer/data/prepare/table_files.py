@@ -15,17 +15,12 @@ from ...errors import UserError
 from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
 from ..text import decoded
-from .table_formats import FORMATS, Row, parse_rows
+from .table_formats import ENDINGS, Row, parse_rows
 from .text_files import PACKED, is_hidden, suffix_of, unpacked
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES: Mapping[str, str] = {
-    **{f".{name}": name for name in FORMATS},
-    **dict.fromkeys((".ndjson", ".json"), "jsonl"),
-    **dict.fromkeys((".conllu", ".bio", ".iob", ".iob2"), "conll"),
-    ".parquet": "parquet",
-}
+SUFFIXES: Mapping[str, str] = {**ENDINGS, ".parquet": "parquet"}
 WITHOUT_CHECKS = ("csv", "tsv", "conll")  # formats in which any byte could stand
 CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")
 WHOLE = ""  # the split of a table that names none

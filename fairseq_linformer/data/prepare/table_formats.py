@@ -256,3 +256,8 @@ FORMATS: Mapping[str, Callable[[Iterable[bytes], str], Iterator[Row]]] = {
     "jsonl": _jsonl,
     "conll": _conll,
 }
+ENDINGS: Mapping[str, str] = {  # of files, and their formats
+    **{f".{name}": name for name in FORMATS},
+    **dict.fromkeys((".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".conllu", ".bio", ".iob", ".iob2"), "conll"),
+}
