@@ -8,6 +8,7 @@ on test, one per seed.
 """
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from fairseq_linformer.finetune.results_table import BASELINE
 
 VECTORS = "published vectors"
 LONGEST = 254  # pieces: all-MiniLM-L6-v2 is meant for 256 tokens
-COUNTS, SEEDS = (50, 500, 4000), (1, 2, 3)
+COUNTS, SEEDS = (50, 500, 4000, 10_000), (1, 2, 3)
 
 checkpoint, data, out, *results = map(Path, sys.argv[1:])
 encoder = SentenceEncoder("vectors", checkpoint, "cpu")
@@ -43,10 +44,10 @@ def labels(task: str, split: str) -> np.ndarray:
     return np.array([int(of_split[row][0]) for row in range(len(of_split))])
 
 
-def probe(task: str) -> dict[int, list[float]]:
+def probe(task: str, counts: Iterable[int]) -> dict[int, list[float]]:
     """Accuracy on test by the number of rows, with those that fine-tuning has."""
     y, y_test = labels(task, "train"), labels(task, "test")
-    drawn = [(count, first_rows(data / task, "single-label", count, seed)) for count in COUNTS for seed in SEEDS]
+    drawn = [(count, first_rows(data / task, "single-label", count, seed)) for count in counts for seed in SEEDS]
     used = sorted({row for _, rows in drawn for row in rows.tolist()})
     x, x_test = vectors(task, "train", used), vectors(task, "test", [*range(len(y_test))])
     place = {row: number for number, row in enumerate(used)}
@@ -66,7 +67,7 @@ for task in dict.fromkeys(row["task"] for row in next(iter(tables.values()))):
             if (row["task"], row["split"], row["metric"]) == (task, "test", "accuracy"):
                 curves.setdefault(BASELINE, {}).setdefault(row["rows"][0], [row["baseline"]])
                 curves.setdefault(f"from {name}", {})[row["rows"][0]] = row["values"]
-    curves[VECTORS] = probe(task)
+    curves[VECTORS] = probe(task, [count for count in COUNTS if count in curves[BASELINE]])
     panels.append(Panel(curves, title=task, x="labelled rows", y="accuracy on test, %", log=False))
     for name, curve in curves.items():
         for count, values in sorted(curve.items()):

@@ -94,27 +94,36 @@ def mend_last_checkpoint(
     for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # of a run that was killed while it wrote
         leftover.unlink()
     last = folder / LAST
-    if not last.is_file():
-        newest = _newest_checkpoint(folder, of_ours=True) if kept else None
-        if newest is not None:
-            _stand_in(*newest, last, check_same, f"{last} was missing:")
+    damage = None
+    if last.is_file():
+        try:
+            check_whole(last)
+            return
+        except DamagedCheckpointError as error:
+            damage = error
+    elif not kept:
         return
-    try:
-        check_whole(last)
-        return
-    except DamagedCheckpointError as error:
-        damage = error
-    newest = _newest_checkpoint(folder)
-    if newest is None:
+    found = _newest_checkpoint(folder, of_ours=damage is None)
+    if found is None and damage is not None:
         raise DamagedCheckpointError(
             f"{damage}; {folder} has no other checkpoint: remove this one to start again"
         ) from damage
-    aside = last.with_name(f"{last.name}.damaged")
-    _stand_in(*newest, last, check_same, f"{damage}; it is now {aside.name}, and", aside)
+    if found is None:
+        return
+    newest, progress = found
+    check_same(newest, progress)
+    resumes = f"the run resumes from {newest.name}, update {progress.updates:,}"
+    if damage is None:
+        logger.warning(f"{last} was missing: {resumes}")
+    else:
+        aside = last.with_name(f"{last.name}.damaged")
+        last.replace(aside)
+        logger.warning(f"{damage}; it is now {aside.name}, and {resumes}")
+    copy_checkpoint(newest, last)
 
 
-def _newest_checkpoint(folder: Path, of_ours: bool = False) -> tuple[Path, Progress] | None:
-    """The newest checkpoint of a run that is whole, and its progress."""
+def _newest_checkpoint(folder: Path, of_ours: bool) -> tuple[Path, Progress] | None:
+    """The newest whole checkpoint of a run, and its progress; with `of_ours` of those that our tasks wrote."""
     found = []
     for path in filter(lambda path: _OF_A_RUN.fullmatch(path.name), folder.iterdir()):
         with contextlib.suppress(ValueError):
@@ -122,19 +131,3 @@ def _newest_checkpoint(folder: Path, of_ours: bool = False) -> tuple[Path, Progr
             if not of_ours or progress.task_state["made_of"] is not None:
                 found.append((path, progress))
     return max(found, key=lambda one: (one[1].updates, one[0]), default=None)
-
-
-def _stand_in(
-    newest: Path,
-    progress: Progress,
-    last: Path,
-    check_same: Callable[[Path, Progress], None],
-    why: str,
-    aside: Path | None = None,
-) -> None:
-    """Copies the newest checkpoint to the last one, which is moved aside."""
-    check_same(newest, progress)
-    if aside is not None:
-        last.replace(aside)
-    copy_checkpoint(newest, last)
-    logger.warning(f"{why} the run resumes from {newest.name}, update {progress.updates:,}")
