@@ -8,7 +8,7 @@ linformer prepare corpus --train when/text/train.txt --valid when/text/valid.txt
 # From scratch: the same model, after one update that changes hardly anything
 RECIPE="+preset=fast optimizer.weight_decay=0.01"
 pretrain() { # NAME UPDATES LEARNING-RATE WARMUP [D]
-    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=data-bin/when $RECIPE \
+    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=${CORPUS:-data-bin/when} $RECIPE \
         dataset.batch_size=4 \
         model.attention=softmax model.encoder_embed_dim=${5:-128} model.encoder_ffn_embed_dim=$((4 * ${5:-128})) \
         optimization.max_update=$2 optimization.lr=[$3] lr_scheduler.warmup_updates=$4 dataset.max_valid_steps=50 \
@@ -72,5 +72,27 @@ for MODEL in short128 adam; do
         --epochs 3
 done
 
-PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt data-bin/when-published runs/when/picture \
+# What a function does: source code, pretrained on other files of the same packages
+PYTHONPATH=scripts python docs/commands/when_functions.py when/functions
+linformer prepare corpus --train when/functions/train.txt --valid when/functions/valid.txt --out data-bin/when-code \
+    --vocab-size 8000
+CORPUS=data-bin/when-code pretrain code 5000 0.005 250
+CORPUS=data-bin/when-code pretrain code-scratch 1 1e-9 0
+for MODEL in code code-scratch published; do
+    linformer prepare table when/functions/functions.train.jsonl --valid when/functions/functions.valid.jsonl \
+        --test when/functions/functions.test.jsonl --tokenizer runs/when/$MODEL --out data-bin/functions-$MODEL/functions
+done
+for MODEL in code code-scratch; do
+    FUNCTIONS="functions --data data-bin/functions-$MODEL --batch-sizes 16 $MEAN"
+    tune $MODEL $FUNCTIONS --train-rows 50 500 $RATES
+    tune $MODEL $FUNCTIONS --train-rows 4000 $RATES --epochs 3
+    tune $MODEL $FUNCTIONS --train-rows 10000 --seeds 1 --learning-rates 2e-3 --epochs 3
+done
+
+# The pictures, and the vectors of the published encoder
+picture() { # DATA OUT RESULTS...
+    PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt "$@"
+}
+picture data-bin/when-published runs/when/picture \
     runs/when/finetuned-pretrained runs/when/finetuned-scratch runs/when/finetuned-published
+picture data-bin/functions-published runs/when/functions runs/when/finetuned-code runs/when/finetuned-code-scratch
