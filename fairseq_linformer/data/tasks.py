@@ -81,6 +81,26 @@ _WNLI_FILES = _three(_LABELLED_PAIR, _INDEXED_PAIR, 635, 71, 146)
 _STS_B_FILES = _three(f"{_STS_B},score", _STS_B, 5749, 1500, 1379)
 _AX_FILES = {"test": _file("AX.tsv", _INDEXED_PAIR, 1104)}
 
+FULL = 0.999  # of the rows of train: some copies of QQP lack a few
+_IMDB_ROWS = 25_000  # of train
+
+
+def official_rows(name: str) -> int:
+    """The rows of train of a task that is known by name; 0 of any other."""
+    if name == "IMDB":
+        return _IMDB_ROWS
+    source = TASKS[name].source if name in TASKS else None
+    return source.files["train"].rows if source is not None and "train" in source.files else 0
+
+
+def is_whole(name: str, rows: int) -> bool:
+    """Whether `rows` of train are all that a task has, for which its recipe's updates and the paper's figures are.
+
+    True of a task that is not known by name.
+    """
+    return rows >= FULL * official_rows(name)
+
+
 TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
@@ -97,19 +117,3 @@ TASKS: Mapping[str, Task] = {
         Task("IMDB", "single-label", ("negative", "positive"), ("accuracy",), ("accuracy",)),
     )
 }
-
-FULL = 0.999  # of the rows of train: some copies of QQP lack a few
-OFFICIAL_ROWS = {
-    name: source.files["train"].rows
-    for name, task in TASKS.items()
-    if (source := task.source) is not None and "train" in source.files
-}
-OFFICIAL_ROWS["IMDB"] = 25_000
-
-
-def is_whole(name: str, rows: int) -> bool:
-    """Whether `rows` of train are all that a task has, for which its recipe's updates and the paper's figures are.
-
-    True of a task that is not known by name.
-    """
-    return rows >= FULL * OFFICIAL_ROWS.get(name, 0)

@@ -20,7 +20,7 @@ from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.task_record import own_task
-from fairseq_linformer.data.tasks import OFFICIAL_ROWS, TASKS
+from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.finetune import scored_runs
 from fairseq_linformer.finetune import tuning as tuning_module
@@ -202,7 +202,7 @@ def tuning_to(out, folder, tasks, seeds=(1,), **options) -> FineTuning:
 @pytest.fixture
 def whole(monkeypatch):
     """The few rows of STS-B are all that there are, for which the recipe's updates are."""
-    monkeypatch.setitem(OFFICIAL_ROWS, "STS-B", 48)
+    monkeypatch.setattr(tuning_module, "is_whole", lambda name, rows: name == "STS-B" and rows == 48)
 
 
 def test_a_part_of_the_official_rows_is_seen_as_often_as_all(pretrained):

@@ -217,10 +217,6 @@ def test_no_row_is_left_out_for_its_length(texts):
         ({"init_token": 5}, "init_token=5 is not allowed: it must be 0, <s>"),
         ({"separator_token": 5}, "separator_token=5 is not allowed: it must be 2, </s>"),
         ({"add_prev_output_tokens": True}, "add_prev_output_tokens=True is not allowed"),
-        (
-            {"mask_prob": 0.3, "mask_prob_end": 0.15, "mask_multiple_length": 3},
-            "mask_prob_end=0.15 is not allowed: it must be left out with mask_multiple_length above 1",
-        ),
         ({"d2v2_multi": True}, "d2v2_multi=True is not allowed"),
     ],
 )
@@ -446,6 +442,10 @@ def test_a_share_of_masks_that_cannot_be_is_refused(corpus, last):
         (
             {"random_token_prob": 0.5, "leave_unmasked_prob": 0.75},
             r"leave_unmasked_prob \+ random_token_prob=1.25 is not allowed: it must be at most 1",
+        ),
+        (
+            {"mask_prob": 0.3, "mask_prob_end": 0.15, "mask_multiple_length": 3},
+            "mask_prob_end=0.15 is not allowed: it must be left out with mask_multiple_length above 1",
         ),
         ({"d2v2_multi": True}, "d2v2_multi=True is not allowed: it must be false"),
         ({"tokens_per_sample": 1}, "tokens_per_sample=1 is not allowed: it must be at least 2"),
