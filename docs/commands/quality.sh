@@ -105,6 +105,9 @@ $PERPLEXITY --out runs/parts --learning-rates 0.0025 0.005 --updates 2000 \
     --variant whole optimizer=muon optimizer.weight_decay=0.1 \
     --variant no-residual optimizer=muon optimizer.weight_decay=0.1 model.value_residual=false \
     --variant paper optimizer=fused_adam model.value_residual=false
+$PERPLEXITY --out runs/third --learning-rates 0.005 --updates 667 \
+    --all model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 +preset=near_and_far \
+    --variant whole optimizer=muon optimizer.weight_decay=0.1
 
 # At n = 2,048 fewer updates, short rows first, against Adam in rows of 2,048. Minutes are updates of either length by
 # their milliseconds, which all three variants had in turns, in studies of two updates in rows of 512 and of 2,048.
