@@ -19,20 +19,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from python_sources import LARGEST, as_documents
+from python_sources import as_documents, files_below
 
 CLASSES, PER_CLASS, LINES = 20, 700, 5  # at most so many rows of a class, of functions with at least so many lines
 HELD_OUT, VALID, CHARACTERS = 7, 0.2, 36_000_000  # one file in seven, a fifth of them for validation; to pretrain on
 
 
-def source_files() -> list[Path]:
-    packages = Path(sysconfig.get_path("purelib"))
-    names = sorted(path.relative_to(packages) for path in packages.rglob("*.py"))
-    own = [name for name in names if not {"tests", "test", "testing"} & set(name.parts)]
-    files = [packages / name for name in own if name.parts[:2] != ("transformers", "models")]
-    files = [path for path in files if path.stat().st_size <= LARGEST]
-    random.Random(1).shuffle(files)
-    return files
+def is_own(name: Path) -> bool:
+    """Whether a file of the packages is read, by its path below their folder."""
+    return not {"tests", "test", "testing"} & set(name.parts) and name.parts[:2] != ("transformers", "models")
 
 
 def functions(path: Path) -> Iterator[tuple[str, str]]:
@@ -76,7 +71,7 @@ def write(name: str, rows: list[tuple[str, str]], labels: set[str], per_class: i
 out = Path(sys.argv[1])
 out.mkdir(parents=True)
 warnings.simplefilter("ignore", SyntaxWarning)  # of what others have written
-files = source_files()
+files = files_below(Path(sysconfig.get_path("purelib")), is_own)
 held_out, own = files[: len(files) // HELD_OUT], files[len(files) // HELD_OUT :]
 cut = round(len(held_out) * VALID)
 seen: set[str] = set()

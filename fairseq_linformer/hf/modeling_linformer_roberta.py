@@ -198,8 +198,9 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
-        name, allowed = ("input_ids", "(B, n)") if inputs_embeds is None else ("inputs_embeds", "(B, n, d)")
-        if given.dim() != allowed.count(",") + 1 or given.shape[1] == 0:
+        embedded = inputs_embeds is not None
+        if given.dim() != 2 + embedded or given.shape[1] == 0:
+            name, allowed = ("inputs_embeds", "(B, n, d)") if embedded else ("input_ids", "(B, n)")
             raise ValueError(f"{name} has the shape {tuple(given.shape)}, it must be {allowed}, n at least 1")
         shape = given.shape[:2]
         check_length(shape[1], self.longest)

@@ -122,11 +122,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         cfg.data = data_paths(cfg.data)
         check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
         _check_masks(cfg)
-        first, last = cfg.mask_prob, cfg.mask_prob_end
-        check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
-        check("mask_prob_end", last, last is None or not cfg.skip_masking, "left out with skip_masking")
-        spans = cfg.mask_multiple_length > 1  # of which thin_masks would leave pieces
-        check("mask_prob_end", last, last is None or not spans, "left out with mask_multiple_length above 1")
         mode = cfg.sample_break_mode
         check("sample_break_mode", mode, mode in ROWS, f"one of {', '.join(ROWS[:-1])} and {ROWS[-1]}")
         task = super().setup_task(cfg, **kwargs)
@@ -282,10 +277,15 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
 
 def _check_masks(cfg: DynamicMaskedLMConfig) -> None:
-    """Refuses shares that fairseq asserts without a word, and what another task of fairseq's is for."""
+    """Refuses shares of masks that cannot be, which fairseq asserts without a word, and what does not go together."""
     check("mask_prob", cfg.mask_prob, cfg.skip_masking or 0 < cfg.mask_prob < 1, "above 0 and below 1")
     for name in ("leave_unmasked_prob", "random_token_prob"):
         check(name, getattr(cfg, name), 0 <= getattr(cfg, name) <= 1, "from 0 to 1")
     both = cfg.leave_unmasked_prob + cfg.random_token_prob
     check("leave_unmasked_prob + random_token_prob", both, both <= 1, "at most 1")
     check("d2v2_multi", cfg.d2v2_multi, not cfg.d2v2_multi, "false")
+    first, last = cfg.mask_prob, cfg.mask_prob_end
+    check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
+    check("mask_prob_end", last, last is None or not cfg.skip_masking, "left out with skip_masking")
+    spans = cfg.mask_multiple_length > 1  # of which thin_masks would leave pieces
+    check("mask_prob_end", last, last is None or not spans, "left out with mask_multiple_length above 1")

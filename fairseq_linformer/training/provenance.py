@@ -222,9 +222,10 @@ def digest_data(folders: str) -> str:
     Raises:
         FileNotFoundError: there is none.
     """
-    digests = []
-    for folder in map(Path, split_paths(folders)):
-        digests.append(digest_folder(folder, () if (folder / SHARDS_FILE).is_file() else _MARKS))
+    digests = [
+        digest_folder(folder, () if (folder / SHARDS_FILE).is_file() else _MARKS)
+        for folder in map(Path, split_paths(folders))
+    ]
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
