@@ -68,9 +68,10 @@ def test_the_folder_of_a_pretraining_tells_what_it_trains(words, added):
 
 @pytest.mark.parametrize("name", ["tiny_512", "large_4096"])
 def test_the_fast_preset_changes_the_optimizer_of_each(name):
-    """With the learning rate and betas that Adam has, and ten times its weight decay."""
+    """With the learning rate and betas that Adam has, ten times its weight decay, and the embeddings' own rate."""
     paper, fast = (composed("pretrain", name, "task.data=DATA", *more) for more in ([], ["+preset=fast"]))
     OmegaConf.resolve(fast), OmegaConf.resolve(paper)
+    assert fast.optimizer.pop("embedding_lr_multiplier") == 10
     own = {"_name": "fused_adam", "momentum": None, "weight_decay": fast.optimizer.weight_decay / 10}
     assert {**fast.optimizer, **own} == {**paper.optimizer, "momentum": None}
     assert fast.optimization == paper.optimization and fast.lr_scheduler == paper.lr_scheduler

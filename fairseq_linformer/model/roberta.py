@@ -23,7 +23,8 @@ from .head import sum_of_losses
 from .hub import FromCheckpoints
 from .resolve import resolve_config
 
-IN_LAYERS = "in layers"  # the param_group, fairseq's mark for optimizers, of the linear maps' matrices
+# The param_group, fairseq's mark for optimizers, of the linear maps' matrices in the layers, and of a vector per token.
+IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
 
 
 def compile_each(layers: Iterable[nn.Module]) -> None:
@@ -106,6 +107,8 @@ class LinformerRobertaModel(FromCheckpoints):
         for module in encoder.sentence_encoder.layers.modules():
             if isinstance(module, nn.Linear):
                 module.weight.param_group = IN_LAYERS  # type: ignore[attr-defined]
+        for vectors in (encoder.sentence_encoder.embed_tokens.weight, encoder.lm_head.weight):  # one, unless untied
+            vectors.param_group = EMBEDDINGS
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:

@@ -10,12 +10,14 @@ from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdamConfig
 from torch import Tensor
 
-from ..errors import UserError
-from ..model.roberta import IN_LAYERS
+from ..errors import UserError, check
+from ..model.roberta import EMBEDDINGS, IN_LAYERS
 from .fused_adam import FairseqAdam, FusedAdam
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic whose slope at 0 is largest (Jordan et al. 2024)
 STEPS = 5
+
+OTHERS = "others"  # than those that the model marks
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
@@ -69,7 +71,8 @@ class Muon(FusedAdam):
         W <- W - lr (0.2 sqrt(max(r, c)) orthogonalised(G + mu M) + weight_decay W)
 
     An orthogonal matrix has entries of 1 / sqrt(max(r, c)) in quadratic mean, so that a step has 0.2 lr, about as Adam:
-    one learning rate and one weight decay serve both.
+    one learning rate and one weight decay serve both. A group with an ``lr_multiplier`` has that multiple of the
+    learning rate, and decays as the others.
 
     Source: Liu et al. 2025, "Muon is scalable for LLM training", arXiv 2502.16982, equation 4.
     """
@@ -85,9 +88,15 @@ class Muon(FusedAdam):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of the parameters that have a gradient; ``closure`` as in every optimizer of PyTorch."""
         groups = self.param_groups
+        given = [(group["lr"], group["weight_decay"]) for group in groups]
+        for group in groups:
+            group["lr"] *= group.get("lr_multiplier", 1)
+            group["weight_decay"] /= group.get("lr_multiplier", 1)
         self.param_groups = [group for group in groups if "momentum" not in group]
         loss = super().step(closure)
         self.param_groups = groups
+        for group, (lr, weight_decay) in zip(groups, given, strict=True):
+            group.update(lr=lr, weight_decay=weight_decay)
         for group in groups:
             if "momentum" in group:
                 self._step_of_matrices(group)
@@ -118,23 +127,35 @@ class Muon(FusedAdam):
 
 @dataclass
 class MuonConfig(FairseqAdamConfig):
-    """The options of fairseq's ``adam``, which learning rate and weight decay share, and the matrices' momentum."""
+    """The options of fairseq's ``adam``, which learning rate and weight decay share, and those that it lacks."""
 
     momentum: float = field(default=0.95, metadata={"help": "mu, of the gradients of the layers' matrices"})
+    embedding_lr_multiplier: float = field(
+        default=1.0, metadata={"help": "learning rate of token embeddings and untied LM head, in units of the others'"}
+    )
 
 
 @register_optimizer("muon", dataclass=MuonConfig)
 class FairseqMuon(FairseqAdam):
     """``Muon`` of the matrices that the model marks with ``IN_LAYERS``, Adam of its other parameters.
 
+    A learning rate at which matrices are stable is small for the vectors of tokens: with a large vocabulary these want
+    about sqrt(d) times as much (Hayou and Liu 2025, "Optimal embedding learning rate in LLMs", arXiv 2506.15025).
+
     Raises:
-        UserError: none of the parameters is marked.
+        UserError: none of the parameters is marked, or the multiplier is not positive.
     """
 
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        matrices = [own for own in parameters if getattr(own, "param_group", None) == IN_LAYERS]
-        if not matrices:
+        multiplier = self.cfg.embedding_lr_multiplier
+        check("optimizer.embedding_lr_multiplier", multiplier, multiplier > 0, "a positive number")
+        kinds: dict[str, list[torch.nn.Parameter]] = {OTHERS: [], EMBEDDINGS: [], IN_LAYERS: []}
+        for parameter in parameters:
+            kind = getattr(parameter, "param_group", OTHERS)
+            # With the others' learning rate embeddings are among them, as in checkpoints of earlier versions.
+            kinds[OTHERS if kind == EMBEDDINGS and multiplier == 1 else kind].append(parameter)
+        if not kinds[IN_LAYERS]:
             raise UserError("optimizer=muon: no layer has a matrix to train; optimizer=fused_adam needs none")
-        others = [own for own in parameters if getattr(own, "param_group", None) != IN_LAYERS]
-        groups: list[dict[str, Any]] = [{"params": others}, {"params": matrices, "momentum": self.cfg.momentum}]
-        return Muon([group for group in groups if group["params"]], **self.optimizer_config)
+        own = {OTHERS: {}, EMBEDDINGS: {"lr_multiplier": multiplier}, IN_LAYERS: {"momentum": self.cfg.momentum}}
+        groups = [{"params": params, **own[kind]} for kind, params in kinds.items() if params]
+        return Muon(groups, **self.optimizer_config)

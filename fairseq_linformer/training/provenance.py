@@ -80,6 +80,8 @@ _TOKENS = "tokens per update (dataset.max_tokens x optimization.update_freq x pr
 _WARM_UP = "lr_scheduler.warmup_updates"
 # Compared where both records have it: earlier versions had not the first two, and a warm-up may come of the length.
 _NOT_IN_ALL = (_TEACHER, _TOKENS, _WARM_UP)
+# An optimizer's options that earlier versions had not, with the values by which these trained.
+_LATER = {"optimizer.embedding_lr_multiplier": 1.0}
 
 _SHOWN = 3  # options that a message names
 
@@ -167,7 +169,7 @@ class Provenance:
             changed.append(f"the configuration was {self.config}, is {now.config}")
         recorded, asked = self._options(), now._options()
         for name in sorted({*recorded, *asked}):
-            before, after = (options.get(name, "absent") for options in (recorded, asked))
+            before, after = (options.get(name, _LATER.get(name, "absent")) for options in (recorded, asked))
             if before != after and not (name in _NOT_IN_ALL and "absent" in (before, after)):
                 changed.append(f"{name} was {before}, is {after}")
         changed[_SHOWN:] = [f"{len(changed) - _SHOWN} more options"] if len(changed) > _SHOWN else []

@@ -2,11 +2,12 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from fairseq_linformer.model.roberta import IN_LAYERS
+from fairseq_linformer.model.roberta import EMBEDDINGS, IN_LAYERS
 from fairseq_linformer.training.fused_adam import FairseqAdam
 from fairseq_linformer.training.muon import FairseqMuon, MuonConfig, orthogonalised, stacked
 
@@ -15,13 +16,15 @@ NEEDS_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SHAPES = (12, 5), (5, 12), (9, 9)
 
 
-def make(kind=FairseqMuon):
-    """Three matrices and a vector in float64, and an optimizer of them."""
+def make(kind=FairseqMuon, **changed):
+    """Three matrices, a vector and embeddings in float64, and an optimizer of them."""
     generator = torch.Generator().manual_seed(1)
-    parameters = [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64)) for s in (*SHAPES, (7,))]
+    shapes = (*SHAPES, (7,), (11, 5))
+    parameters = [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64)) for s in shapes]
     for matrix in parameters[:3]:
         matrix.param_group = IN_LAYERS
-    return parameters, kind(CONFIG, parameters)
+    parameters[-1].param_group = EMBEDDINGS
+    return parameters, kind(replace(CONFIG, **changed), parameters)
 
 
 def train(parameters, optimizer, first, last):
@@ -73,17 +76,42 @@ def test_the_others_take_adams_steps():
     (found, muon), (expected, adam) = make(), make(FairseqAdam)
     train(found, muon, 0, 5)
     train(expected, adam, 0, 5)
-    torch.testing.assert_close(found[3], expected[3])
+    torch.testing.assert_close(found[3:], expected[3:])
     assert not torch.allclose(found[0], expected[0])
 
 
-def test_it_goes_on_from_a_state():
-    expected, whole = make()
+def test_embeddings_have_a_learning_rate_of_their_own():
+    """Ten times the others', and decay as these. What they are given for a step is theirs no longer than that."""
+    found, muon = make(embedding_lr_multiplier=10.0)
+    expected, adam = make(FairseqAdam, lr=[0.1], weight_decay=0.01)
+    for step in range(5):
+        train(found, muon, step, step + 1)
+        for group in adam.param_groups:
+            group["lr"] = 1.0 / (step + 1)
+        for mine, same in zip(expected, found, strict=True):
+            mine.grad = same.grad.clone()
+        adam.step()
+    torch.testing.assert_close(found[4], expected[4])
+    plain, one = make()
+    train(plain, one, 0, 5)
+    torch.testing.assert_close(found[:4], plain[:4], rtol=0, atol=0)
+    assert {(group["lr"], group["weight_decay"]) for group in muon.param_groups} == {(0.1 / 5, 0.1)}
+
+
+@pytest.mark.parametrize("multiplier", [0.0, -1.0])
+def test_embeddings_must_learn(multiplier):
+    with pytest.raises(ValueError, match=r"optimizer.embedding_lr_multiplier=.* a positive number"):
+        make(embedding_lr_multiplier=multiplier)
+
+
+@pytest.mark.parametrize("multiplier", [1.0, 10.0])
+def test_it_goes_on_from_a_state(multiplier):
+    expected, whole = make(embedding_lr_multiplier=multiplier)
     train(expected, whole, 0, 8)
-    half, first = make()
+    half, first = make(embedding_lr_multiplier=multiplier)
     train(half, first, 0, 3)
     state = copy.deepcopy(first.state_dict())
-    resumed, second = make()
+    resumed, second = make(embedding_lr_multiplier=multiplier)
     for parameter, value in zip(resumed, half, strict=True):
         parameter.data.copy_(value)
     second.load_state_dict(state, second.optimizer_config)

@@ -64,6 +64,18 @@ def test_a_run_goes_on_with_another_kernel(record):
     record("model.linformer_window=8", "model.flex_attention=true")
 
 
+def test_a_run_of_a_version_that_had_not_an_option_goes_on(record, tmp_path):
+    """It trained as with the option's default."""
+    record("optimizer=muon", saved=True)
+    path = tmp_path / "run" / LAST
+    saved = torch.load(path, weights_only=False)
+    del saved["task_state"]["made_of"]["configuration"]["optimizer.embedding_lr_multiplier"]
+    torch.save(saved, path)
+    record("optimizer=muon")
+    with pytest.raises(ValueError, match=r"optimizer.embedding_lr_multiplier was 1.0, is 10"):
+        record("optimizer=muon", "optimizer.embedding_lr_multiplier=10")
+
+
 def test_a_run_that_counts_epochs_may_become_longer(record):
     """Its warm-up is a share of its length."""
 
@@ -87,6 +99,7 @@ def test_a_run_that_counts_epochs_may_become_longer(record):
         (["+preset=fast"], "optimizer._name was adam, is muon"),
         (["optimization.lr=[0.0003]"], r"\(optimization.lr was \[0.001\], is \[0.0003\]\)"),
         (["task.mask_prob=0.4", "optimization.max_update=1210"], r"\(task.mask_prob was 0.15, is 0.4\)"),
+        (["optimizer=muon", "optimizer.embedding_lr_multiplier=2"], "optimizer.embedding_lr_multiplier was 1.0, is 2"),
         (["common.seed=2"], "common.seed was 1, is 2"),
         (["+precision=bf16"], "common.bf16 was False, is True"),
         (["optimizer.weight_decay=0.1"], "optimizer.weight_decay was 0.01, is 0.1"),
