@@ -52,16 +52,25 @@ class ElasticBatchIterator(EpochBatchIterator):
     the first batches of the epoch are left out, so that rank 0 has the next one. An epoch that was begun with batches
     of another size is finished in its order: the rows that are left are put into batches anew. The run sees each row
     once, in the same order.
+
+    Where batches do not divide among ranks, fairseq gives the last ranks an empty one. Where an update's last batch is
+    empty its trainer takes all those of that rank for empty: it counts none of their tokens, and keeps their gradients.
+    So the empty one stays only where it is an update's first.
     """
 
     limits: Limits
+    update_freq: Sequence[int]
     _batches_of: Callable[[Limits], Sequence[Any]]
     _begun_epoch = 0  # the epoch that was begun before this iterator
     _begun: Sequence[tuple[Limits, int]] = ()  # its parts: what limited their batches, and how many are left out
 
     @classmethod
     def of(
-        cls, iterator: EpochBatchIterator, limits: Limits, batches_of: Callable[[Limits], Sequence[Any]]
+        cls,
+        iterator: EpochBatchIterator,
+        limits: Limits,
+        batches_of: Callable[[Limits], Sequence[Any]],
+        update_freq: Sequence[int],
     ) -> "ElasticBatchIterator":
         """The same batches; `iterator` is not used after that.
 
@@ -69,10 +78,11 @@ class ElasticBatchIterator(EpochBatchIterator):
             iterator: fairseq's.
             limits: what limited the size of its batches.
             batches_of: the batches of all rows with other limits, before they are shuffled.
+            update_freq: batches of a rank in an update, for each epoch; the last holds for those after it.
         """
         names = list(inspect.signature(EpochBatchIterator).parameters)
         made = cls(**{name: getattr(iterator, name) for name in names})
-        made.limits, made._batches_of = limits, batches_of
+        made.limits, made._batches_of, made.update_freq = limits, batches_of, update_freq
         return made
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,14 +128,24 @@ class ElasticBatchIterator(EpochBatchIterator):
                 f"the checkpoint was saved after {place} batches of an epoch, which has {batches} now: resume with the "
                 "dataset.batch_size that it was saved with"
             )
-        iterations, left_out = divmod(place, self.num_shards)
+        # fairseq's groups of batches end where a place is within one: rank 0 begins with the first of an update.
+        updates, left_out = divmod(place, self.num_shards * self._per_update(self.epoch))
         self._begun_epoch, self._begun = self.epoch, [*before, (self.limits, left_out)]
-        return iterations
+        return updates * self._per_update(self.epoch)
+
+    def _per_update(self, epoch: int) -> int:
+        return self.update_freq[min(epoch, len(self.update_freq)) - 1]
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         """The batches of this rank, in the order of an epoch."""
+        batches = self._with_empty_last(epoch, fix_batches_to_gpus, shuffle)
+        if batches and len(batches[-1]) == 0 and (len(batches) - 1) % self._per_update(epoch):
+            batches.pop()
+        return batches
+
+    def _with_empty_last(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         if self._begun_epoch != epoch:
-            return super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
+            return list(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle))
         (limits, place), *later = self._begun
         whole = copy.copy(self)
         whole.num_shards, whole.shard_id, whole._begun_epoch = 1, 0, 0

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import check
 
+OF_STATE = "params", "updates", "lr"  # of a group; all else is an option
 COPIES = "parameters_in_32_bits"  # in the optimizer's state
 ROUNDING, SMALLEST = 2.0**-8, 2.0**-24  # of bfloat16, the coarser, relatively; of float16, which has few small numbers
 
@@ -35,15 +36,17 @@ class FusedAdam(torch.optim.AdamW):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of the parameters that have a gradient; ``closure`` as in every optimizer of PyTorch."""
-        given = [group["eps"] for group in self.param_groups]
-        for group in self.param_groups:
-            # Counted beside the kernel's own counters, which are on the device: reading one would wait for it.
-            group["updates"] = (group["updates"] if "updates" in group else self._updates_of(group)) + 1
-            group["eps"] /= math.sqrt(1 - group["betas"][1] ** group["updates"])
+        groups = self.param_groups
+        self.param_groups = [part for group in groups for part in self._of_this_step(group)]
         loss = super().step(closure)
-        for group, eps in zip(self.param_groups, given, strict=True):
-            group["eps"] = eps
+        self.param_groups = groups
         return loss
+
+    def _of_this_step(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """A group as the kernel takes it in the next step, which is counted."""
+        # Counted beside the kernel's own counters, which are on the device: reading one would wait for it.
+        group["updates"] = (group["updates"] if "updates" in group else self._updates_of(group)) + 1
+        return [{**group, "eps": group["eps"] / math.sqrt(1 - group["betas"][1] ** group["updates"])}]
 
     def _updates_of(self, group: dict[str, Any]) -> int:
         """The updates of a group that fairseq's Adam began; 0 for a new one."""
@@ -78,8 +81,15 @@ class FairseqAdam(optim.adam.FairseqAdam):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
-        """Takes a state, and its copies of parameters that are the model's but for rounding: an average's are not."""
-        super().load_state_dict(state_dict, optimizer_overrides)
+        """Takes a state, and its copies of parameters that are the model's but for rounding: an average's are not.
+
+        PyTorch would go on with the options that the state was saved with, whatever the configuration says now.
+        """
+        own = [dict(group) for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, options in zip(self.param_groups, own, strict=True):
+            group.update({name: value for name, value in options.items() if name not in OF_STATE})
+            group.update({name: value for name, value in (optimizer_overrides or {}).items() if name in options})
         if not self._has_copies or COPIES not in state_dict:
             return
         for own, copy in zip(self.params, state_dict[COPIES], strict=True):

@@ -184,10 +184,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         for name, what in (("mask_prob_end", "the share of masks falls"), ("lengths", "rows become longer")):
             allowed = f"left out without optimization.max_update, over which {what}"
             check(name, options[name], options[name] is None or updates > 0, allowed)
-        total = cfg.lr_scheduler.get("total_num_update")
+        total = getattr(cfg.lr_scheduler, "total_num_update", None)
         allowed = "above 0, the updates until the learning rate has fallen: optimization.max_update, if not given"
         check("lr_scheduler.total_num_update", total, total is None or total > 0, allowed)
-        warm_up = cfg.lr_scheduler.get("warmup_updates") or 0
+        warm_up = getattr(cfg.lr_scheduler, "warmup_updates", None) or 0
         if 0 < updates <= warm_up:
             logger.warning(
                 f"the run ends within its warm-up, at {updates / warm_up:.0%} of optimization.lr: if this is no trial, "

@@ -17,8 +17,6 @@ from .fused_adam import FairseqAdam, FusedAdam
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic whose slope at 0 is largest (Jordan et al. 2024)
 STEPS = 5
 
-OTHERS = "others"  # than those that the model marks
-
 
 def orthogonalised(matrices: Tensor) -> Tensor:
     """The nearest matrices whose singular values are about 1, by Newton and Schulz's iteration.
@@ -71,8 +69,8 @@ class Muon(FusedAdam):
         W <- W - lr (0.2 sqrt(max(r, c)) orthogonalised(G + mu M) + weight_decay W)
 
     An orthogonal matrix has entries of 1 / sqrt(max(r, c)) in quadratic mean, so that a step has 0.2 lr, about as Adam:
-    one learning rate and one weight decay serve both. A group with an ``lr_multiplier`` has that multiple of the
-    learning rate, and decays as the others.
+    one learning rate and one weight decay serve both. Of the other groups, parameters that the model marks with
+    ``EMBEDDINGS`` have ``embedding_lr_multiplier`` times that learning rate, and decay as the rest.
 
     Source: Liu et al. 2025, "Muon is scalable for LLM training", arXiv 2502.16982, equation 4.
     """
@@ -87,20 +85,22 @@ class Muon(FusedAdam):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of the parameters that have a gradient; ``closure`` as in every optimizer of PyTorch."""
-        groups = self.param_groups
-        given = [(group["lr"], group["weight_decay"]) for group in groups]
-        for group in groups:
-            group["lr"] *= group.get("lr_multiplier", 1)
-            group["weight_decay"] /= group.get("lr_multiplier", 1)
-        self.param_groups = [group for group in groups if "momentum" not in group]
         loss = super().step(closure)
-        self.param_groups = groups
-        for group, (lr, weight_decay) in zip(groups, given, strict=True):
-            group.update(lr=lr, weight_decay=weight_decay)
-        for group in groups:
+        for group in self.param_groups:
             if "momentum" in group:
                 self._step_of_matrices(group)
         return loss
+
+    def _of_this_step(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """The embeddings apart. The state has one group of all, as in earlier versions, whatever the multiplier."""
+        if "momentum" in group:
+            return []
+        (whole,) = super()._of_this_step(group)
+        multiplier = group["embedding_lr_multiplier"]
+        rates = {"lr": group["lr"] * multiplier, "weight_decay": group["weight_decay"] / multiplier}
+        others = [own for own in group["params"] if getattr(own, "param_group", None) != EMBEDDINGS]
+        embeddings = [own for own in group["params"] if getattr(own, "param_group", None) == EMBEDDINGS]
+        return [{**whole, "params": others}, {**whole, **rates, "params": embeddings}]
 
     @torch.no_grad()
     def _step_of_matrices(self, group: dict[str, Any]) -> None:
@@ -149,13 +149,12 @@ class FairseqMuon(FairseqAdam):
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         multiplier = self.cfg.embedding_lr_multiplier
         check("optimizer.embedding_lr_multiplier", multiplier, multiplier > 0, "a positive number")
-        kinds: dict[str, list[torch.nn.Parameter]] = {OTHERS: [], EMBEDDINGS: [], IN_LAYERS: []}
-        for parameter in parameters:
-            kind = getattr(parameter, "param_group", OTHERS)
-            # With the others' learning rate embeddings are among them, as in checkpoints of earlier versions.
-            kinds[OTHERS if kind == EMBEDDINGS and multiplier == 1 else kind].append(parameter)
-        if not kinds[IN_LAYERS]:
+        matrices = [own for own in parameters if getattr(own, "param_group", None) == IN_LAYERS]
+        if not matrices:
             raise UserError("optimizer=muon: no layer has a matrix to train; optimizer=fused_adam needs none")
-        own = {OTHERS: {}, EMBEDDINGS: {"lr_multiplier": multiplier}, IN_LAYERS: {"momentum": self.cfg.momentum}}
-        groups = [{"params": params, **own[kind]} for kind, params in kinds.items() if params]
-        return Muon(groups, **self.optimizer_config)
+        others = [own for own in parameters if getattr(own, "param_group", None) != IN_LAYERS]
+        groups = [
+            {"params": others, "embedding_lr_multiplier": multiplier},
+            {"params": matrices, "momentum": self.cfg.momentum},
+        ]
+        return Muon([group for group in groups if group["params"]], **self.optimizer_config)

@@ -44,7 +44,7 @@ SEEDS = ("common.seed", "task.seed")
 
 # What a training may go on with otherwise: its length, and how it is validated, saved, logged and spread over devices.
 # Of these groups all options decide what an update computes, but for those below; of the next only those named; of all
-# others none. Rows or tokens per update are compared as such (``_per_update``).
+# others none. Rows and tokens per update are compared as such (``_per_update``).
 _GROUPS_THAT_DECIDE = ("model", "task", "criterion", "optimizer", "optimization", "lr_scheduler")
 _OPTIONS_THAT_DECIDE = {
     "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
@@ -77,11 +77,12 @@ _SAME_OPTIMIZER = {"fused_adam": "adam"}  # each goes on with the other's state
 _TEACHER = "content of criterion.teacher"
 _ROWS = "rows per update (dataset.batch_size x optimization.update_freq x processes)"
 _TOKENS = "tokens per update (dataset.max_tokens x optimization.update_freq x processes)"
+_MAX_TOKENS = "dataset.max_tokens"
 _WARM_UP = "lr_scheduler.warmup_updates"
 # Compared where both records have it: earlier versions had not the first two, and a warm-up may come of the length.
 _NOT_IN_ALL = (_TEACHER, _TOKENS, _WARM_UP)
-# An optimizer's options that earlier versions had not, with the values by which these trained.
-_LATER = {"optimizer.embedding_lr_multiplier": 1.0}
+# What earlier versions had not, with the values by which they trained.
+_LATER_OF_MUON = {"optimizer.embedding_lr_multiplier": 1.0}
 
 _SHOWN = 3  # options that a message names
 
@@ -136,10 +137,9 @@ class Provenance:
         whole = dict(flat(options))
         kept = {name: value for name, value in whole.items() if not _may_change(name)}
         kept["optimizer._name"] = _SAME_OPTIMIZER.get(whole["optimizer._name"], whole["optimizer._name"])
-        by_rows = whole["dataset.batch_size"] is not None
-        limit, name = ("dataset.batch_size", _ROWS) if by_rows else ("dataset.max_tokens", _TOKENS)
-        if whole[limit] is not None:
-            kept[name] = _per_update(whole, limit)
+        for limit, name in (("dataset.batch_size", _ROWS), (_MAX_TOKENS, _TOKENS)):
+            if whole[limit] is not None:
+                kept[name] = _per_update(whole, limit)
         kept |= _content_of_teacher(whole)
         if whole["optimization.max_epoch"] > 0 and kept.get(_WARM_UP) == warm_up_of(whole["optimization.max_update"]):
             del kept[_WARM_UP]  # it comes of the length, which may change
@@ -169,7 +169,7 @@ class Provenance:
             changed.append(f"the configuration was {self.config}, is {now.config}")
         recorded, asked = self._options(), now._options()
         for name in sorted({*recorded, *asked}):
-            before, after = (options.get(name, _LATER.get(name, "absent")) for options in (recorded, asked))
+            before, after = (options.get(name, "absent") for options in (recorded, asked))
             if before != after and not (name in _NOT_IN_ALL and "absent" in (before, after)):
                 changed.append(f"{name} was {before}, is {after}")
         changed[_SHOWN:] = [f"{len(changed) - _SHOWN} more options"] if len(changed) > _SHOWN else []
@@ -180,13 +180,16 @@ class Provenance:
         return ", ".join(changed)
 
     def _options(self) -> dict[str, Any]:
-        """The configuration; options of model and task that it does not name are at their defaults."""
+        """The configuration; options of model, task and muon that it does not name are at their defaults."""
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
         given = {
             name: value for name, value in without_gone(self.configuration, "model.").items() if name not in _SOURCES
         }
-        return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **given}
+        if given.get(_MAX_TOKENS) is not None:
+            given[_MAX_TOKENS] = "given"  # how many is in _TOKENS
+        later = _LATER_OF_MUON if given.get("optimizer._name") == "muon" else {}
+        return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **later, **given}
 
 
 def _may_change(name: str) -> bool:

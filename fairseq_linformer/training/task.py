@@ -103,7 +103,7 @@ class TrainingTask(FairseqTask):
                 return super(TrainingTask, self).get_batch_iterator(dataset, **anew).frozen_batches
 
             given = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
-            iterator = ElasticBatchIterator.of(iterator, given, batches_of)
+            iterator = ElasticBatchIterator.of(iterator, given, batches_of, self.run.cfg.optimization.update_freq)
             if dataset in self.dataset_to_epoch_iter:  # where fairseq keeps it for the next epoch
                 self.dataset_to_epoch_iter[dataset] = iterator
         self.run.iterator = iterator
@@ -130,7 +130,7 @@ class TrainingTask(FairseqTask):
                 finite), or the batch does not fit in the GPU's memory (the trainer would leave it out, and a run whose
                 batches are all too large would never end).
         """
-        if self.run is not None and isinstance(sys.exc_info()[1], FloatingPointError):
+        if self.run is not None and says_not_finite(sys.exc_info()[1]):
             raise UserError(self.run.why_diverged(update_num))
         if self.run is not None:
             self.run.begin_batch(update_num)
@@ -139,8 +139,9 @@ class TrainingTask(FairseqTask):
             loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, *args, **kwargs)
         except torch.OutOfMemoryError as error:
             raise UserError(
-                "a batch does not fit in the GPU's memory: lower dataset.batch_size and raise optimization.update_freq "
-                f"by as much, or pass model.checkpoint_activations=true ({str(error).splitlines()[0]})"
+                "a batch does not fit in the GPU's memory: lower dataset.batch_size (and dataset.max_tokens) and raise "
+                "optimization.update_freq by as much, or pass model.checkpoint_activations=true "
+                f"({str(error).splitlines()[0]})"
             ) from error
         if self.run is not None:
             self.run.last_loss, self.run.last_size = loss.detach(), size
@@ -185,6 +186,12 @@ def whole_config(cfg: Any) -> DictConfig | None:
     """The configuration of the run or checkpoint that a task's configuration belongs to; None where it stands alone."""
     root = cfg._get_root() if isinstance(cfg, DictConfig) else None
     return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
+
+
+def says_not_finite(error: BaseException | None) -> bool:
+    """Whether fairseq found gradients that are not finite: by the same error it says that ranks' gradients differ."""
+    said = str(error)
+    return isinstance(error, FloatingPointError) and ("inconsistent" not in said or "= nan" in said or "inf\n" in said)
 
 
 def save_interval() -> Any:

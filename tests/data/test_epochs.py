@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from fairseq.data import FairseqDataset
-from fairseq.data.iterators import EpochBatchIterator
+from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 
 from fairseq_linformer.data.epochs import NO_LIMITS, ElasticBatchIterator
 from fairseq_linformer.errors import UserError
@@ -31,7 +31,7 @@ class Rows(FairseqDataset):
         return self.sizes[indices]
 
 
-def iterators(ranks, rows=1, **options):
+def iterators(ranks, rows=1, update_freq=(1,), **options):
     """One iterator per rank, over batches of so many rows."""
     dataset, limits = Rows(), {**NO_LIMITS, "max_sentences": rows}
 
@@ -41,7 +41,7 @@ def iterators(ranks, rows=1, **options):
     options |= {"dataset": dataset, "collate_fn": list, "seed": 5, "num_shards": ranks}
     options["batch_sampler"] = batches_of(limits)
     return [
-        ElasticBatchIterator.of(EpochBatchIterator(**options, shard_id=rank), limits, batches_of)
+        ElasticBatchIterator.of(EpochBatchIterator(**options, shard_id=rank), limits, batches_of, update_freq)
         for rank in range(ranks)
     ]
 
@@ -93,6 +93,35 @@ def test_each_row_is_seen_once_and_in_order_whatever_the_size_of_the_batches(row
     again = iterators(1, rows[-1])
     rest(again)
     assert rest(current) == rest(again) and rest(resumed(current, 1, rows[-1])) == rest(again)
+
+
+@pytest.mark.parametrize(("ranks", "per_update"), [(2, 2), (2, 3), (4, 2), (3, 5), (1, 4), (4, 1)])
+def test_no_rank_ends_an_update_with_an_empty_batch(ranks, per_update):
+    """By it fairseq's trainer takes the rank's other batches of that update for empty. All have as many updates."""
+    updates = [
+        list(GroupedIterator(rank.next_epoch_itr(), per_update)) for rank in iterators(ranks, update_freq=[per_update])
+    ]
+    for batches in itertools.chain(*updates):
+        assert [] not in batches or batches == [[]]
+    assert {len(own) for own in updates} == {-(-ROWS // (ranks * per_update))}
+    assert sorted(itertools.chain(*itertools.chain(*itertools.chain(*updates)))) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(("taken", "before", "after"), [(1, 1, 4), (5, 1, 4), (22, 1, 4), (2, 3, 4), (3, 4, 1)])
+def test_a_run_goes_on_with_another_number_of_batches_per_update(taken, before, after):
+    """In fairseq's own the epoch ends early, and is trained again, or has no update, which is a traceback."""
+    expected = rest(iterators(1))
+    stopped = iterators(1, update_freq=[before])
+    updates = itertools.islice(GroupedIterator(stopped[0].next_epoch_itr(), before), taken)
+    seen = [row for batches in updates for (row,) in batches]
+    (other,) = resumed(stopped, 1, update_freq=[after])
+    updates = GroupedIterator(other.next_epoch_itr(), after)
+    assert seen + [row for batches in updates for (row,) in batches] == expected and other.end_of_epoch()
+
+
+def test_each_epoch_has_its_number_of_batches_per_update():
+    _, last = iterators(2, update_freq=[1, 2])
+    assert [len(list(last.next_epoch_itr())) for _ in range(3)] == [12, 11, 11], "with an empty one, and without"
 
 
 def test_between_epochs_the_size_of_the_batches_is_free():

@@ -59,6 +59,19 @@ def test_it_goes_on_from_a_state(before, after):
     torch.testing.assert_close(resumed, expected, rtol=0, atol=rounding)
 
 
+def test_its_options_are_those_of_the_configuration():
+    """Whatever the state was saved with: the record of the run says the configuration's. fairseq's overrides count."""
+    _, optimizer = make(FusedFairseqAdam)
+    state = copy.deepcopy(optimizer.state_dict())
+    config = dataclasses.replace(CONFIG, adam_betas="(0.5,0.6)", adam_eps=1e-4, weight_decay=0.3)
+    other = FusedFairseqAdam(config, make(FusedFairseqAdam)[0])
+    for overrides, decay in ((None, 0.3), ({"weight_decay": 0.2, "momentum": 0.8}, 0.2)):
+        other.load_state_dict(state, overrides)
+        (group,) = other.param_groups
+        assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.5, 0.6), 1e-4, decay)
+        assert "momentum" not in group and group["fused"]
+
+
 def test_its_name_in_a_checkpoint_is_that_of_fairseqs():
     """fairseq refuses to resume from an optimizer of another class's name."""
     assert FusedFairseqAdam.__name__ == FairseqAdam.__name__

@@ -119,6 +119,26 @@ def test_it_goes_on_from_a_state(multiplier):
     torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
 
 
+def test_it_goes_on_with_another_multiplier():
+    """Also from checkpoints of versions without one: groups are the same two."""
+    parameters, optimizer = make()
+    train(parameters, optimizer, 0, 3)
+    state = copy.deepcopy(optimizer.state_dict())
+    others, matrices = state["param_groups"]
+    assert (len(others["params"]), len(matrices["params"])) == (2, 3) and others.pop("embedding_lr_multiplier") == 1
+    (found, ten), (expected, one) = make(embedding_lr_multiplier=10.0), make()
+    for resumed, optimizer in ((found, ten), (expected, one)):
+        for parameter, value in zip(resumed, parameters, strict=True):
+            parameter.data.copy_(value)
+        optimizer.load_state_dict(copy.deepcopy(state), {"momentum": 0.9})
+        train(resumed, optimizer, 3, 5)
+    torch.testing.assert_close(found[:4], expected[:4], rtol=0, atol=0)
+    assert not torch.allclose(found[4], expected[4])
+    assert ["momentum" in group for group in ten.param_groups] == [False, True] and ten.param_groups[1][
+        "momentum"
+    ] == 0.9
+
+
 def test_without_matrices_it_says_what_to_choose():
     with pytest.raises(ValueError, match="optimizer=fused_adam"):
         FairseqMuon(CONFIG, [torch.nn.Parameter(torch.zeros(3))])

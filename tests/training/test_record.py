@@ -99,7 +99,6 @@ def test_a_run_that_counts_epochs_may_become_longer(record):
         (["+preset=fast"], "optimizer._name was adam, is muon"),
         (["optimization.lr=[0.0003]"], r"\(optimization.lr was \[0.001\], is \[0.0003\]\)"),
         (["task.mask_prob=0.4", "optimization.max_update=1210"], r"\(task.mask_prob was 0.15, is 0.4\)"),
-        (["optimizer=muon", "optimizer.embedding_lr_multiplier=2"], "optimizer.embedding_lr_multiplier was 1.0, is 2"),
         (["common.seed=2"], "common.seed was 1, is 2"),
         (["+precision=bf16"], "common.bf16 was False, is True"),
         (["optimizer.weight_decay=0.1"], "optimizer.weight_decay was 0.01, is 0.1"),
@@ -162,6 +161,24 @@ def test_the_tokens_of_an_update_stay_as_many(record):
     record(*by_tokens[:2], "optimization.update_freq=[1]", "distributed_training.distributed_world_size=2")
     with pytest.raises(ValueError, match=r"tokens per update \(.*\) was 128, is 256"):
         record(*by_tokens[:2], "optimization.update_freq=[4]")
+
+
+def test_rows_and_tokens_of_an_update_stay_as_many(record, tmp_path):
+    """Where both are limited, also of a run whose record has the rows alone, as earlier versions wrote it."""
+    both = ["dataset.batch_size=8", "dataset.max_tokens=64"]
+    halves = ["dataset.batch_size=4", "dataset.max_tokens=32", "optimization.update_freq=[2]"]
+    record(*both, saved=True)
+    record(*halves)
+    with pytest.raises(ValueError, match=r"\(tokens per update \(.*\) was 64, is 128\)"):
+        record(*halves, "dataset.max_tokens=64")
+    with pytest.raises(ValueError, match=r"dataset.max_tokens was given, is None"):
+        record(both[0])
+    path = tmp_path / "run" / LAST
+    saved = torch.load(path, weights_only=False)
+    options = saved["task_state"]["made_of"]["configuration"]
+    assert [options.pop(name) for name in list(options) if name.startswith("tokens per update")] == ["64"]
+    torch.save(saved, path)
+    record(*halves)
 
 
 def test_a_checkpoint_without_a_record_is_continued(record, tmp_path):

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fairseq import options
 from fairseq.data.data_utils import load_indexed_dataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import setup_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig
@@ -25,6 +27,7 @@ from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.truncation import METHODS, kept_tokens
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.task import says_not_finite
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.configs import composed
 from tests.helpers.inputs import Numbers, gpt2_files, sentences
@@ -561,3 +564,27 @@ def test_a_pretraining_that_counts_epochs_must_say_when_its_learning_rate_has_fa
     with pytest.raises(UserError, match=r"^lr_scheduler\.total_num_update=0.* must be above 0"):
         setup_task(composed("pretrain", "tiny_512", *words).task)
     setup_task(composed("pretrain", "tiny_512", *words, "lr_scheduler.total_num_update=9").task)
+
+
+def test_a_schedule_of_fairseq_without_a_dataclass_is_no_traceback(corpus):
+    """It hands over its flags as they are."""
+    flags = ["--task", "dynamic_masked_lm", "--arch", "linformer_roberta_tiny", "--criterion", "masked_lm", "--cpu"]
+    flags += ["--optimizer", "adam", "--lr-scheduler", "manual", "--tokens-per-sample", "512", "--max-update", "9"]
+    parsed = options.parse_args_and_arch(options.get_training_parser(), [str(corpus), *flags])
+    setup_task(convert_namespace_to_omegaconf(parsed).task)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (None, False),
+        (ValueError("nan"), False),
+        (FloatingPointError("gradients are Nan/Inf"), True),
+        (FloatingPointError("gradients are inconsistent between workers.\nrank   0 = 1.5\nrank   1 = 1.7\n"), False),
+        (FloatingPointError("gradients are inconsistent between workers.\nrank   0 = 1.5\nrank   1 = nan\n"), True),
+        (FloatingPointError("gradients are inconsistent between workers.\nrank   0 = inf\nrank   1 = 1.7\n"), True),
+    ],
+)
+def test_gradients_that_differ_between_ranks_are_no_divergence(error, expected):
+    """fairseq raises the same error for both, with the norm of each rank."""
+    assert says_not_finite(error) == expected
