@@ -26,7 +26,9 @@ def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:
     return {**found, "subword model": hashlib.sha256(content).hexdigest()} if options else found
 
 
-def check_same_vocabulary(here: Mapping[str, str], there: Mapping[str, str], data: str, checkpoint: str) -> None:
+def check_same_vocabulary(
+    here: Mapping[str, str], there: Mapping[str, str], data: str, checkpoint: str, instead: str = ""
+) -> None:
     """Compares the vocabulary of the data with the one that a checkpoint was trained with.
 
     Args:
@@ -34,6 +36,7 @@ def check_same_vocabulary(here: Mapping[str, str], there: Mapping[str, str], dat
         there: those of the checkpoint's. A part that either lacks is not compared.
         data: what the message calls the data.
         checkpoint: what it calls the checkpoint.
+        instead: what it says at its end, of what else the user may want.
 
     Raises:
         UserError: they differ.
@@ -42,5 +45,5 @@ def check_same_vocabulary(here: Mapping[str, str], there: Mapping[str, str], dat
         if here[part] != there[part]:
             raise UserError(
                 f"{data} has another {part} than {checkpoint} was trained with: prepare it again with --tokenizer and "
-                "that checkpoint, or name the data that belongs to it"
+                f"that checkpoint, or name the data that belongs to it{instead}"
             )

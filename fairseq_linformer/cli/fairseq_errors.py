@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
 
 import fairseq
 import fairseq_cli
@@ -17,13 +16,14 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.utils import import_user_module
-from hydra.errors import CompactHydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from hydra.errors import CompactHydraException
+from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from ..checkpoints.files import DamagedCheckpointError
 from ..checkpoints.reading import read_checkpoint
-from ..errors import UserError, did_you_mean
+from ..errors import UserError
+from ..training.configuration import explain_composition, no_such_option, options_around
 
 COMMAND_LINES = tuple(map(Path, fairseq_cli.__path__))
 PACKAGE = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, OmegaConfBaseException) and not isinstance(error, ConfigAttributeError):  # raised by code
         return _explain_value(error)
     if isinstance(error, CompactHydraException):
-        return _explain_composition(error)
+        return explain_composition(error)
     raised_in = frames[-1].f_code.co_filename if frames else ""
     in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
     # The command lines assert what they need of their options, the trainer what it needs of a checkpoint.
@@ -145,33 +145,6 @@ def _explain_value(error: OmegaConfBaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{name} is missing: pass {name}=VALUE"
     if isinstance(error, ConfigKeyError) and isinstance(error.parent_node, DictConfig):
-        return _no_such_option(name, [f"{group}{option}" for option in _options(error.parent_node)])
+        return no_such_option(name, [f"{group}{option}" for option in options_around(error.parent_node)])
     said = str(error).partition("\n")[0]
     return f"{name}: {said}" if error.full_key else said
-
-
-def _explain_composition(error: CompactHydraException) -> str:
-    """What Hydra refuses while it composes a configuration."""
-    if isinstance(error, MissingConfigException) and error.options:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        question = did_you_mean(name, error.options)
-        return f"{group}={name}: there is no such choice{question} ({', '.join(error.options)})"
-    cause = error.__cause__
-    unknown = re.match(r"Could not override '(.+)'", str(error))
-    if unknown and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        return _no_such_option(unknown[1], _options(cause.parent_node))
-    said = str(error).partition("\nSee http")[0].partition("\n\n")[0]
-    causes = [] if cause is None else [str(cause).partition("\n")[0]]
-    return _in_one_line(": ".join(filter(None, [*said.splitlines(), *causes])))
-
-
-def _options(node: DictConfig) -> list[str]:
-    """The options, and groups of options, of the configuration that `node` is part of."""
-    names = []
-    for name, content in cast(dict[str, Any], OmegaConf.to_container(node._get_root())).items():
-        names += [name, *(f"{name}.{option}" for option in content)] if isinstance(content, dict) else [name]
-    return names
-
-
-def _no_such_option(name: str, options: Iterable[str]) -> str:
-    return f"{name}: there is no such option{did_you_mean(name, options)}"

@@ -1,5 +1,6 @@
 """What `linformer finetune` does: runs over tasks and seeds, and their table."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,13 @@ def _finetune(tuning: FineTuning, jobs: int, launcher: list[str], beside: list[P
     table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search, beside)
     picture = f" and {PICTURE_FILE}" if (tuning.out / PICTURE_FILE).is_file() else ""
     print(f"\n{table}\nruns, predictions, results.json, results.md{picture}: {tuning.out}")
+    trained = [result.run for result in results if not result.error]
     chosen = {(run.task.name, run.train_rows): run.setting for run in (result.run for result in results)}
     for (task, count), setting in chosen.items():
         rows = "" if count is None else f", {count:,} rows"
         print(f"{task}{rows}: lr {setting.rate}, batches of {setting.batch_size}")
+    for run in {run.task.name: run for run in reversed(trained)}.values():
+        print(f"next: linformer predict {shlex.quote(str(run.folder))} --input FILE")
     failed = [result for result in (*results, *search) if result.error]
     for result in failed:
         print(f"\n{result.run} failed: {result.error}", file=sys.stderr)

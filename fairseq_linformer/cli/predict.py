@@ -44,6 +44,8 @@ def predict(
         raise UserError(f"{input} ends in none of {', '.join(ENDINGS)}: --from names its format")
     if format == "txt" and (text or second):
         raise UserError(f"--text and --second name columns or keys, but {input} is read as txt: lines of text")
+    if input != "-" and not path.exists():
+        raise UserError(f"--input {input}: there is no such file")
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else unpacked(path) as stream:
         predictor = Predictor(_checkpoint(model), data)
         if predictor.pairs and second is None:

@@ -354,7 +354,10 @@ def read_model_config(checkpoint: Path, prepared: Sequence[Path]) -> ResolvedCon
     for data in prepared:
         dictionary = load_dictionary(data / DICTIONARY_FILE)
         if sizes and sizes != {len(dictionary) + 1}:  # the task adds <mask>
-            raise UserError(f"{checkpoint} has {max(sizes)} tokens, the vocabulary of {data} {len(dictionary) + 1}")
+            raise UserError(
+                f"{checkpoint} has {max(sizes)} tokens, the vocabulary of {data} {len(dictionary) + 1}: prepare it "
+                f"again with --tokenizer {checkpoint.parent}"
+            )
         check_same_vocabulary(digest_vocabulary(dictionary, data), vocabulary, str(data), str(checkpoint))
     return LinformerRobertaModel.resolve(state["cfg"])
 

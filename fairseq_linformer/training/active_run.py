@@ -137,7 +137,9 @@ class ActiveRun:
         if source is None:
             return
         progress = read_progress(source)
-        check_same_vocabulary(vocabulary, progress.task_state["vocabulary"], self.cfg.task.data, str(source))
+        its = progress.task_state["vocabulary"]
+        other_run = ", or another checkpoint.save_dir for a new run" if is_in(self.folder, source) else ""
+        check_same_vocabulary(vocabulary, its, self.cfg.task.data, str(source), other_run)
         carried: dict[str, Any] = {**progress.task_state}
         self.inherited = {name: carried[name] for name in INHERITED if carried[name]}
         if not is_in(self.folder, source):

@@ -32,7 +32,7 @@ def command_line(config: str, *overrides: str) -> str:
     """What to type to train with a YAML of configs/, ``pretrain/tiny_512``."""
     folder, name = config.split("/")
     settings = " ".join(shlex.quote(setting) for setting in overrides)
-    configs = "configs" if CONFIGS.name == "configs" else '"$(linformer configs)"'  # from a checkout, or from a wheel
+    configs = "configs" if Path("configs").resolve() == CONFIGS else '"$(linformer configs)"'
     return f"fairseq-hydra-train --config-dir {configs}/{folder} --config-name {name} {settings}"
 
 

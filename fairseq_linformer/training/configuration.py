@@ -4,19 +4,21 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.initialize import hydra_init
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 
 _BESIDE = Path(__file__).resolve().parents[2]
 _INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
@@ -48,7 +50,7 @@ def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, An
     """What fairseq-hydra-train composes of a YAML of configs/ and Hydra's overrides, resolved.
 
     Raises:
-        UserError: Hydra does not compose it; the message is the first line of Hydra's.
+        UserError: Hydra does not compose it, or nothing would read an option.
     """
     folder, name = config.split("/")
     words = ["hydra.searchpath=[pkg://fairseq.config]", f"hydra.job.config_name={name}", *overrides]
@@ -62,9 +64,51 @@ def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, An
             HydraConfig.instance().set_config(cfg)  # where ${hydra:…} is looked up
             options: Any = OmegaConf.to_container(cfg, enum_to_str=True)
             del options["hydra"]
+            check_groups(options)
             return OmegaConf.to_container(OmegaConf.create(options), resolve=True)  # type: ignore[return-value]
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"{config} with {' '.join(overrides)}: {str(error).strip().splitlines()[0]}") from error
+    except (HydraException, OmegaConfBaseException, UserError) as error:
+        said = explain_composition(error) if isinstance(error, HydraException) else str(error).strip().splitlines()[0]
+        raise UserError(f"{said} ({' '.join([config, *overrides])})") from error
+
+
+def check_groups(options: Iterable[str]) -> None:
+    """Refuses what ``+NAME=VALUE`` adds beside fairseq's groups of options, where nothing reads it.
+
+    Raises:
+        UserError: a name, a mistyped ``+precison=bf16``, is none of fairseq's.
+    """
+    known = {group.name for group in fields(FairseqConfig)} | {"job_logging_cfg"}  # which fairseq-hydra-train adds
+    for name in options:
+        if name not in known:
+            raise UserError(no_such_option(name, known))
+
+
+def explain_composition(error: HydraException) -> str:
+    """What Hydra refuses while it composes a configuration."""
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        question = did_you_mean(name, error.options)
+        return f"{group}={name}: there is no such choice{question} ({', '.join(error.options)})"
+    cause = error.__cause__
+    unknown = re.match(r"Could not override '(.+)'", str(error))
+    if unknown and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        return no_such_option(unknown[1], options_around(cause.parent_node))
+    said = str(error).partition("\nSee http")[0].partition("\n\n")[0]
+    causes = [] if cause is None else [str(cause).partition("\n")[0]]
+    return " ".join(": ".join(filter(None, [*said.splitlines(), *causes])).split())
+
+
+def options_around(node: DictConfig) -> list[str]:
+    """The options, and groups of options, of the configuration that `node` is part of."""
+    names = []
+    for name, content in cast(dict[str, Any], OmegaConf.to_container(node._get_root())).items():
+        names += [name, *(f"{name}.{option}" for option in content)] if isinstance(content, dict) else [name]
+    return names
+
+
+def no_such_option(name: str, options: Iterable[str]) -> str:
+    """What to say of an option that is none of `options`."""
+    return f"{name}: there is no such option{did_you_mean(name, options)}"
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -70,7 +70,7 @@ class Muon(FusedAdam):
 
     An orthogonal matrix has entries of 1 / sqrt(max(r, c)) in quadratic mean, so that a step has 0.2 lr, about as Adam:
     one learning rate and one weight decay serve both. Of the other groups, parameters that the model marks with
-    ``EMBEDDINGS`` have ``embedding_lr_multiplier`` times that learning rate, and decay as the rest.
+    ``EMBEDDINGS`` have ``embedding_lr_multiplier`` times that learning rate.
 
     Source: Liu et al. 2025, "Muon is scalable for LLM training", arXiv 2502.16982, equation 4.
     """
@@ -96,11 +96,10 @@ class Muon(FusedAdam):
         if "momentum" in group:
             return []
         (whole,) = super()._of_this_step(group)
-        multiplier = group["embedding_lr_multiplier"]
-        rates = {"lr": group["lr"] * multiplier, "weight_decay": group["weight_decay"] / multiplier}
+        rate = group["lr"] * group["embedding_lr_multiplier"]
         others = [own for own in group["params"] if getattr(own, "param_group", None) != EMBEDDINGS]
         embeddings = [own for own in group["params"] if getattr(own, "param_group", None) == EMBEDDINGS]
-        return [{**whole, "params": others}, {**whole, **rates, "params": embeddings}]
+        return [{**whole, "params": others}, {**whole, "params": embeddings, "lr": rate}]
 
     @torch.no_grad()
     def _step_of_matrices(self, group: dict[str, Any]) -> None:

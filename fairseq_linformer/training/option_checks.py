@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from ..checkpoints.files import LAST
 from ..errors import check
+from .configuration import check_groups
 
 DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
 LEGACY_DDP = ("legacy_ddp", "no_c10d")  # and two for fairseq's own, which reduces gradients after the backward pass
@@ -30,11 +31,13 @@ def check_launch(cfg: Any) -> None:
             group that stands alone, such as that of a task built in Python, has nothing to check.
 
     Raises:
-        UserError: an option of ``distributed_training`` or ``common``, or one that depends on it, cannot work.
+        UserError: an option of ``distributed_training`` or ``common``, or one that depends on it, cannot work, or a
+            group of options is none of fairseq's.
     """
     root: Any = cfg._get_root() if isinstance(cfg, DictConfig) else {}
     if "distributed_training" not in root:
         return
+    check_groups(root)
     for name, works, allowed in chain(_processes(root), _sharding(root), _model(root), _precision(root)):
         group, option = name.split(".")
         check(name, root[group][option], works, allowed)

@@ -94,7 +94,7 @@ def test_a_training_that_fails_ends_the_comparison(monkeypatch, tmp_path):
     ("words", "said"),
     [
         ([], ""),
-        (["model.no_such=1"], r"Could not override 'model\.no_such'"),
+        (["model.no_such=1"], r"model\.no_such: there is no such option"),
         (["model.projected_length=1000"], "projected_length=1000 .* from 1 to max_positions=512"),
     ],
 )

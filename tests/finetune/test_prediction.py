@@ -476,8 +476,12 @@ def test_a_packed_file_is_read_like_the_file_itself(reviews, tmp_path, capsys):
 
 
 def test_what_is_missing_is_named(reviews, scores, tmp_path, capsys):
-    with pytest.raises(FileNotFoundError, match=r"No such file or directory: 'none\.txt'"):
+    with pytest.raises(UserError, match=r"^--input none\.txt: there is no such file$"):
         printed(capsys, reviews, "none.txt")
+    for kind in ("txt", "csv", "jsonl"):
+        (tmp_path / f"none.{kind}").write_text("text\n" if kind == "csv" else "")
+        with pytest.raises(UserError, match=rf"none\.{kind}: it holds no text$"):
+            printed(capsys, reviews, tmp_path / f"none.{kind}")
     files = as_file(tmp_path, "txt", TEXTS), as_file(tmp_path, "tsv", TEXTS, TEXTS)
     with pytest.raises(FileNotFoundError, match=f"there is no checkpoint {tmp_path}/checkpoint_best.pt"):
         printed(capsys, tmp_path, files[0])

@@ -411,7 +411,7 @@ def test_what_to_type_after_preparing_text_for_an_encoder(tmp_path, monkeypatch)
     for name in ("plain", "sentences"):
         import_folder(tmp_path / name, tmp_path / f"{name}-in")
     convert(Path("sentences-in"), Path("long"), [], long=2 * N)
-    words = "fairseq-hydra-train --config-dir configs/pretrain --config-name"
+    words = 'fairseq-hydra-train --config-dir "$(linformer configs)"/pretrain --config-name'
     learning = f"{words} continue recipe=encoder task.data=data criterion.teacher="
     original = f"{learning}sentences-in checkpoint.finetune_from_model=CONVERTED/checkpoint.pt"
     for tokenizer, typed in (

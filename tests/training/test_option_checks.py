@@ -242,3 +242,14 @@ def test_half_precision_in_place_needs_fairseqs_adam(machine):
             cfg = OmegaConf.merge(whole(1), {"common": {name: True}, "optimizer": {"_name": optimizer}})
             with contextlib.nullcontext() if works else pytest.raises(ValueError, match=rf"common.{name}=True .*=adam"):
                 check_launch(cfg)
+
+
+def test_what_nothing_reads_is_refused():
+    """Hydra adds what ``+NAME=VALUE`` names beside fairseq's groups, a mistyped preset, to a run without it."""
+    cfg = whole(1)
+    with open_dict(cfg):
+        cfg.job_logging_cfg = {}  # by fairseq-hydra-train
+        check_launch(cfg)
+        cfg.optimiser = "muon"
+    with pytest.raises(ValueError, match=r"^optimiser: there is no such option; did you mean optimizer\?$"):
+        check_launch(cfg)

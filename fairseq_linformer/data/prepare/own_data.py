@@ -51,6 +51,9 @@ def own_data(
     """
     notes: list[str] = []
     read = without_decimals({split: _read(split, rows, columns, notes) for split, rows in tables.items()})
+    for split, with_text in read.items():
+        if not with_text:
+            raise UserError(f"the table of {split} has no row with a text")
     every = [item for items in read.values() for item in items]
     refuse_vectors(every, columns)
     kind = kind or find_kind(every, columns, notes)
@@ -62,8 +65,9 @@ def own_data(
         items = {**_divide(items["train"], kind, fractions, seed), **{k: v for k, v in items.items() if k != "train"}}
     for split, rows in items.items():
         if not rows:
-            counts = ", ".join(f"{name} {len(rows):,}" for name, rows in items.items())
-            raise UserError(f"{split} would have no row ({counts}): give it a table of its own, or another --split")
+            counts = [f"{name} {len(rows):,}" for name, rows in items.items()]
+            why = "; ".join([", ".join(counts), *(note for note in notes if note.endswith("are left out"))])
+            raise UserError(f"{split} would have no row ({why}): give it other rows, or another --split")
     notes += scores_notes(items) if kind == "regression" else class_notes(items)
     splits = {split: [item.example for item in items[split]] for split in SPLITS if split in items}
     if kind == "regression":

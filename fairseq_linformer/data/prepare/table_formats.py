@@ -95,12 +95,17 @@ def check_filled(lines: Iterable[bytes], kind: str, source: str, text: str = "te
     """Reads what ``read_rows`` does to its end.
 
     Raises:
-        UserError: as ``read_rows``; or rows hold no text, neither of both. The message has their number and where the
-            first MOST_NAMED of them stand.
+        UserError: as ``read_rows``; or there is no row, or rows hold no text, neither of both. The message has their
+            number and where the first MOST_NAMED of them stand.
     """
-    rows = read_rows(lines, kind, source, text, second)
-    empty = (row.where for row in rows if is_blank("".join(row.text) + (row.second or "")))
-    if blank := [where.removeprefix(f"{source}, ") for where in empty]:
+    count, blank = 0, []
+    for row in read_rows(lines, kind, source, text, second):
+        count += 1
+        if is_blank("".join(row.text) + (row.second or "")):
+            blank.append(row.where.removeprefix(f"{source}, "))
+    if not count:
+        raise UserError(f"{source}: it holds no text")
+    if blank:
         named = first_of(blank, f" and {len(blank) - MOST_NAMED:,} more")
         raise UserError(
             f"{source}: {len(blank):,} of the texts are empty ({named}): predictions are a row per text, so fill or "

@@ -133,7 +133,7 @@ def test_scores_are_divided_by_the_highest_of_train():
         (rows_of(("a", "x"), ("b", "<s>"), ("c", "<s>")), None, "^FILE, line 3: label '<s>': a name is printable"),
         (rows_of(("a", "x"), ("b", "x")), None, "^train has one class, 'x': two are needed$"),
         (rows_of(("a", []), ("b", [])), None, "^train has no class: two are needed$"),
-        ([], "single-label", r"train would have no row \(train 0\): give it a table"),
+        ([], "single-label", "the table of train has no row with a text"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(rows, kind, message):
