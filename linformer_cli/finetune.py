@@ -12,9 +12,9 @@ beside TF-IDF with a linear SVM on the same data. Words at the end are Hydra's o
 optimization.clip_norm=1.0
 
 How many labels are needed? --train-rows trains on that many rows of train, stratified by label, others for each seed;
-of a seed, fewer rows are among more. TF-IDF learns from the same rows, and labels.png draws both against the number of
-rows. Where the recipe's 10 epochs are less than 200 updates, such runs have 200. --beside names the --out of other
-models, whose data has the same rows: they stand in the table and the picture, too.
+a seed's larger samples contain its smaller ones. TF-IDF learns from the same rows, and labels.png draws both against
+the number of rows. Where the recipe's 10 epochs are less than 200 updates, such runs have 200. --beside names the --out
+of other models, whose data has the same rows: they stand in the table and the picture, too.
     linformer finetune runs/tiny_512 --data data-bin/tasks --tasks sst_2 --train-rows 50 200 1000 --seeds 1 2 3
 
 --jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a

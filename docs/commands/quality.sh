@@ -109,11 +109,18 @@ $PERPLEXITY --out runs/third --learning-rates 0.005 --updates 667 \
     --all model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 +preset=near_and_far \
     --variant whole optimizer=muon optimizer.weight_decay=0.1
 
+# The whole preset, with the embeddings' learning rate; against Adam in turns
+S="model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512"
+$PERPLEXITY --out runs/fast-third --updates 667 --learning-rates 0.01 --all $S --variant fast +preset=[fast,near_and_far]
+$PERPLEXITY --out runs/fast --updates 2000 --learning-rates 0.0025 0.005 --all $S \
+    --variant adam +preset=near_and_far --variant fast +preset=[fast,near_and_far]
+
 # At n = 2,048 fewer updates, short rows first, against Adam in rows of 2,048. Minutes are updates of either length by
 # their milliseconds, which all three variants had in turns, in studies of two updates in rows of 512 and of 2,048.
 LONG="$PERPLEXITY --seeds 1 --all model.max_positions=2048 task.tokens_per_sample=2048 dataset.batch_size=1"
 for U in 1500 3000; do
-    $LONG task.lengths=[512:0.6666667,2048:0.3333333] +preset=fast --out runs/race-fast$U --updates $U \
+    $LONG task.lengths=[512:0.6666667,2048:0.3333333] +preset=fast optimizer.embedding_lr_multiplier=1 \
+        --out runs/race-fast$U --updates $U \
         --variant softmax model.attention=softmax --variant fetch $ROWS model.linformer_fetch=8
 done
 $LONG --out runs/race --updates 4500 --learning-rates 0.0025 0.005 --variant softmax model.attention=softmax

@@ -51,7 +51,8 @@ classify null long-random 1 $LONG
 quick() { # NAME [OVERRIDE...]
     fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast $SMALL \
         task.data=quickstart/data dataset.batch_size=4 optimization.lr=[0.005] lr_scheduler.warmup_updates=150 \
-        optimizer.weight_decay=0.01 optimization.max_update=2500 checkpoint.save_dir=runs/quick/$1 "${@:2}"
+        optimizer.weight_decay=0.01 optimizer.embedding_lr_multiplier=1 optimization.max_update=2500 \
+        checkpoint.save_dir=runs/quick/$1 "${@:2}"
     for SEED in 1 2 3; do classify runs/quick/$1/checkpoint_best.pt $1 $SEED; done
 }
 quick as-it-is

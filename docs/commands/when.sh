@@ -6,7 +6,7 @@ python docs/commands/when_texts.py data/books data/glue aclImdb when/text
 linformer prepare corpus --train when/text/train.txt --valid when/text/valid.txt --out data-bin/when --vocab-size 8000
 
 # From scratch: the same model, after one update that changes hardly anything
-RECIPE="+preset=fast optimizer.weight_decay=0.01"
+RECIPE="+preset=fast optimizer.weight_decay=0.01 optimizer.embedding_lr_multiplier=1"
 pretrain() { # NAME UPDATES LEARNING-RATE WARMUP [D]
     fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 task.data=${CORPUS:-data-bin/when} $RECIPE \
         dataset.batch_size=4 \
