@@ -114,6 +114,8 @@ S="model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512"
 $PERPLEXITY --out runs/fast-third --updates 667 --learning-rates 0.01 --all $S --variant fast +preset=[fast,near_and_far]
 $PERPLEXITY --out runs/fast --updates 2000 --learning-rates 0.0025 0.005 --all $S \
     --variant adam +preset=near_and_far --variant fast +preset=[fast,near_and_far]
+$PERPLEXITY --out runs/embeddings --updates 667 --seeds 1 --learning-rates 0.005 0.01 --all $S +preset=[fast,near_and_far] \
+    --variant three optimizer.embedding_lr_multiplier=3 --variant ten
 
 # At n = 2,048 fewer updates, short rows first, against Adam in rows of 2,048. Minutes are updates of either length by
 # their milliseconds, which all three variants had in turns, in studies of two updates in rows of 512 and of 2,048.

@@ -72,6 +72,11 @@ for MODEL in short128 adam; do
         --epochs 3
 done
 
+# The same with the embeddings' own learning rate
+RECIPE=+preset=fast pretrain fast 1250 0.005 62
+tune fast phrases --data data-bin/when-pretrained --train-rows 4000 --seeds 1 --learning-rates 5e-4 2e-3 5e-3 --epochs 3
+tune fast reviews --data data-bin/when-pretrained --train-rows 4000 $REVIEWS
+
 # What a function does: source code, pretrained on other files of the same packages
 PYTHONPATH=scripts python docs/commands/when_functions.py when/functions
 linformer prepare corpus --train when/functions/train.txt --valid when/functions/valid.txt --out data-bin/when-code \
