@@ -154,7 +154,7 @@ def test_what_is_done_is_not_run_again_and_another_setting_is_refused(finished, 
     options = ["--tasks", "SST-2", "stsb", "--seeds", "1", "2"]
     printed = run(*command(*options, "--learning-rates", "0.01"), cwd=pretrained)
     assert table in printed
-    following = [f"next: linformer predict runs/finetune/{task}/seed1 --input FILE" for task in ("SST-2", "STS-B")]
+    following = [f"next: linformer predict {finished / task / 'seed1'} --input FILE" for task in ("SST-2", "STS-B")]
     assert printed.splitlines()[-2:] == following
     printed = run(*command(*options, "--learning-rates", "0.02"), cwd=pretrained, status=1)
     assert "SST-2/seed1 holds a run with other settings (lr_scheduler.lr was [0.01], is [0.02], opt" in printed
