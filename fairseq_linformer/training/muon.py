@@ -61,6 +61,14 @@ def stacked(matrices: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
+def parted(parameters: Sequence[torch.nn.Parameter], mark: str) -> tuple[list[torch.nn.Parameter], ...]:
+    """Those that the model marks with a ``param_group``, and the others."""
+    kinds: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+    for parameter in parameters:
+        kinds[getattr(parameter, "param_group", None) == mark].append(parameter)
+    return kinds[True], kinds[False]
+
+
 class Muon(FusedAdam):
     """Adam of all groups of parameters but those with a ``momentum``, whose matrices take Muon's step.
 
@@ -97,8 +105,7 @@ class Muon(FusedAdam):
             return []
         (whole,) = super()._of_this_step(group)
         rate = group["lr"] * group["embedding_lr_multiplier"]
-        others = [own for own in group["params"] if getattr(own, "param_group", None) != EMBEDDINGS]
-        embeddings = [own for own in group["params"] if getattr(own, "param_group", None) == EMBEDDINGS]
+        embeddings, others = parted(group["params"], EMBEDDINGS)
         return [{**whole, "params": others}, {**whole, "params": embeddings, "lr": rate}]
 
     @torch.no_grad()
@@ -148,10 +155,9 @@ class FairseqMuon(FairseqAdam):
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         multiplier = self.cfg.embedding_lr_multiplier
         check("optimizer.embedding_lr_multiplier", multiplier, multiplier > 0, "a positive number")
-        matrices = [own for own in parameters if getattr(own, "param_group", None) == IN_LAYERS]
+        matrices, others = parted(parameters, IN_LAYERS)
         if not matrices:
             raise UserError("optimizer=muon: no layer has a matrix to train; optimizer=fused_adam needs none")
-        others = [own for own in parameters if getattr(own, "param_group", None) != IN_LAYERS]
         groups = [
             {"params": others, "embedding_lr_multiplier": multiplier},
             {"params": matrices, "momentum": self.cfg.momentum},

