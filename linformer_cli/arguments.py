@@ -20,6 +20,7 @@ Number = TypeVar("Number", int, float)
 FORMATS = ("txt", "csv", "tsv", "jsonl", "conll")
 KINDS = ("single-label", "multi-label", "regression", "token-label")
 RATES = (1e-5, 2e-5, 3e-5)
+NARROW_RATES = (1e-4, 5e-4, 2e-3)
 BATCH_SIZES = (16, 32)
 EXTENSIONS = ("tile", "interpolate")
 IMDB_ADDRESS = "http://ai.stanford.edu/~amaas/data/sentiment"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..finetune.results import PICTURE_FILE, read_tables, write_results
-from ..finetune.tuning import BATCH_SIZES, RATES, FineTuning
+from ..finetune.tuning import FineTuning
 
 
 def run(
@@ -15,7 +15,6 @@ def run(
     overrides: list[str],
     learning_rates: list[float],
     batch_sizes: list[int],
-    search: bool,
     jobs: int,
     launcher: str | None,
     beside: list[Path],
@@ -27,8 +26,8 @@ def run(
         raise UserError(f"{launching[0]} configures a launcher: --launcher names it")
     tuned = FineTuning(
         checkpoint=model,
-        rates=learning_rates or (RATES if search else ()),
-        batch_sizes=batch_sizes or (BATCH_SIZES if search else ()),
+        rates=learning_rates,
+        batch_sizes=batch_sizes,
         overrides=[word for word in overrides if word not in launching],
         **tuning,
     )

@@ -56,8 +56,8 @@ LEAST_UPDATES = 200  # of runs on fewer rows than train has
 VALIDATIONS = 10  # of such runs, at most, as of a recipe's 10 epochs
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
-# Where all rates are below, and the model is narrower, it is warned of: docs/results.md has 3e-4 for 1.4 M parameters.
-SLOW, NARROW = 1e-4, 512
+# Models narrower than NARROW learn little with these rates: docs/when.md has 1e-4 for d = 384, up to 2e-3 for d = 128.
+NARROW, NARROW_RATES = 512, (1e-4, 5e-4, 2e-3)
 ONE_PROCESS = "distributed_training.distributed_world_size=1"  # otherwise every GPU in sight, and batches of that many
 
 
@@ -73,6 +73,7 @@ class FineTuning:
         seeds: each a run of every task.
         rates, batch_sizes: by default those of the task's recipe. Where there are several, the first seed tries each
             pair of them, and the other seeds train with the best.
+        search: by default a grid of them, of rates that suit the model's width.
         epochs: how often the training rows are seen; by default as the recipe says. Its updates and warm-up are scaled.
         train_rows: numbers of training rows, each with runs of its own; by default all rows. The first of a stratified
             order, another one for each seed, so that the deviation over seeds is also that of the choice of rows; of
@@ -101,6 +102,7 @@ class FineTuning:
     train_rows: Sequence[int] = ()
     metric: str | None = None
     overrides: Sequence[str] = ()
+    search: bool = False
     digest: str = field(init=False)
     model: ResolvedConfig = field(init=False)
     records: dict[str, Task] = field(init=False, default_factory=dict)
@@ -129,6 +131,9 @@ class FineTuning:
                 check("train_rows", count, 1 <= count <= rows, f"from 1 to {rows:,}, the rows of train in {folder}")
         self.model = read_model_config(self.checkpoint, [*self._folders.values()])
         self.digest = digest_file(self.checkpoint)
+        if self.search:
+            self.rates = self.rates or (NARROW_RATES if self._is_narrow else RATES)
+            self.batch_sizes = self.batch_sizes or BATCH_SIZES
 
     def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> tuple[list[Result], list[Result]]:
         """Trains what is not yet complete, `jobs` runs at a time.
@@ -158,11 +163,11 @@ class FineTuning:
         return self._tune(train) if self._several else (train(runs), [])
 
     def _warn_of_slow_rates(self, runs: Sequence[TaskRun]) -> None:
-        d, highest = self.model.encoder_embed_dim, max(run.setting.rate for run in runs)
-        if d < NARROW and highest < SLOW:
+        highest = max(run.setting.rate for run in runs)
+        if self._is_narrow and highest < min(NARROW_RATES):
             logger.warning(
-                f"lr {highest:g} is for models of d = 768 and more; one of d = {d} learns little with it: "
-                "--learning-rates 3e-4 1e-3 tries larger ones"
+                f"lr {highest:g} is for models of d = 768 and more; one of d = {self.model.encoder_embed_dim} learns "
+                "little with it: --learning-rates 5e-4 2e-3 tries larger ones"
             )
 
     def _warn_of_few_updates(self, runs: Sequence[TaskRun]) -> None:
@@ -204,6 +209,10 @@ class FineTuning:
                 keep_baselines(self.out, folder, self.records[name], self.train_rows, self.seeds)
             except (UserError, OSError) as error:  # the runs may do without
                 logger.warning(f"{name}: no baseline: {error}")
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.model.encoder_embed_dim < NARROW
 
     @property
     def _several(self) -> bool:

@@ -334,6 +334,21 @@ def test_rates_of_large_models_are_named_where_the_model_is_small(
     assert ("lr 1e-05 is for models" in caplog.text or "lr 3e-05 is for models" in caplog.text) == warned
 
 
+@pytest.mark.parametrize(("narrow", "expected"), [(512, [1e-4, 5e-4, 2e-3]), (32, [1e-5, 2e-5, 3e-5])])
+def test_a_search_tries_rates_that_suit_the_width(narrow, expected, pretrained, tmp_path, monkeypatch):
+    """RoBERTa's, a hundred times too small, would be six runs near the majority class."""
+    tried = []
+
+    def train_and_score(run, *others):
+        tried.append((run.setting.rate, run.setting.batch_size))
+        return Result(run, {"valid": {"accuracy": 1.0}})
+
+    monkeypatch.setattr(tuning_module, "train_and_score", train_and_score)
+    monkeypatch.setattr(tuning_module, "NARROW", narrow)
+    tuning_to(tmp_path, pretrained, ["sst_2"], [1], search=True).run()
+    assert tried == [(rate, batch_size) for rate in expected for batch_size in (16, 32)]
+
+
 def test_figures_that_are_not_fairseqs_are_an_error():
     run_of = TaskRun(TASKS["SST-2"], 1, Setting(1, 1), 1, Path("f"))
     result = Result(run_of, {"valid": {"accuracy": 80.04}})
