@@ -58,7 +58,7 @@ from linformer_cli.arguments import make_parser, number
 # Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
 RECIPE = ["+preset=fast", "dataset.batch_size=4", "optimization.lr=[0.005]", "lr_scheduler.warmup_updates=150"]
-HEAD = ["model.classifier_pooling=mean"]  # any word may tell the package
+FINE_TUNING_RECIPE = ["recipe=docstrings", "optimizer=muon", "model.classifier_pooling=mean"]  # any word may tell
 CHARACTERS = 400  # of each docstring to classify, so that it takes minutes
 VALID_BYTES = 300_000  # of validation text, for the same reason
 SAMPLE = 20_000_000  # characters to train the vocabulary on: more than the documentation has
@@ -140,7 +140,7 @@ def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates
     start = (
         override("checkpoint.finetune_from_model", checkpoint) if checkpoint else "checkpoint.finetune_from_model=null"
     )
-    overrides = ["recipe=docstrings", "model=tiny_512", *SIZES, *HEAD, override("task.data", data), start]
+    overrides = [*FINE_TUNING_RECIPE, "model=tiny_512", *SIZES, override("task.data", data), start]
     return train(FINE_TUNING, [*overrides, f"common.seed={seed}"], out, updates)
 
 

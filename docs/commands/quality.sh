@@ -127,6 +127,8 @@ for U in 1500 3000; do
 done
 $LONG --out runs/race --updates 4500 --learning-rates 0.0025 0.005 --variant softmax model.attention=softmax
 
+$FAR +preset=fast --out runs/far-fast --seeds 1 \
+    --variant softmax model.attention=softmax --variant fetch $ROWS model.linformer_fetch=8
 $FAR optimizer=muon --out runs/far-muon --seeds 1 \
     --variant softmax model.attention=softmax $V --variant fetch $ROWS model.linformer_fetch=8 \
     --variant window-and-mean $ONE $WINDOW

@@ -34,28 +34,22 @@ tune runs/linformer linformer
 tune runs/linformer adaptive model.adaptive_length=true
 tune runs/linformer both model.adaptive_length=true model.linformer_class_token=true
 
-# The quickstart's heads and options, after make quickstart
-SMALL="model.encoder_layers=2 model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512"
-classify() { # CHECKPOINT NAME SEED [OVERRIDE...]
-    fairseq-hydra-train --config-dir configs/finetune --config-name finetune recipe=docstrings model=tiny_512 $SMALL \
-        task.data=quickstart/data-classification checkpoint.finetune_from_model=$1 common.seed=$3 \
-        checkpoint.save_dir=runs/quick/$2-$3 "${@:4}"
+# The quickstart's classifiers by other optimizers and learning rates, after make quickstart
+classify() { # NAME OPTION...
+    for SEED in 1 2 3; do
+        for START in ${STARTS:-quickstart/pretrained/checkpoint_best.pt null}; do
+            fairseq-hydra-train --config-dir configs/finetune --config-name finetune recipe=docstrings model=tiny_512 \
+                model.encoder_layers=2 model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 \
+                model.classifier_pooling=mean task.data=quickstart/data-classification \
+                checkpoint.finetune_from_model=$START common.seed=$SEED \
+                checkpoint.save_dir=runs/quick/$1-$(basename $START)-$SEED "${@:2}"
+        done
+    done
 }
-for SEED in 1 2 3; do
-    classify quickstart/pretrained/checkpoint_best.pt s $SEED
-    classify null s-random $SEED
-done
-LONG="optimization.max_update=750 model.classifier_pooling=mean"
-classify quickstart/pretrained/checkpoint_best.pt long 1 $LONG
-classify null long-random 1 $LONG
-quick() { # NAME [OVERRIDE...]
-    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast $SMALL \
-        task.data=quickstart/data dataset.batch_size=4 optimization.lr=[0.005] lr_scheduler.warmup_updates=150 \
-        optimizer.weight_decay=0.01 optimizer.embedding_lr_multiplier=1 optimization.max_update=2500 \
-        checkpoint.save_dir=runs/quick/$1 "${@:2}"
-    for SEED in 1 2 3; do classify runs/quick/$1/checkpoint_best.pt $1 $SEED; done
-}
-quick as-it-is
-quick masks task.mask_prob=0.3 task.mask_prob_end=0.15
-quick documents task.sample_break_mode=complete_doc dataset.batch_size=null dataset.max_tokens=2048
-quick words task.mask_whole_words=true
+fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast model.encoder_layers=2 \
+    model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 task.data=quickstart/data optimization.lr=[0.005] \
+    lr_scheduler.warmup_updates=150 optimization.max_update=2500 checkpoint.save_dir=runs/quick/documents \
+    task.sample_break_mode=complete_doc dataset.batch_size=null dataset.max_tokens=2048
+STARTS=runs/quick/documents/checkpoint_best.pt classify documents optimizer=muon
+for LR in 0.0005 0.002 0.005; do classify adam$LR optimization.lr=[$LR]; done
+classify embeddings optimizer=muon optimizer.weight_decay=0.1 optimizer.embedding_lr_multiplier=10 optimization.lr=[0.002]
