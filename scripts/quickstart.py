@@ -58,7 +58,8 @@ from linformer_cli.arguments import make_parser, number
 # Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
 RECIPE = ["+preset=fast", "dataset.batch_size=4", "optimization.lr=[0.005]", "lr_scheduler.warmup_updates=150"]
-FINE_TUNING_RECIPE = ["recipe=docstrings", "optimizer=muon", "model.classifier_pooling=mean"]  # any word may tell
+# Any word may tell the package, hence the mean.
+FINE_TUNING_RECIPE = ["recipe=docstrings", "optimizer=muon", "model.classifier_pooling=mean"]
 CHARACTERS = 400  # of each docstring to classify, so that it takes minutes
 VALID_BYTES = 300_000  # of validation text, for the same reason
 SAMPLE = 20_000_000  # characters to train the vocabulary on: more than the documentation has

@@ -94,24 +94,21 @@ for MODEL in code code-scratch; do
     tune $MODEL $FUNCTIONS --train-rows 10000 --seeds 1 --learning-rates 2e-3 --epochs 3
 done
 
-# Adam or Muon in fine-tuning. Scratch is a model of one update.
-MUON="optimizer=muon optimizer.weight_decay=0.1" SOME="--train-rows 4000 --epochs 3"
-HERE="--seeds 1 --batch-sizes 16"
+# Adam or Muon in fine-tuning
+MUON="optimizer=muon optimizer.weight_decay=0.1" EMBEDDINGS=optimizer.embedding_lr_multiplier=10
+SOME="--train-rows 4000 --epochs 3" ONCE="--seeds 1 --batch-sizes 16"
 for MODEL in pretrained scratch; do
     tune $MODEL phrases --out runs/when/muon-$MODEL $SOME --learning-rates 2e-3 5e-3 1e-2 $MUON
-    tune $MODEL reviews --out runs/when/muon-reviews-$MODEL $SOME $HERE --learning-rates 1e-3 2e-3 3e-3 $MUON $MEAN $ENDS
-    tune $MODEL novels --out runs/when/adam-novels-$MODEL $SOME $HERE --learning-rates 1e-3 2e-3 $MEAN
-    tune $MODEL novels --out runs/when/muon-novels-$MODEL $SOME $HERE --learning-rates 2e-3 5e-3 $MUON $MEAN
-done
-for MODEL in pretrained scratch; do
-    tune $MODEL novels --out runs/when/muon-novels500-$MODEL --train-rows 500 $HERE --learning-rates 2e-3 $MUON $MEAN
+    tune $MODEL reviews --out runs/when/muon-reviews-$MODEL $SOME $ONCE --learning-rates 1e-3 2e-3 3e-3 $MUON $MEAN $ENDS
+    tune $MODEL novels --out runs/when/adam-novels-$MODEL $SOME $ONCE --learning-rates 1e-3 2e-3 $MEAN
+    tune $MODEL novels --out runs/when/muon-novels-$MODEL $SOME $ONCE --learning-rates 2e-3 5e-3 $MUON $MEAN
+    tune $MODEL novels --out runs/when/muon-novels500-$MODEL --train-rows 500 $ONCE --learning-rates 2e-3 $MUON $MEAN
 done
 for MODEL in code code-scratch; do
-    tune $MODEL functions --data data-bin/functions-$MODEL --out runs/when/muon-$MODEL $SOME $HERE --learning-rates 2e-3 \
+    tune $MODEL functions --data data-bin/functions-$MODEL --out runs/when/muon-$MODEL $SOME $ONCE --learning-rates 2e-3 \
         $MUON $MEAN
 done
-EMBEDDINGS=optimizer.embedding_lr_multiplier=10
-tune pretrained novels --out runs/when/embeddings $SOME $HERE --learning-rates 2e-3 $MUON $EMBEDDINGS $MEAN
+tune pretrained novels --out runs/when/embeddings $SOME $ONCE --learning-rates 2e-3 $MUON $EMBEDDINGS $MEAN
 tune pretrained phrases --out runs/when/embeddings $SOME --seeds 1 --learning-rates 5e-4 2e-3 5e-3 $MUON $EMBEDDINGS
 tune fast phrases --data data-bin/when-pretrained --out runs/when/fast-muon $SOME --learning-rates 2e-3 5e-3 $MUON
 
