@@ -27,7 +27,7 @@ before the command is repeated.
 from pathlib import Path
 from typing import Any
 
-from .arguments import BATCH_SIZES, NARROW_RATES, RATES, Distinct, Parser, item_of, number
+from .arguments import BATCH_SIZES, NARROW, NARROW_RATES, RATES, Distinct, Parser, item_of, number
 
 
 def add_arguments(parser: Parser) -> None:
@@ -51,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
     metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
     add("--metric", metavar="METRIC", help=metric)
     wide, narrow, sizes = (" ".join(map(str, values)) for values in (RATES, NARROW_RATES, BATCH_SIZES))
-    grid = f"rates {wide} (RoBERTa's; models narrower than d = 512: {narrow}), batches of {sizes}"
+    grid = f"rates {wide} (RoBERTa's; models narrower than d = {NARROW}: {narrow}), batches of {sizes}"
     add("--search", action="store_true", help=f"try a grid where none is named: {grid}")
     add("--jobs", metavar="N", type=number(int, least=1), default=1, help="runs side by side")
     add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")

@@ -52,4 +52,3 @@ fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset
     task.sample_break_mode=complete_doc dataset.batch_size=null dataset.max_tokens=2048
 STARTS=runs/quick/documents/checkpoint_best.pt classify documents optimizer=muon
 for LR in 0.0005 0.002 0.005; do classify adam$LR optimization.lr=[$LR]; done
-classify embeddings optimizer=muon optimizer.weight_decay=0.1 optimizer.embedding_lr_multiplier=10 optimization.lr=[0.002]

@@ -56,13 +56,12 @@ tune scratch reviews --out runs/when/scratch-ends --train-rows 4000 $REVIEWS $EN
 linformer prepare table when/text/reviews.all.jsonl --valid when/text/reviews.valid.jsonl \
     --test when/text/reviews.test.jsonl --tokenizer runs/when/pretrained --out data-bin/when-all/reviews
 tune pretrained reviews --data data-bin/when-all --out runs/when/all $REVIEWS $ENDS
-PUBLISHED="--train-rows 4000 --epochs 1 --seeds 1 --batch-sizes 16 --learning-rates 1e-4 $MEAN"
-tune published reviews --out runs/when/published-reviews $PUBLISHED
-tune published reviews --out runs/when/published-ends $PUBLISHED $ENDS
+PUBLISHED="--epochs 1 --seeds 1 --batch-sizes 16 --learning-rates 1e-4 $MEAN"
+tune published reviews --out runs/when/published-reviews --train-rows 4000 $PUBLISHED
+tune published reviews --out runs/when/published-ends --train-rows 4000 $PUBLISHED $ENDS
 linformer prepare table when/text/reviews.all.jsonl --valid when/text/reviews.valid.jsonl \
     --test when/text/reviews.test.jsonl --tokenizer runs/when/published --out data-bin/when-published-all/reviews
-tune published reviews --data data-bin/when-published-all --out runs/when/published-all --epochs 1 --seeds 1 \
-    --batch-sizes 16 --learning-rates 1e-4 $MEAN $ENDS
+tune published reviews --data data-bin/when-published-all --out runs/when/published-all $PUBLISHED $ENDS
 
 # docs/quality.md: as many updates of Adam
 RECIPE="" pretrain adam 1250 0.0025 62

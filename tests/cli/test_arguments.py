@@ -55,7 +55,7 @@ def test_what_the_parsers_repeat_is_what_the_package_has():
     """--help must not import it."""
     assert tuple(FORMATS) == arguments.FORMATS and tuple(KINDS) == arguments.KINDS
     assert (tuning.RATES, tuning.BATCH_SIZES) == (arguments.RATES, arguments.BATCH_SIZES)
-    assert tuning.NARROW_RATES == arguments.NARROW_RATES
+    assert (tuning.NARROW, tuning.NARROW_RATES) == (arguments.NARROW, arguments.NARROW_RATES)
     assert tuple(EXTENSIONS) == arguments.EXTENSIONS and imdb.ADDRESS == arguments.IMDB_ADDRESS
     assert corpus.DEFAULT_VOCAB_SIZE == arguments.VOCAB_SIZE
     assert corpus.DEFAULT_SAMPLE_CHARACTERS == arguments.SAMPLE_CHARACTERS
