@@ -1,5 +1,6 @@
-# What measured docs/long-documents.md, from the root of a clone with .venv activated. books/*.txt.xz are novels, a blank line after
-# each book and none within one; they are not in the repository.
+# What measured docs/long-documents.md, from the root of a clone with .venv activated. books/*.txt.xz are novels, a blank
+# line after each book and none within one; they are not in the repository. data-bin/books is a corpus of them with 4,000
+# pieces: for the tables without bytes among them (attention.sh says how it was made), for heads on the mean with them.
 set -euo pipefail
 
 BOOKS="--corpus books/train.txt.xz --tokenizer data-bin/books"
