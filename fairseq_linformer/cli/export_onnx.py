@@ -47,6 +47,7 @@ def write_onnx(model: Path, out: Path, data: Path | None) -> None:
 def _in_transformers(model: Path, data: Path | None) -> Iterator[Path]:
     """The model's folder of transformers; a checkpoint has one for as long as the body runs."""
     if is_of_transformers(model):
+        check("--data", data, data is None, "left out with a folder of transformers")
         yield model
         return
     with tempfile.TemporaryDirectory() as temporary, naming(temporary, str(model)):

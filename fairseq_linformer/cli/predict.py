@@ -161,6 +161,8 @@ def submit(runs: Path, data: Path, out: Path) -> None:
     if not found:
         raise UserError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
     with staged_folder(out, "submission.json") as (folder, mark):
+        for checkpoint, task in dict.fromkeys((checkpoint, FILES[name][0]) for name, checkpoint in found.items()):
+            Predictor(checkpoint, data / task, "cpu")  # what is not there or does not fit is said now, too
         for name, checkpoint in found.items():
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)

@@ -96,6 +96,8 @@ def convert(
         if long is not None:
             changes = long_options(old.args, long, changes)
         options = converted_options(old.args, changes)
+        longer = options["positions"] == "learned" and options["max_positions"] > old.args.max_positions
+        check("--positions", positions, positions == "tile" or longer, "tile, unless learned positions are added")
         new, started = _started(old, options, dictionary, positions)
         started.left_out.extend(heads)
         errors = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from ..data.task_record import Task
 from ..model.config import ResolvedConfig
 from ..system.markdown import cell
 from .kept_baselines import Scores, read_baselines
@@ -16,7 +17,7 @@ from .scored_runs import Result
 BASELINE = "TF-IDF + linear SVM"  # what the tables and the picture call it
 AT_CHANCE = (
     "† At chance: no more than two standard errors above the majority class (the commonest label of the rows "
-    "trained on, or the mean of their scores, for every row)."
+    "trained on, or the mean of their scores, for every row), or above the best F1 of guesses."
 )
 WNLI = (
     "WNLI's dev set is adversarial: its sentences stand in train with the other answer, so that what has learned words "
@@ -68,25 +69,40 @@ def _summarise(
     """What the runs of one task on so many rows say of a metric, and `beside` the baselines of the same rows."""
     run = part[0].run
     values = [result.scores[split][metric] for result in part if not result.error]
-    words, majority = (
-        [one[kind][split][metric] for one in beside if metric in one[kind].get(split, {})] for kind in (0, 1)
-    )
-    baseline = _spread(words)
+    baseline = _spread([one[split][metric] for one, _ in beside if metric in one.get(split, {})])
+    classes = [one[split] for _, one in beside if metric in one.get(split, {})]
     asked = {} if run.train_rows is None else {"train": run.train_rows}
     counts = next((result.rows for result in part if result.rows), asked)
-    row = {
+    rows = [counts[name] for name in ("train", split) if name in counts]
+    known = bool(values and classes) and len(rows) == 2
+    guessed = statistics.mean(guess(run.task, metric, one) for one in classes) if known else 0.0
+    return {
         "metric": METRICS[metric].title,
         **_spread(values),
         "median": statistics.median(values) if values else None,
         "values": values,
-        "rows": [counts[name] for name in ("train", split) if name in counts],
+        "rows": rows,
         "settings": sorted({str(result.run.setting) for result in part}),
-        "majority": statistics.mean(majority) if majority else None,
+        "majority": statistics.mean(one[metric] for one in classes) if classes else None,
         "baseline": baseline["mean"],
         "baseline_deviation": baseline["deviation"],
         "paper": paper_score(run.task.name, metric, config, counts.get("train", 0)),
+        "at_chance": known and is_at_chance(metric, statistics.mean(values), guessed, rows[1]),
     }
-    return {**row, "at_chance": _is_at_chance(metric, row)}
+
+
+def guess(task: Task, metric: str, majority: Mapping[str, float]) -> float:
+    """The most that guesses reach without a look at the texts, given what the majority class does, times 100.
+
+    With the shares p_c of the classes and q_c of the guesses, the F1 of a class is 2 p_c q_c / (p_c + q_c). So that of
+    one class is highest where all guesses are it, and the mean over C classes at most 1/C, of guesses by frequency.
+    """
+    if metric == "f1":
+        positive = majority["accuracy"] if majority["f1"] else 100 - majority["accuracy"]
+        return 200 * positive / (positive + 100)
+    if metric == "macro_f1" and task.kind != "multi-label":
+        return 100 / len(task.classes)
+    return majority[metric]
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
@@ -130,16 +146,11 @@ def _with_spread(mean: float | None, deviation: float | None) -> str:
     return "" if mean is None else f"{mean:.1f}{spread}"
 
 
-def is_at_chance(metric: str, value: float, majority: float, rows: int) -> bool:
-    """Whether a value is no more than two standard errors above the majority class's, on so many rows.
+def is_at_chance(metric: str, value: float, guessed: float, rows: int) -> bool:
+    """Whether a value is no more than two standard errors above that of guesses, on so many rows.
 
     The error is that of a share of rows, √(p (1 - p) / rows), or of the correlation of what is independent, 1 / √rows.
     """
-    share = majority / 100
+    share = guessed / 100
     variance = 1.0 if metric in CORRELATIONS else share * (1 - share)
-    return value <= majority + 200 * math.sqrt(variance / rows)
-
-
-def _is_at_chance(metric: str, row: Mapping[str, Any]) -> bool:
-    known = row["mean"] is not None and row["majority"] is not None and len(row["rows"]) == 2
-    return known and is_at_chance(metric, row["mean"], row["majority"], row["rows"][1])
+    return value <= guessed + 200 * math.sqrt(variance / rows)

@@ -116,6 +116,8 @@ def test_relative_positions_read_longer_texts_without_new_parameters(vocabulary,
     assert hub_of(tmp_path / "out" / UNTRAINED).model(torch.full((1, 2 * N), 5))[0].isfinite().all()
     with pytest.raises(UserError, match=f"positions={positions} .* must be learned with attention=performer"):
         convert(checkpoint, tmp_path / "other", ["model.attention=performer"])
+    with pytest.raises(UserError, match="--positions=interpolate is not allowed: it must be tile, unless"):
+        convert(checkpoint, tmp_path / "other", [f"model.max_positions={2 * N}"], positions="interpolate")
 
 
 @pytest.mark.parametrize("pattern", ["fixed", "strided"])

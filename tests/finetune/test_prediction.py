@@ -620,6 +620,14 @@ def test_a_submission_that_cannot_be_right_is_refused_before_anything_is_predict
     assert not list(tmp_path.glob("submission*"))
 
 
+def test_every_run_of_a_submission_is_read_before_anything_is_predicted(glue, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict.Predictor, "split", None)
+    (tmp_path / "wnli" / "checkpoint_best.pt").unlink()
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        predict.submit(glue.runs, glue.data, tmp_path / "submission")
+    assert not list(tmp_path.glob("submission*"))
+
+
 def test_a_submission_that_turns_out_wrong_leaves_nothing(glue, tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "Predictor", lambda *_: SimpleNamespace(split=lambda name: ([], None)))
     with pytest.raises(ValueError, match="=0 is not allowed: it must be"):

@@ -7,14 +7,16 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fairseq_linformer.data.summary import SUMMARY_FILE, SplitCounts, Summary
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.kept_baselines import BASELINE_FILE
+from fairseq_linformer.finetune.metrics import score
 from fairseq_linformer.finetune.results import best_checkpoints, write_results
-from fairseq_linformer.finetune.results_table import as_table, is_at_chance, summarise
+from fairseq_linformer.finetune.results_table import as_table, guess, is_at_chance, summarise
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, Result, Setting, TaskRun, read_scores, write_scores
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training.commands import FINE_TUNING
@@ -150,6 +152,20 @@ def test_what_is_at_chance_is_marked_and_the_mark_explained(folder, tmp_path):
         assert ("† At chance:" in table) == bool(mark)
     assert json.loads((tmp_path / "results.json").read_text())["table"][0]["rows"] == [2490, 277]
     assert is_at_chance("mcc", 6.6, 0.0, 900) and not is_at_chance("mcc", 6.7, 0.0, 900)
+
+
+@pytest.mark.parametrize("positive", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("guessed", [0.3, 0.5, 0.8, 1.0])
+def test_no_guesses_have_a_higher_f1_than_chance_and_the_best_have_it(positive, guessed):
+    """Of many rows, whose labels and guesses are independent of each other."""
+    random = np.random.default_rng(1)
+    targets = [str(int(one)) for one in random.random(20_000) < positive]
+    guesses = [str(int(one)) for one in random.random(20_000) < guessed]
+    majority = [max("01", key=targets.count)] * len(targets)
+    own = own_task("own", "single-label", ("0", "1"))
+    for task, metric, is_best in ((TASKS["QQP"], "f1", guessed == 1), (own, "macro_f1", guessed == positive)):
+        excess = score(task, targets, guesses)[metric] - guess(task, metric, score(task, targets, majority))
+        assert excess < 1 and (not is_best or excess > -1)
 
 
 def test_a_number_of_rows_has_a_line_of_its_own_beside_baselines_of_the_same_rows(folder, tmp_path):

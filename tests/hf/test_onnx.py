@@ -207,6 +207,8 @@ def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
     assert str(tmp_path.parent) not in path.read_bytes().decode("latin-1")
     assert b"site-packages" not in path.read_bytes()  # nor anything else of the machine that wrote it
     assert_agrees(model, path)
+    with pytest.raises(SystemExit, match=r"--data=.* must be left out with a folder of transformers"):
+        main(["export", str(tmp_path / "model"), "--format", "onnx", "--out", str(path), "--data", str(tmp_path)])
     with pytest.raises(Exception, match="out of data bounds"):  # of onnxruntime: texts that are too long
         onnx.run_session(session, onnx.random_batch(model.config, 1, N + 1))
 
