@@ -31,6 +31,7 @@ PACKAGE = Path(__file__).parents[1]
 FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
 RESET = "(--reset-optimizer)"  # what fairseq's trainer says where a checkpoint is of another optimizer or criterion
 TOO_LONG = "should not exceed max_tokens="  # and its batches of a row that is longer
+TOO_FEW = " available devices"  # and what starts a process for each GPU
 _USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
 
 
@@ -96,7 +97,7 @@ def explain(error: BaseException) -> str | None:
     raised_in = frames[-1].f_code.co_filename if frames else ""
     in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
     # The command lines assert what they need of their options, the trainer what it needs of a checkpoint.
-    says_it = _is_in(COMMAND_LINES, raised_in) or any(words in text for words in (RESET, TOO_LONG))
+    says_it = _is_in(COMMAND_LINES, raised_in) or any(words in text for words in (RESET, TOO_LONG, TOO_FEW))
     asserted = isinstance(error, AssertionError) and says_it
     text = text.replace(RESET, f"(checkpoint.reset_optimizer=true, or {RESET[1:]}")
     return _in_one_line(text) if text and (in_words or asserted) else None

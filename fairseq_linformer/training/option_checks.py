@@ -1,4 +1,4 @@
-"""Which of fairseq's options for processes and precision cannot work with this model, or on this machine."""
+"""Which of fairseq's options cannot work at all, with this model, or on this machine."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoints.files import LAST
 from ..errors import check
@@ -17,6 +17,22 @@ from .configuration import check_groups
 DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
 LEGACY_DDP = ("legacy_ddp", "no_c10d")  # and two for fairseq's own, which reduces gradients after the backward pass
 TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # what torchrun sets, beside WORLD_SIZE
+
+# What fairseq divides by, takes for no limit, or refuses with a traceback, some of it at the end of the first epoch.
+LEAST = {
+    "dataset.batch_size": 1,
+    "dataset.batch_size_valid": 1,
+    "dataset.max_tokens": 1,
+    "dataset.max_tokens_valid": 1,
+    "dataset.required_batch_size_multiple": 1,
+    "dataset.num_workers": 0,
+    "dataset.validate_interval": 1,
+    "checkpoint.save_interval": 1,
+    "lr_scheduler.warmup_updates": 0,
+    "optimizer.weight_decay": 0,
+    "task.mask_multiple_length": 1,
+    "task.mask_stdev": 0,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +47,15 @@ def check_launch(cfg: Any) -> None:
             group that stands alone, such as that of a task built in Python, has nothing to check.
 
     Raises:
-        UserError: an option of ``distributed_training`` or ``common``, or one that depends on it, cannot work, or a
-            group of options is none of fairseq's.
+        UserError: an option of ``distributed_training`` or ``common``, or one that depends on it, cannot work, a number
+            is too small, or a group of options is none of fairseq's.
     """
     root: Any = cfg._get_root() if isinstance(cfg, DictConfig) else {}
     if "distributed_training" not in root:
         return
     check_groups(root)
-    for name, works, allowed in chain(_processes(root), _sharding(root), _model(root), _precision(root)):
+    rules = (_numbers, _processes, _sharding, _model, _precision)
+    for name, works, allowed in chain.from_iterable(rule(root) for rule in rules):
         group, option = name.split(".")
         check(name, root[group][option], works, allowed)
 
@@ -70,6 +87,16 @@ def adapt(cfg: DictConfig) -> None:
 
 def _on_gpu(root: Any) -> bool:
     return not root.common.cpu and (root.common.tpu or torch.cuda.is_available())
+
+
+def _numbers(root: Any) -> Rules:
+    for name, least in LEAST.items():
+        value = OmegaConf.select(root, name)
+        if value is not None:  # no limit, or an option that this scheduler, optimizer or task has not
+            yield name, value >= least, f"at least {least}"
+    frequencies = root.optimization.update_freq
+    allowed = "one number or several, each at least 1"
+    yield "optimization.update_freq", len(frequencies) > 0 and min(frequencies) >= 1, allowed
 
 
 def _processes(root: Any) -> Rules:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble
 from fairseq.data.data_utils import batch_by_size
+from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import merge_with_parent
+from fairseq.distributed.utils import infer_init_method
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.utils import import_user_module
 from fairseq_cli import validate
@@ -101,6 +103,7 @@ def printed(capsys, mistake):
         (lambda: from_a_rank(damaged), "a.pt is damaged"),
         (trained_otherwise, "please reset the optimizer (checkpoint.reset_optimizer=true, or --reset-optimizer)"),
         (lambda: batch_by_size(np.arange(1), lambda row: 64, max_tokens=32), "should not exceed max_tokens=32"),
+        (lambda: infer_init_method(DistributedTrainingConfig(distributed_world_size=99)), "world size is 99 but have"),
         (lambda: import_user_module(Namespace(user_dir="nope/x")), "common.user_dir=nope/x: there is no such folder"),
         (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "No such file or directory: 'gone/dict.txt'"),
         (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.training.freezing import freeze_lm_head
-from fairseq_linformer.training.option_checks import TORCHRUN, adapt, check_launch
+from fairseq_linformer.training.option_checks import LEAST, TORCHRUN, adapt, check_launch
 from tests.helpers.commands import as_flags
 from tests.helpers.models import OFFLOADED, RECOMPUTED, small, tokens
 
@@ -154,6 +154,25 @@ NAMES = "pytorch_ddp, c10d, legacy_ddp, no_c10d"
 def test_what_cannot_work_is_refused_by_name(machine, options, refused):
     with pytest.raises(ValueError, match=refused):
         check_launch(whole(**options))
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_numbers_that_fairseq_refuses_late_or_takes_for_no_limit(name):
+    for value, works in ((LEAST[name], True), (LEAST[name] - 1, False)):
+        cfg = whole(1, cpu=True)
+        with open_dict(cfg):
+            OmegaConf.update(cfg, name, value, force_add=True)
+        said = f"^{name}={value} is not allowed: it must be at least {LEAST[name]}$"
+        with contextlib.nullcontext() if works else pytest.raises(ValueError, match=said):
+            check_launch(cfg)
+
+
+@pytest.mark.parametrize("frequencies", [[], [0], [2, 0]])
+def test_an_update_has_a_batch(frequencies):
+    cfg = whole(1, cpu=True)
+    cfg.optimization.update_freq = frequencies
+    with pytest.raises(ValueError, match="one number or several, each at least 1"):
+        check_launch(cfg)
 
 
 def test_what_fairseq_train_takes_bf16_for(machine):
