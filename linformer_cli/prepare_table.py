@@ -42,6 +42,7 @@ def add_arguments(parser: Parser) -> None:
     add("--split", metavar="SHARE", nargs="+", type=item_of(number(float, above=0)), help=shares)
     wrong = "--split {split} is not allowed: the shares must add up to 1"
     parser.rule(lambda given: abs(sum(given["split"] or [1]) - 1) < 1e-6, wrong)
+    parser.rule(lambda given: given["separator"] != "", "--separator is empty: it must stand between classes")
     parser.share("--from", choices=(*FORMATS, "parquet"), help="format of the files (default: by their names)")
     add("--seed", metavar="N", type=number(int, least=0), default=1, help="of the division")
     parser.share("--tokenizer")

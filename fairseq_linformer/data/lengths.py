@@ -38,7 +38,8 @@ def read_stages(given: str, updates: int, longest: int) -> list[Stage]:
         pairs = [(int(length), float(share)) for length, share in (pair.split(":") for pair in given.split(","))]
     except ValueError:
         pairs = []
-    check("lengths", given, bool(pairs), "LENGTH:SHARE pairs, such as 512:0.6,2048:0.4")
+    allowed = "LENGTH:SHARE pairs, such as 512:0.6,2048:0.4; in a YAML file {512: 0.6, 2048: 0.4}"  # 512:0.6 is base 60
+    check("lengths", given, bool(pairs), allowed)
     lengths, shares = zip(*pairs, strict=True)
     check("lengths", given, lengths[0] >= 2, "of lengths of at least 2 tokens")
     check("lengths", given, lengths[-1] == longest, f"of lengths up to task.tokens_per_sample={longest}")

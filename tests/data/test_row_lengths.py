@@ -99,7 +99,7 @@ def test_stages_are_shares_of_the_updates():
     [
         ("512", r"LENGTH:SHARE pairs, such as 512:0\.6,2048:0\.4"),
         ("512:0.6;2048:0.4", "LENGTH:SHARE pairs"),
-        (30720.6, "LENGTH:SHARE pairs"),  # what YAML makes of 512:0.6
+        (30720.6, r"LENGTH:SHARE pairs, .*; in a YAML file \{512: 0\.6, 2048: 0\.4\}"),  # what YAML makes of 512:0.6
         ("1:0.6,2048:0.4", "of lengths of at least 2 tokens"),
         ("512:0.6,1024:0.4", "of lengths up to task.tokens_per_sample=2048"),
         ("500:0.6,2048:0.4", "of rising lengths, each a divisor of the next"),

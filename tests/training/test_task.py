@@ -466,6 +466,19 @@ def test_a_split_without_a_text_that_is_long_enough_is_refused(corpus):
         DynamicMaskedLMTask.setup_task(config).load_dataset("valid")
 
 
+def test_the_log_says_how_much_of_the_text_the_rows_hold(corpus, caplog):
+    """A text begins where a line begins, so much of long lines is left out."""
+    caplog.set_level("INFO")
+    config = DynamicMaskedLMConfig(data=str(corpus), shortest_text=3, tokens_per_sample=4, seed=1)
+    task = DynamicMaskedLMTask.setup_task(config)
+    task.load_dataset("valid")
+    held = sum(len(line) - 1 for line in load_indexed_dataset(f"{corpus}/valid", task.source_dictionary))
+    rows = [item["net_input.src_tokens"] for item in task.datasets["valid"]]
+    used = sum(len(row) - 2 for row in rows)
+    assert f"valid: {len(rows):,} texts hold {used / held:.0%} of the tokens" in caplog.text
+    assert 0 < used < held
+
+
 def test_masks_become_fewer_over_a_run_and_validation_has_the_last_share(corpus):
     """What the criterion is given, by update."""
     config = {"data": str(corpus), "mask_prob": 0.4, "mask_prob_end": 0.1, "sample_break_mode": "none", "seed": 1}

@@ -15,7 +15,7 @@ from .table_formats import Row
 
 FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
 MISSING = ("na", "n/a", "nan", "<na>", "null", "none", "-", "?")  # what tables have for a number that is not known
-YES, NO = ("1", "true"), ("0", "false")
+YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,15 @@ def _csv(lines: Iterable[bytes], source: str) -> Iterator[Row]:
 
 
 def _jsonl(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    blank = ""
     for where, line in _decoded(lines, source):
+        if not line.strip():
+            blank = blank or where  # at the end of a file they are no rows
+            continue
+        if blank:
+            raise UserError(f"{blank}: a blank line, not a JSON object")
+        if line.strip() == "[":
+            raise UserError(f"{where}: an array over several lines; write an object per line, as jq -c '.[]' does")
         row = parse_json(line.rstrip("\r\n"), where)
         if not isinstance(row, dict):
             raise UserError(f"{where}: not a JSON object, but {line[:100].rstrip()}")

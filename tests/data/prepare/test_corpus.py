@@ -201,6 +201,7 @@ BAD_TEXTS: dict[str, tuple[bytes, str]] = {
     "blank.txt": (b"\n \n\t\n", "blank.txt: holds no text"),
     "latin.txt": (b"fine\n" * 300 + b"caf\xe9\n", r"latin.txt: line 301 is not UTF-8 \(byte 0xe9\)"),
     "utf16.txt": ("fine\n".encode("utf-16-le"), "utf16.txt: line 1 has a zero byte, which is no text: save"),
+    "mac.txt": (b"one\rtwo\r\rthree\r", "mac.txt: its lines end with carriage returns alone: convert it"),
     "zero.txt": (b"fine\n" * 300 + b"\0\n", "zero.txt: line 301 has a zero byte"),
     "cut.gz": (gzip.compress(os.urandom(9999).hex().encode())[:-3000], "cut.gz: truncated or corrupt"),
     "cut.xz": (lzma.compress(os.urandom(9999).hex().encode())[:-3000], "cut.xz: truncated or corrupt"),

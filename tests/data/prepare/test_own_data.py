@@ -53,7 +53,7 @@ TWO = rows_of(("good film", "pos"), ("bad film", "neg"), ("fine", "pos"), ("poor
         (rows_of(("a", "[x]"), ("b", "[x y], [1]")), {}, "single-label", ["[x]", "[x y], [1]"]),
         (rows_of(("a", "x; y"), ("b", ""), ("c", "x")), {"separator": ";"}, "multi-label", [("x", "y"), (), ("x",)]),
         (
-            rows_of(("a", "1", 0), ("b", 0, True), ("c", "0", "false"), columns=("text", "toxic", "rude")),
+            rows_of(("a", "1.0", 0), ("b", 0, True), ("c", "0.0", "false"), columns=("text", "toxic", "rude")),
             {"labels": ("toxic", "rude")},
             "multi-label",
             [("toxic",), ("rude",), ()],

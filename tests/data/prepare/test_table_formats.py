@@ -42,6 +42,10 @@ def test_cells_of_csv_hold_quotes_delimiters_and_line_ends():
     assert texts_of(b"text,b\n" + long + b",2\n", "csv") == [(long.decode(),)]
 
 
+def test_blank_lines_at_the_end_of_json_lines_are_no_rows():
+    assert texts_of(b'{"text": "x"}\n\n \n', "jsonl", "text") == [("x",)]
+
+
 def test_a_blank_line_in_a_table_of_one_column_is_a_row():
     with pytest.raises(ValueError, match="line 3: 0 fields, but the header has 1"):
         texts_of(b"text\nx\n\ny\n", "csv")
@@ -114,7 +118,8 @@ def test_rows_are_read_as_they_are_consumed():
         ("tsv", b"text\tb\nx\ty\nx\n", "^FILE, line 3: 1 fields between tabs, but the file has 2 columns: text, b$"),
         ("tsv", b"text\tb\nx\ty\tz\n", "^FILE, line 2: 3 fields between tabs"),
         ("tsv", b"text\tb\n\nx\ty\n", "^FILE, line 2: 1 fields between tabs"),
-        ("jsonl", b'{"text": "x"}\n\n', r"^FILE, line 2: not JSON \(Expecting value, at character 1\)$"),
+        ("jsonl", b'{"text": "x"}\n\n{"text": "y"}\n', "^FILE, line 2: a blank line, not a JSON object$"),
+        ("jsonl", b'[\n  {"text": "x"}\n]\n', "^FILE, line 1: an array over several lines; write an object per line"),
         ("jsonl", b'{"text": "x"', r"^FILE, line 1: not JSON \(Expecting ',' delimiter, at character 13\)$"),
         ("jsonl", b"[" * 100_000, r"^FILE, line 1: not JSON that can be read \(its brackets are nested too deeply\)$"),
         ("jsonl", b'{"text": "x", "n": ' + b"1" * 9_999 + b"}", r"^FILE, line 1: not JSON that can be read \(.*digits"),
