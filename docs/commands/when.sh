@@ -62,6 +62,8 @@ tune published reviews --out runs/when/published-ends --train-rows 4000 $PUBLISH
 linformer prepare table when/text/reviews.all.jsonl --valid when/text/reviews.valid.jsonl \
     --test when/text/reviews.test.jsonl --tokenizer runs/when/published --out data-bin/when-published-all/reviews
 tune published reviews --data data-bin/when-published-all --out runs/when/published-all $PUBLISHED $ENDS
+tune published reviews --data data-bin/when-published-all --out runs/when/published-512 --epochs 2 --seeds 1 \
+    --batch-sizes 16 --learning-rates 5e-5 1e-4 task.truncate_to=512 model.classifier_pooling=mean $ENDS
 
 # docs/quality.md: as many updates of Adam
 RECIPE="" pretrain adam 1250 0.0025 62

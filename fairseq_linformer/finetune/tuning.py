@@ -56,8 +56,8 @@ LEAST_UPDATES = 200  # of runs on fewer rows than train has
 VALIDATIONS = 10  # of such runs, at most, as of a recipe's 10 epochs
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
-# Models narrower than NARROW learn little with these rates: docs/when.md has 1e-4 for d = 384, up to 2e-3 for d = 128.
-NARROW, NARROW_RATES = 512, (1e-4, 5e-4, 2e-3)
+# Models narrower than those that are published learn little with these: docs/when.md has up to 2e-3 for d = 128.
+NARROW, NARROW_RATES = 384, (1e-4, 5e-4, 2e-3)
 ONE_PROCESS = "distributed_training.distributed_world_size=1"  # otherwise every GPU in sight, and batches of that many
 
 
@@ -166,8 +166,8 @@ class FineTuning:
         highest = max(run.setting.rate for run in runs)
         if self._is_narrow and highest < min(NARROW_RATES):
             logger.warning(
-                f"lr {highest:g} is for models of d = 768 and more; one of d = {self.model.encoder_embed_dim} learns "
-                "little with it: --learning-rates 5e-4 2e-3 tries larger ones"
+                f"lr {highest:g} is for models of d = {NARROW} and more; one of d = {self.model.encoder_embed_dim} "
+                "learns little with it: --learning-rates 5e-4 2e-3 tries larger ones"
             )
 
     def _warn_of_few_updates(self, runs: Sequence[TaskRun]) -> None:
