@@ -170,9 +170,8 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
                 f"{path}: line {line} has a zero byte, which is no text: save the file as UTF-8, or remove such bytes "
                 "with tr -d '\\0'"
             )
-        if (
-            block.rstrip(b"\r").count(b"\r") > 1 and b"\n" not in block
-        ):  # all of a file, as a block ends where a line does
+        has_line = lines_before > 0 or b"\n" in block
+        if not has_line and block.rstrip(b"\r").count(b"\r") > 1:
             raise UserError(f"{path}: its lines end with carriage returns alone: convert it with tr '\\r' '\\n'")
         if lines_before == 0:
             text = text.removeprefix("\ufeff")  # a byte-order mark of an editor, not text
