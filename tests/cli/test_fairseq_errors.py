@@ -103,7 +103,10 @@ def printed(capsys, mistake):
         (lambda: from_a_rank(damaged), "a.pt is damaged"),
         (trained_otherwise, "please reset the optimizer (checkpoint.reset_optimizer=true, or --reset-optimizer)"),
         (lambda: batch_by_size(np.arange(1), lambda row: 64, max_tokens=32), "should not exceed max_tokens=32"),
-        (lambda: infer_init_method(DistributedTrainingConfig(distributed_world_size=99)), "world size is 99 but have"),
+        (
+            lambda: infer_init_method(DistributedTrainingConfig(distributed_world_size=99, tpu=False)),
+            "world size is 99 but have",
+        ),
         (lambda: import_user_module(Namespace(user_dir="nope/x")), "common.user_dir=nope/x: there is no such folder"),
         (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "No such file or directory: 'gone/dict.txt'"),
         (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),
