@@ -51,4 +51,11 @@ fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset
     lr_scheduler.warmup_updates=150 optimization.max_update=2500 checkpoint.save_dir=runs/quick/documents \
     task.sample_break_mode=complete_doc dataset.batch_size=null dataset.max_tokens=2048
 STARTS=runs/quick/documents/checkpoint_best.pt classify documents optimizer=muon
+for MASKS in mask_multiple_length=3 mask_whole_words=true; do
+    fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast model.encoder_layers=2 \
+        model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 task.data=quickstart/data optimization.lr=[0.005] \
+        lr_scheduler.warmup_updates=150 optimization.max_update=2500 dataset.batch_size=4 task.$MASKS \
+        checkpoint.save_dir=runs/quick/${MASKS%=*}
+    STARTS=runs/quick/${MASKS%=*}/checkpoint_best.pt classify ${MASKS%=*} optimizer=muon
+done
 for LR in 0.0005 0.002 0.005; do classify adam$LR optimization.lr=[$LR]; done
