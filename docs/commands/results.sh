@@ -46,16 +46,13 @@ classify() { # NAME OPTION...
         done
     done
 }
-fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast model.encoder_layers=2 \
-    model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 task.data=quickstart/data optimization.lr=[0.005] \
-    lr_scheduler.warmup_updates=150 optimization.max_update=2500 checkpoint.save_dir=runs/quick/documents \
-    task.sample_break_mode=complete_doc dataset.batch_size=null dataset.max_tokens=2048
-STARTS=runs/quick/documents/checkpoint_best.pt classify documents optimizer=muon
-for MASKS in mask_multiple_length=3 mask_whole_words=true; do
+pretrain() { # NAME OPTION...
     fairseq-hydra-train --config-dir configs/pretrain --config-name tiny_512 +preset=fast model.encoder_layers=2 \
         model.encoder_embed_dim=128 model.encoder_ffn_embed_dim=512 task.data=quickstart/data optimization.lr=[0.005] \
-        lr_scheduler.warmup_updates=150 optimization.max_update=2500 dataset.batch_size=4 task.$MASKS \
-        checkpoint.save_dir=runs/quick/${MASKS%=*}
-    STARTS=runs/quick/${MASKS%=*}/checkpoint_best.pt classify ${MASKS%=*} optimizer=muon
-done
+        lr_scheduler.warmup_updates=150 optimization.max_update=2500 checkpoint.save_dir=runs/quick/$1 "${@:2}"
+    STARTS=runs/quick/$1/checkpoint_best.pt classify $1 optimizer=muon
+}
+pretrain documents task.sample_break_mode=complete_doc dataset.batch_size=null dataset.max_tokens=2048
+pretrain spans dataset.batch_size=4 task.mask_multiple_length=3
+pretrain words dataset.batch_size=4 task.mask_whole_words=true
 for LR in 0.0005 0.002 0.005; do classify adam$LR optimization.lr=[$LR]; done
