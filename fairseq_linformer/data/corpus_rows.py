@@ -8,13 +8,15 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset, data_utils
 from torch import Tensor
 
 ENDS = 2  # <s> and </s>
+LONG = 512  # tokens left of a line, from which on a text may begin within it: more than a paragraph has
 
 
 class MixedTexts(FairseqDataset):
     """Texts whose lengths are drawn evenly by their logarithm: as many of 8 to 16 tokens as of 2,048 to 4,096.
 
     A text begins where a line begins and takes this line and the next ones of its document, without the </s> between
-    them, up to its length. What is left of its last line is left out. The texts depend on the seed alone.
+    them, up to its length. What is left of its last line is left out, unless that is long, as in a corpus of one
+    document per line: then the next text begins there. The texts depend on the seed alone.
 
     Args:
         lines: a corpus as ``prepare_corpus`` writes it: lines that end with </s>, documents that end with a lone </s>.
@@ -31,32 +33,42 @@ class MixedTexts(FairseqDataset):
         super().__init__()
         self._lines, self._bos, self._eos = lines, bos, eos
         self._begins = np.concatenate([[0], np.cumsum(sizes.astype(np.int64) - 1)])  # of each line, without any </s>
+        least = shortest - ENDS
+        most = len(sizes) + self._begins[-1] // least  # texts: none that begins within a line is shorter
         with data_utils.numpy_seed(seed):
-            drawn = np.exp(np.random.uniform(np.log(shortest), np.log(longest + 1), len(sizes))).astype(np.int64)
-        wanted = drawn.clip(shortest, longest) - ENDS
-        self._first, self._tokens = self._find(sizes == 1, wanted, shortest - ENDS)
+            drawn = np.exp(np.random.uniform(np.log(shortest), np.log(longest + 1), most)).astype(np.int64)
+        within = max(shortest, min(LONG, longest))
+        self._begin, self._tokens = self._find(sizes == 1, drawn.clip(shortest, longest) - ENDS, least, within)
         self.sizes = self._tokens + ENDS
 
-    def _find(self, blank: np.ndarray, wanted: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first line of each text, and its tokens without <s> and </s>, int64, (texts,)."""
+    def _find(self, blank: np.ndarray, wanted: np.ndarray, least: int, within: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where each text begins, as ``_begins`` counts, and its tokens without <s> and </s>, int64, (texts,)."""
         begins, ends = self._begins, np.append(blank.nonzero()[0], len(blank))  # of documents, as lines
-        texts, line = list[tuple[int, int]](), 0
+        texts, line, begin = list[tuple[int, int]](), 0, 0
         while line < len(blank):
             end = ends[np.searchsorted(ends, line)]
-            tokens = min(wanted[len(texts)], begins[end] - begins[line])
+            tokens = min(wanted[len(texts)], begins[end] - begin)
             if tokens >= least:
-                texts.append((line, tokens))
-            line = max(line + 1, int(np.searchsorted(begins, begins[line] + tokens)))
-        first, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
-        return first, tokens
+                texts.append((begin, tokens))
+            begin += tokens
+            after = int(np.searchsorted(begins, begin))
+            if begins[after] - begin >= within:
+                line = after - 1
+            else:
+                line = max(line + 1, after)
+                begin = begins[line]
+        found, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
+        return found, tokens
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> Tensor:
-        first, tokens = self._first[index], self._tokens[index]
-        after = np.searchsorted(self._begins, self._begins[first] + tokens)
-        text = torch.cat([self._lines[line][:-1] for line in range(first, after)])[:tokens]
+        begin, tokens = self._begin[index], self._tokens[index]
+        first = np.searchsorted(self._begins, begin, side="right") - 1
+        after = np.searchsorted(self._begins, begin + tokens)
+        lines = torch.cat([self._lines[line][:-1] for line in range(first, after)])
+        text = lines[begin - self._begins[first] :][:tokens]
         return torch.cat([text.new_tensor([self._bos]), text, text.new_tensor([self._eos])])
 
     def num_tokens(self, index: int) -> int:

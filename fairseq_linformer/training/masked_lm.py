@@ -227,7 +227,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             allowed = f"lower: no document of {prefix} has so many tokens"
             check("shortest_text", cfg.shortest_text, len(texts) > 0, allowed)
             used = (texts.sizes - ENDS).sum() / (lines.sizes - 1).sum()
-            logger.info(f"{split}: {len(texts):,} texts hold {used:.0%} of the tokens; they begin where a line begins")
+            logger.info(f"{split}: {len(texts):,} texts hold {used:.0%} of the tokens")
             return texts
         shorten = cfg.shorten_data_split_list, cfg.shorten_method, cfg.tokens_per_sample, cfg.seed
         whole = maybe_shorten_dataset(lines, split, *shorten)

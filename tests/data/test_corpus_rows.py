@@ -63,6 +63,22 @@ def test_lines_that_are_too_long_are_cut(longest):
     assert all(any(torch.equal(line, part) for part in parts) for line in lines if len(line) <= longest)
 
 
+@pytest.mark.parametrize(("shortest", "longest", "share"), [(513, 4096, 0.9), (8, 4096, 0.8), (8, 100, 0.9)])
+def test_a_line_that_is_a_document_is_several_texts(shortest, longest, share):
+    """One after the other, nothing twice, and none of two lines."""
+    lines = lines_of([[size] for size in np.random.default_rng(0).integers(1000, 5000, 200)])
+    texts = texts_of(lines, shortest, longest)
+    last, begins = 0, [int(line[0]) for line in lines if len(line) > 1]
+    for number in range(len(texts)):
+        _, *text, _ = texts[number].tolist()
+        assert text == list(range(text[0], text[0] + len(text))) and shortest <= len(text) + 2 <= longest
+        assert text[0] == last + 1 or text[0] in begins
+        first_line, last_line = np.searchsorted(begins, [text[0], text[-1]], side="right")
+        assert last < text[0] and first_line == last_line
+        last = text[-1]
+    assert sum(texts.sizes - 2) > share * sum(lines.sizes - 1)
+
+
 def test_as_many_texts_of_a_length_as_of_its_double():
     sizes = texts_of(lines_of([[50] * 200_000]), 8, 1023).sizes
     counts = np.histogram(sizes, [8, 16, 32, 64, 128, 256, 512, 1024])[0]

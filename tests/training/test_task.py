@@ -467,7 +467,7 @@ def test_a_split_without_a_text_that_is_long_enough_is_refused(corpus):
 
 
 def test_the_log_says_how_much_of_the_text_the_rows_hold(corpus, caplog):
-    """A text begins where a line begins, so much of long lines is left out."""
+    """What is left of a line is left out where it is short."""
     caplog.set_level("INFO")
     config = DynamicMaskedLMConfig(data=str(corpus), shortest_text=3, tokens_per_sample=4, seed=1)
     task = DynamicMaskedLMTask.setup_task(config)
