@@ -28,6 +28,7 @@ from ..data.targets import CUT, usual_class
 from ..data.task_record import Task
 from ..data.text import first_of
 from ..errors import UserError, check
+from ..training.option_checks import check_best_metric
 from .metrics import METRICS, SCORE, score
 
 THRESHOLD = 0.5  # of several classes those that are more probable than this are predicted
@@ -76,7 +77,8 @@ class TextPredictionCriterion(FairseqCriterion):
     cut counts as predicted to be of the most frequent class; ``words_cut`` is their share, in percent.
 
     Raises:
-        UserError: the task is another than ``text_prediction``; a metric cannot be computed.
+        UserError: the task is another than ``text_prediction``; a metric cannot be computed, or not be that of the best
+            checkpoint.
     """
 
     def __init__(self, cfg: TextPredictionCriterionConfig, task: FairseqTask) -> None:
@@ -95,7 +97,15 @@ class TextPredictionCriterion(FairseqCriterion):
         if "f1" in self.record.metrics and not binary:
             named = first_of(self.record.classes) or "none"
             raise UserError(f"metric f1 needs two classes, one of them named 1, but {self.record.name} has {named}")
+        if (root := getattr(task, "to_train", None)) is not None:
+            check_best_metric(root, self._validated())
         self._scored: tuple[Tensor | None, dict[str, float]] = None, {}  # rows, and their metrics
+
+    def _validated(self) -> dict[str, bool]:
+        """What validation logs, and whether more of it is better."""
+        rising = [SCORE, *self.record.metrics, *(["accuracy"] if self.record.kind != "regression" else [])]
+        losses = ["loss", "nll_loss", *(["words_cut"] if self.record.kind == "token-label" else [])]
+        return dict.fromkeys(rising, True) | dict.fromkeys(losses, False)
 
     def forward(
         self, model: nn.Module, sample: Mapping[str, Any], reduce: bool = True

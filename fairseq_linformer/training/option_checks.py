@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from ast import literal_eval
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
@@ -20,6 +21,7 @@ TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # what torchrun sets, beside 
 
 # What fairseq divides by, takes for no limit, or refuses with a traceback, some of it at the end of the first epoch.
 LEAST = {
+    "common.seed": 0,
     "dataset.batch_size": 1,
     "dataset.batch_size_valid": 1,
     "dataset.max_tokens": 1,
@@ -32,6 +34,13 @@ LEAST = {
     "optimizer.weight_decay": 0,
     "task.mask_multiple_length": 1,
     "task.mask_stdev": 0,
+}
+
+# What validation logs with a criterion, and whether more of it is better.
+VALIDATED: dict[str, Mapping[str, bool]] = {
+    "masked_lm": {"loss": False, "ppl": False},
+    "masked_lm_distillation": {"loss": False, "ppl": False},
+    "encoder_distillation": {"loss": False, "cosine": True, "similarity_error": False, "layer_error": False},
 }
 
 logger = logging.getLogger(__name__)
@@ -48,7 +57,7 @@ def check_launch(cfg: Any) -> None:
 
     Raises:
         UserError: an option of ``distributed_training`` or ``common``, or one that depends on it, cannot work, a number
-            is too small, or a group of options is none of fairseq's.
+            is too small, a group of options is none of fairseq's, or the metric of the best checkpoint is none.
     """
     root: Any = cfg._get_root() if isinstance(cfg, DictConfig) else {}
     if "distributed_training" not in root:
@@ -58,6 +67,29 @@ def check_launch(cfg: Any) -> None:
     for name, works, allowed in chain.from_iterable(rule(root) for rule in rules):
         group, option = name.split(".")
         check(name, root[group][option], works, allowed)
+    if (criterion := getattr(root.criterion, "_name", None)) in VALIDATED:
+        check_best_metric(root, VALIDATED[criterion])
+
+
+def check_best_metric(root: Any, validated: Mapping[str, bool]) -> None:
+    """Refuses a metric of the best checkpoint that no validation has, or that is best the other way round.
+
+    fairseq would look it up after the first validation, and keep the worst checkpoint of a metric.
+
+    Args:
+        root: fairseq's whole configuration of a training.
+        validated: the metrics that validation logs, and whether more of each is better.
+
+    Raises:
+        UserError: it is none of them, or ``maximize_best_checkpoint_metric`` does not suit it.
+    """
+    if root.dataset.disable_validation:
+        return
+    options = root.checkpoint
+    name, most = options.best_checkpoint_metric, options.maximize_best_checkpoint_metric
+    check("checkpoint.best_checkpoint_metric", name, name in validated, f"one of {', '.join(validated)}")
+    allowed = f"{str(validated[name]).lower()} with checkpoint.best_checkpoint_metric={name}"
+    check("checkpoint.maximize_best_checkpoint_metric", most, most == validated[name], allowed)
 
 
 def adapt(cfg: DictConfig) -> None:
@@ -94,6 +126,14 @@ def _numbers(root: Any) -> Rules:
         value = OmegaConf.select(root, name)
         if value is not None:  # no limit, or an option that this scheduler, optimizer or task has not
             yield name, value >= least, f"at least {least}"
+    betas = OmegaConf.select(root, "optimizer.adam_betas")
+    if betas is not None:
+        try:
+            given = literal_eval(betas) if isinstance(betas, str) else betas
+            works = len(given) == 2 and all(0 <= beta < 1 for beta in given)
+        except (TypeError, ValueError, SyntaxError):
+            works = False
+        yield "optimizer.adam_betas", works, "two numbers from 0 to below 1, such as [0.9,0.98]"
     frequencies = root.optimization.update_freq
     allowed = "one number or several, each at least 1"
     yield "optimization.update_freq", len(frequencies) > 0 and min(frequencies) >= 1, allowed

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,6 +138,19 @@ def test_metrics_are_those_of_the_whole_set(size, together):
         pytest.approx(100 * expected[name], abs=0.0501) for name in ("pearson", "spearmanr", "corr")
     ]
     assert "accuracy" not in logged
+
+
+def test_the_best_checkpoint_is_of_a_metric_of_the_task(pairs, tmp_path):
+    """Said before the first update: fairseq would end at the first validation, or keep the worst checkpoint."""
+    for words, said in (
+        (
+            ["checkpoint.best_checkpoint_metric=accuracy"],
+            "=accuracy .* one of score, pearson, spearman, loss",
+        ),
+        (["checkpoint.best_checkpoint_metric=loss"], "maximize_.*=True .* it must be false with"),
+    ):
+        output = run(*fine_tuning(pairs, *words), cwd=tmp_path, status=1)
+        assert re.search(f"^error: checkpoint.*{said}", output.splitlines()[-1])
 
 
 def test_f1_is_of_the_class_named_1():

@@ -37,7 +37,7 @@ def config(folder, **changes):
         "optimizer": {"_name": "adam"},
         "criterion": {"_name": "masked_lm"},
         "model": {"_name": "another"},
-        "dataset": {"batch_size": 1, "max_tokens": None},
+        "dataset": {"batch_size": 1, "max_tokens": None, "disable_validation": False, "valid_subset": "valid"},
         "distributed_training": {"distributed_world_size": 1},
         "common": {"log_interval": 100},
         "task": {"data": str(ROOT / "configs/precision"), "save_interval_minutes": 15},

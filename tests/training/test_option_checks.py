@@ -167,6 +167,39 @@ def test_numbers_that_fairseq_refuses_late_or_takes_for_no_limit(name):
             check_launch(cfg)
 
 
+@pytest.mark.parametrize("betas", [0.9, [0.9], [0.9, 1.0], "(0.9, 0.98", ["a", 0.9]], ids=str)
+def test_adam_has_two_betas(betas):
+    cfg = whole(1, cpu=True)
+    with open_dict(cfg):
+        cfg.optimizer = {"_name": "adam", "adam_betas": betas}
+    with pytest.raises(ValueError, match=r"^optimizer\.adam_betas=.* it must be two numbers from 0 to below 1"):
+        check_launch(cfg)
+    cfg.optimizer.adam_betas = "(0.9, 0.98)"  # as fairseq-train has it
+    check_launch(cfg)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "metric", "most", "refused"),
+    [
+        ("masked_lm", "accuracy", True, "best_checkpoint_metric=accuracy is not allowed: it must be one of loss, ppl$"),
+        ("masked_lm", "ppl", True, "maximize_best_checkpoint_metric=True .* false with checkpoint.best_.*=ppl$"),
+        ("masked_lm", "ppl", False, None),
+        ("encoder_distillation", "cosine", False, "maximize_best_checkpoint_metric=False .* it must be true with"),
+        ("encoder_distillation", "cosine", True, None),
+        ("of the user", "own", True, None),
+    ],
+)
+def test_the_best_checkpoint_has_the_best_of_what_is_validated(criterion, metric, most, refused):
+    cfg = whole(1, cpu=True)
+    with open_dict(cfg):
+        cfg.criterion = {"_name": criterion}
+    cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric = metric, most
+    with contextlib.nullcontext() if refused is None else pytest.raises(ValueError, match=rf"^checkpoint\.{refused}"):
+        check_launch(cfg)
+    cfg.dataset.disable_validation = True
+    check_launch(cfg)
+
+
 @pytest.mark.parametrize("frequencies", [[], [0], [2, 0]])
 def test_an_update_has_a_batch(frequencies):
     cfg = whole(1, cpu=True)

@@ -64,6 +64,13 @@ def test_a_run_goes_on_with_another_kernel(record):
     record("model.linformer_window=8", "model.flex_attention=true")
 
 
+def test_a_run_goes_on_with_more_to_validate_on(record):
+    """The best checkpoint is the best on the first split."""
+    record(saved=True)
+    record('dataset.valid_subset="valid,test"')
+    record("dataset.disable_validation=true")
+
+
 def test_a_run_of_a_version_that_had_not_an_option_goes_on(record, tmp_path):
     """It trained as with the option's default."""
     record("optimizer=muon", saved=True)
@@ -104,6 +111,7 @@ def test_a_run_that_counts_epochs_may_become_longer(record):
         (["optimizer.weight_decay=0.1"], "optimizer.weight_decay was 0.01, is 0.1"),
         (["dataset.batch_size=4"], r"rows per update \(.*\) was 2, is 4"),
         (["checkpoint.best_checkpoint_metric=ppl"], "checkpoint.best_checkpoint_metric was loss, is ppl"),
+        (["dataset.valid_subset=test"], r"split of the best checkpoint \(.*\) was valid, is test"),
         (["lr_scheduler=trapezoidal"], "lr_scheduler._name was polynomial_decay, is trapezoidal"),
     ],
 )
