@@ -1,10 +1,10 @@
-"""Vectors of a published encoder under logistic regression, beside what was fine-tuned; the picture of docs/when.md:
+"""Vectors of a published encoder under logistic regression, beside what was fine-tuned:
 
     PYTHONPATH=scripts python docs/commands/when.py ENCODER DATA OUT RESULTS [RESULTS...]
 
 ENCODER is the checkpoint of linformer import, DATA its prepared tasks, each RESULTS the --out of a linformer finetune.
-OUT gets vectors, computed once, and when.png. A line of the output is a task, a name, a number of rows, and accuracies
-on test, one per seed.
+OUT gets vectors, computed once. A line of the output is a task, a name, a number of rows, and accuracies on test, one
+per seed.
 """
 
 import sys
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from benchmarking.plots import Panel, draw
 from benchmarking.sentences import SentenceEncoder
 from fairseq.data.data_utils import load_indexed_dataset
 from sklearn.linear_model import LogisticRegression
@@ -59,7 +58,6 @@ def probe(task: str, counts: Iterable[int]) -> dict[int, list[float]]:
 
 
 tables, _ = read_tables(results)
-panels = []
 for task in dict.fromkeys(row["task"] for row in next(iter(tables.values()))):
     curves: dict[str, dict[int, list[float]]] = {}
     for name, rows in tables.items():
@@ -68,8 +66,6 @@ for task in dict.fromkeys(row["task"] for row in next(iter(tables.values()))):
                 curves.setdefault(BASELINE, {}).setdefault(row["rows"][0], [row["baseline"]])
                 curves.setdefault(f"from {name}", {})[row["rows"][0]] = row["values"]
     curves[VECTORS] = probe(task, [count for count in COUNTS if count in curves[BASELINE]])
-    panels.append(Panel(curves, title=task, x="labelled rows", y="accuracy on test, %", log=False))
     for name, curve in curves.items():
         for count, values in sorted(curve.items()):
             print(task, name, count, *(f"{value:.1f}" for value in values), sep="\t", flush=True)
-draw([panels], out / "when.png")

@@ -117,10 +117,11 @@ tune pretrained novels --out runs/when/embeddings $SOME $ONCE --learning-rates 2
 tune pretrained phrases --out runs/when/embeddings $SOME --seeds 1 --learning-rates 5e-4 2e-3 5e-3 $MUON $EMBEDDINGS
 tune fast phrases --data data-bin/when-pretrained --out runs/when/fast-muon $SOME --learning-rates 2e-3 5e-3 $MUON
 
-# The pictures, and the vectors of the published encoder
-picture() { # DATA OUT RESULTS...
+# The vectors of the published encoder, and the picture
+vectors() { # DATA OUT RESULTS...
     PYTHONPATH=scripts python docs/commands/when.py runs/when/published/checkpoint.pt "$@"
 }
-picture data-bin/when-published runs/when/picture \
+vectors data-bin/when-published runs/when/vectors \
     runs/when/finetuned-pretrained runs/when/finetuned-scratch runs/when/finetuned-published
-picture data-bin/functions-published runs/when/functions runs/when/finetuned-code runs/when/finetuned-code-scratch
+vectors data-bin/functions-published runs/when/vectors runs/when/finetuned-code runs/when/finetuned-code-scratch
+PYTHONPATH=scripts python docs/commands/when_picture.py docs/when.md docs/when/when.png

@@ -60,9 +60,11 @@ def draw(panels: Sequence[Sequence[Panel]], path: Path, title: str = "") -> None
     """Saves a figure of panels, line by line, with one legend; in a line, y axes of one name are one."""
     looks = styles(name for line in panels for panel in line for name in (*panel.curves, *panel.beside))
     rows, columns = len(panels), len(panels[0])
-    across = 1 + 2 * columns  # labels in a line of the legend
+    width = 1.6 + 3.6 * columns
+    # Labels in a line of the legend, each with its mark, in inches
+    across = max(1, min(1 + 2 * columns, int(width / (0.6 + 0.075 * max(map(len, looks))))))
     height = 0.9 + 3.0 * rows + 0.2 * (len(looks) // across)
-    with picture(path, rows, columns, 1.6 + 3.6 * columns, height) as (figure, axes):
+    with picture(path, rows, columns, width, height) as (figure, axes):
         for line, drawn in zip(axes, panels, strict=True):
             for axis, panel in zip(line, drawn, strict=True):
                 if axis is not line[0] and panel.y == drawn[0].y:
