@@ -11,7 +11,7 @@ from types import TracebackType
 
 import fairseq
 import fairseq_cli
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu, verify_checkpoint_directory
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -80,9 +80,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def explain(error: BaseException) -> str | None:
     """What an exception itself, without its causes, tells the user to mend; None where it may be a defect."""
     text = str(error)
-    if isinstance(error, OSError) and error.filename:
-        return _in_one_line(text)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    nameless = isinstance(error, OSError) and error.filename == ""
+    in_nothing = nameless and any(frame.f_code is verify_checkpoint_directory.__code__ for frame in frames)
+    if in_nothing:
+        text = "checkpoint.save_dir is empty: it must be the name of a folder"
+    if isinstance(error, OSError) and (error.filename or in_nothing):
+        return _in_one_line(text)
     if isinstance(error, FileNotFoundError) and frames and frames[-1].f_code is import_user_module.__code__:
         text = f"common.user_dir={frames[-1].f_locals['args'].user_dir}: there is no such folder"
     for frame in frames:

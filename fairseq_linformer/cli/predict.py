@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from ..checkpoints.reading import checkpoint_file
 from ..data.prepare.examples import WHITESPACE, Example
-from ..data.prepare.table_formats import ENDINGS, check_filled, read_rows
+from ..data.prepare.table_formats import ENDINGS, check_filled, no_format, read_rows
 from ..data.prepare.text_files import suffix_of, unpacked
 from ..data.task_record import Task
 from ..data.tasks import TASKS
@@ -41,7 +41,7 @@ def predict(
     path = Path(input)
     format = format or ("txt" if input == "-" else ENDINGS.get(suffix_of(path)))
     if format is None:
-        raise UserError(f"{input} ends in none of {', '.join(ENDINGS)}: --from names its format")
+        raise no_format(path, ENDINGS)
     if format == "txt" and (text or second):
         raise UserError(f"--text and --second name columns or keys, but {input} is read as txt: lines of text")
     if input != "-" and not path.exists():
@@ -58,7 +58,7 @@ def predict(
         name = "standard input" if input == "-" else input
         columns = (format, name, text or ("0" if format == "conll" else "text"), second)
         with _to_read_twice(stream) as lines:
-            check_filled(lines, *columns)
+            check_filled(lines, *columns, words=of == "token-label")
             lines.seek(0)
             _print(predictor, read_rows(lines, *columns), top, to)
 
@@ -103,8 +103,11 @@ def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) ->
     else:
         ranks = range(1, min(top, len(task.classes)) + 1)
         yield "\t".join([header, *(f"{column}{rank}" for rank in ranks for column in ("class", "probability"))])
+    has_commas = any("," in name for name in task.classes)
     for prediction in predictions:
-        label = prediction.label if isinstance(prediction.label, str) else ",".join(prediction.label)
+        label = prediction.label
+        if not isinstance(label, str):
+            label = json.dumps(label, ensure_ascii=False) if has_commas else ",".join(label)
         cells = [f"{value:.4f}" for value in prediction.probabilities.values()]
         if top is not None:
             pairs = most_probable(prediction.probabilities, top).items()

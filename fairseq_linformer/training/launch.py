@@ -102,7 +102,7 @@ class Training:
         now, state = self.provenance, read_run(self.folder)
         if not ((state and state.complete) or any(self.folder.glob("*.pt"))):
             return False  # a run that failed at its start is no hindrance
-        remedy = "remove it, or name another folder"
+        remedy = "remove it, or give another --out"
         if state is None:
             raise UserError(f"{self.folder} holds a run, but no {RUN_FILE} that says what it is made of: {remedy}")
         if changes := state.provenance.changes(now):

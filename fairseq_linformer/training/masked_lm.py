@@ -31,6 +31,7 @@ from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
 from .freezing import freeze_but_positions, freeze_lm_head
 from .masked_lm_loss import MaskedLmLoss
+from .option_checks import VALIDATED
 from .task import (
     TrainingTask,
     check_file,
@@ -161,9 +162,17 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         return model
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
-        """The criterion; for ``masked_lm`` ours, which needs less memory."""
+        """The criterion; for ``masked_lm`` ours, which needs less memory.
+
+        Raises:
+            UserError: for a training, it is one of fairseq's for other tasks.
+        """
         criterion = super().build_criterion(cfg, from_checkpoint)
         if type(criterion) is not masked_lm.MaskedLmLoss:
+            # Others of fairseq's count all tokens, of which 15 % are masked, or need targets of another kind.
+            fits = self.to_train is None or not type(criterion).__module__.startswith("fairseq.criterions.")
+            name = getattr(cfg, "_name", None) or cfg.criterion
+            check("criterion", name, fits, f"one of {', '.join(VALIDATED)}, or your own")
             return criterion
         return MaskedLmLoss(masked_lm.MaskedLmConfig(tpu=criterion.tpu), self)
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble, verify_checkpoint_directory
 from fairseq.data.data_utils import batch_by_size
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import merge_with_parent
@@ -110,6 +110,7 @@ def printed(capsys, mistake):
         (lambda: import_user_module(Namespace(user_dir="nope/x")), "common.user_dir=nope/x: there is no such folder"),
         (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "No such file or directory: 'gone/dict.txt'"),
         (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),
+        (lambda: verify_checkpoint_directory(""), "checkpoint.save_dir is empty: it must be the name of a folder"),
         (lambda: load_model_ensemble(["gone.pt"]), "Model file not found: gone.pt"),
         (lambda: validate.main(OmegaConf.create(VALIDATION)), "Must specify batch size"),
         (

@@ -29,7 +29,7 @@ from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import prediction
-from fairseq_linformer.finetune.prediction import Predictor
+from fairseq_linformer.finetune.prediction import Prediction, Predictor
 from linformer_cli.command import parser_of
 from tests.helpers import ROOT
 from tests.helpers.commands import fine_tuning, run
@@ -503,6 +503,20 @@ def test_nothing_is_predicted_before_all_rows_are_checked(reviews, tmp_path, cap
         with piped(content, monkeypatch), pytest.raises(ValueError, match=rf"{name}.*line 6"):
             predict.predict(reviews, source)
         assert capsys.readouterr().out == ""
+
+
+def test_words_are_no_text_of_a_model_of_texts(reviews, tmp_path, capsys):
+    (tmp_path / "texts.jsonl").write_text('{"text": "dog"}\n{"text": ["a", "dog"]}\n')
+    with pytest.raises(UserError, match="line 2: text is a list of words, but the model predicts texts"):
+        predict.predict(reviews, str(tmp_path / "texts.jsonl"))
+    assert capsys.readouterr().out == ""
+
+
+def test_classes_with_commas_are_a_list():
+    """Between commas nobody could tell them apart."""
+    for classes, cell in ((("a", "b"), "a,b"), (("a, b", "c"), '["a, b", "c"]')):
+        rows = predict._as_table(iter([Prediction(classes, {})]), own_task("own", "multi-label", classes), None)
+        assert [*rows][1] == cell
 
 
 def test_the_command_line(reviews, tmp_path):

@@ -202,6 +202,12 @@ def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_pat
     output = run(*with_hydra(trained / "data", "never", 6, "model.sharing=all"), cwd=tmp_path, status=1)
     allowed = "[none, headwise, key-value, layerwise]"
     assert last_line(output) == f"error: model.sharing: Invalid value 'all', expected one of {allowed}"
+    said = "criterion=cross_entropy is not allowed: it must be one of masked_lm, masked_lm_distillation, encoder_distil"
+    for command in (
+        with_hydra(trained / "data", "never", 6, "criterion=cross_entropy"),
+        with_flags(trained / "data", "never", 6, "--criterion", "cross_entropy"),
+    ):
+        assert last_line(run(*command, cwd=tmp_path, status=1)).startswith(f"error: {said}")
     assert not list(tmp_path.rglob("*.pt"))
 
 

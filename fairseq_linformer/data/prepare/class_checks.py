@@ -8,7 +8,7 @@ from ...errors import UserError
 from ..task_record import check_label
 from ..text import first_of
 from .examples import names_of
-from .label_kinds import Item, number_of
+from .label_kinds import MISSING, Item, number_of
 
 RARE = 10  # rows of train: a class with fewer is named
 MOST_COMPARED = 2000  # classes that are looked through for misspelt ones
@@ -49,6 +49,12 @@ def class_notes(items: Mapping[str, Sequence[Item]]) -> Iterator[str]:
             yield f"{split}: {without:,} rows have no class"
     if rare := {name: number for name, number in train.items() if number < RARE}:
         yield f"warning: {len(rare):,} classes have fewer than {RARE} rows in train: {_some(rare)}"
+    missing = [f"{name!r} ({train[name]:,} rows)" for name in train if name.lower() in MISSING]
+    if missing and isinstance(items["train"][0].example.label, str):
+        yield (
+            f"warning: a class that may mean that none is known: {first_of(missing)}; leave the cells empty where it "
+            "does, and these rows are left out"
+        )
     if alike := list(_alike(train)):
         yield f"warning: classes that differ only in capitals, or are one number: {first_of(alike)}"
     if misspelt := [f"{one!r} ({other!r}: {train[other]:,} rows)" for one, other in _misspelt(train)]:

@@ -5,8 +5,9 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ...errors import UserError
 from ..text import first_of
@@ -14,6 +15,7 @@ from .examples import Example, Label
 from .table_formats import Row
 
 FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
+SEPARATORS = ";|,"  # what is looked for between the classes of a label, where none is given
 MISSING = ("na", "n/a", "nan", "<na>", "null", "none", "-", "?")  # what tables have for a number that is not known
 YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
 
@@ -150,7 +152,25 @@ def find_kind(items: Sequence[Item], columns: Columns, notes: list[str]) -> str:
                 f"{column} holds {distinct:,} different texts in {len(labels):,} rows, which are no classes"
             )
     notes.append(f"{kind}, as {reason} (--kind names another)")
+    if kind == "single-label" and (joined := _joined_classes({str(label) for label in labels})):
+        label, separator = joined
+        notes.append(
+            f"warning: labels such as {label[:100]!r} look like several classes: --separator '{separator}' reads them "
+            "so"
+        )
     return kind
+
+
+def _joined_classes(labels: Set[str]) -> tuple[str, str] | None:
+    """A label that may be several classes, and what separates them: most of the parts stand in other labels, too."""
+    for separator in SEPARATORS:
+        parts = {label: {part.strip() for part in label.split(separator)} for label in labels}
+        joined = [label for label in labels if len(parts[label]) > 1 and all(parts[label])]
+        number = Counter(chain.from_iterable(parts.values()))
+        once = [number[part] == 1 for part in set(chain.from_iterable(parts[label] for label in joined))]
+        if len(joined) > 1 and 2 * sum(once) < len(once):
+            return min(joined), separator
+    return None
 
 
 def _no_numbers(items: Sequence[Item]) -> list[Item]:

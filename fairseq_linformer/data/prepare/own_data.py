@@ -4,6 +4,7 @@ The kind of the task is what its labels say that cannot be mistaken, and otherwi
 changed; what is left out, or looks wrong, is counted and said.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +12,13 @@ from dataclasses import dataclass, replace
 from ...errors import UserError, check
 from ..task_record import KINDS, Task, own_task
 from .class_checks import class_notes, highest, scores_notes
-from .examples import Example, is_blank, names_of
+from .examples import Example, is_blank, names_of, words_of
 from .label_kinds import Columns, Item, find_kind, labelled, number_of, raw_label, refuse_vectors, without_decimals
 from .stratified_split import quantile_bins, split_rows, text_key
 from .table_formats import Row
 
 SPLITS = ("train", "valid", "test")
+QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')  # a cell as CSV writes it
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def own_data(
     kind = kind or find_kind(every, columns, notes)
     check("--kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
     items = {split: labelled(split, rows, kind, columns, notes) for split, rows in read.items()}
+    notes += _quoted(every)
     notes += _contradictions([item for rows in items.values() for item in rows])
     notes += _remove_leaks(items)
     if fractions:
@@ -100,6 +103,15 @@ def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -
     if empty:
         notes.append(f"{split}: {empty:,} rows with an empty text are left out")
     return items
+
+
+def _quoted(items: Sequence[Item]) -> Iterator[str]:
+    """What is to be said of texts in the quotation marks of CSV, which in a TSV are text."""
+    if number := sum(bool(QUOTED.fullmatch(text)) for item in items for text in words_of(item.example)):
+        yield (
+            f"warning: {number:,} texts stand between quotation marks and have doubled ones within, as CSV writes "
+            "them: --from csv reads a .tsv file so"
+        )
 
 
 def _contradictions(items: Sequence[Item]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ...errors import UserError
 from ...system.files import leaves_folder
 from ...system.state import check_state, parse_state, read_state
 from ..text import decoded
-from .table_formats import ENDINGS, Row, parse_rows
+from .table_formats import ENDINGS, Row, no_format, parse_rows
 from .text_files import PACKED, is_hidden, suffix_of, unpacked
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def read_table(path: Path, kind: str | None = None) -> dict[str, Iterator[Row]]:
         raise FileNotFoundError(f"{path}: no such table")
     kind = kind or SUFFIXES.get(suffix_of(path))
     if kind is None:
-        raise UserError(f"{path} ends in none of {', '.join(SUFFIXES)}: --from names its format")
+        raise no_format(path, SUFFIXES)
     if kind != "parquet":
         return {WHOLE: _stream(path, kind)}
     if path.suffix.lower() in PACKED:

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from ...errors import UserError
 from ...system.state import parse_json
-from ..text import MOST_NAMED, decoded, first_of
+from ..text import MOST_NAMED, check_line_ends, decoded, first_of
 from .examples import Example, is_blank
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
@@ -91,16 +92,30 @@ def read_rows(
         yield Example(row.text(text), None, None if second is None else row.plain_text(second), row.where)
 
 
-def check_filled(lines: Iterable[bytes], kind: str, source: str, text: str = "text", second: str | None = None) -> None:
+def check_filled(
+    lines: Iterable[bytes],
+    kind: str,
+    source: str,
+    text: str = "text",
+    second: str | None = None,
+    *,
+    words: bool = True,
+) -> None:
     """Reads what ``read_rows`` does to its end.
 
+    Args:
+        lines, kind, source, text, second: as for ``read_rows``.
+        words: whether a list of words may stand for a text.
+
     Raises:
-        UserError: as ``read_rows``; or there is no row, or rows hold no text, neither of both. The message has their
-            number and where the first MOST_NAMED of them stand.
+        UserError: as ``read_rows``; or there is no row, a row has words where it may not, or rows hold no text, neither
+            of both. The message has their number and where the first MOST_NAMED of them stand.
     """
     count, blank = 0, []
     for row in read_rows(lines, kind, source, text, second):
         count += 1
+        if not words and not isinstance(row.text, str):
+            raise UserError(f"{row.where}: {text} is a list of words, but the model predicts texts")
         if is_blank("".join(row.text) + (row.second or "")):
             blank.append(row.where.removeprefix(f"{source}, "))
     if not count:
@@ -135,6 +150,8 @@ def _decoded(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:
     """Where each line stands, and the line with its end."""
     for number, line in enumerate(lines, 1):
         where = f"{source}, line {number}"
+        if number == 1:
+            check_line_ends(line, source)
         yield where, decoded(line, where, mark=number == 1)
 
 
@@ -217,8 +234,8 @@ def _jsonl(lines: Iterable[bytes], source: str) -> Iterator[Row]:
             continue
         if blank:
             raise UserError(f"{blank}: a blank line, not a JSON object")
-        if line.strip() == "[":
-            raise UserError(f"{where}: an array over several lines; write an object per line, as jq -c '.[]' does")
+        if line.lstrip().startswith("["):
+            raise UserError(f"{where}: an array; write an object per line, as jq -c '.[]' does")
         row = parse_json(line.rstrip("\r\n"), where)
         if not isinstance(row, dict):
             raise UserError(f"{where}: not a JSON object, but {line[:100].rstrip()}")
@@ -274,3 +291,11 @@ ENDINGS: Mapping[str, str] = {  # of files, and their formats
     **dict.fromkeys((".ndjson", ".json"), "jsonl"),
     **dict.fromkeys((".conllu", ".bio", ".iob", ".iob2"), "conll"),
 }
+SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
+
+
+def no_format(path: Path, endings: Iterable[str]) -> UserError:
+    """What to say of a file whose name does not end in any that are known."""
+    if path.suffix.lower() in SPREADSHEETS:
+        return UserError(f"{path} is a spreadsheet: save it as CSV, in UTF-8")
+    return UserError(f"{path} ends in none of {', '.join(endings)}: --from names its format")

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from ...errors import UserError
 from ..dictionaries import DICTIONARY_FILE
-from ..text import first_of
+from ..text import check_line_ends, first_of
 from .examples import is_blank
 
 PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
@@ -170,10 +170,8 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
                 f"{path}: line {line} has a zero byte, which is no text: save the file as UTF-8, or remove such bytes "
                 "with tr -d '\\0'"
             )
-        has_line = lines_before > 0 or b"\n" in block
-        if not has_line and block.rstrip(b"\r").count(b"\r") > 1:
-            raise UserError(f"{path}: its lines end with carriage returns alone: convert it with tr '\\r' '\\n'")
         if lines_before == 0:
+            check_line_ends(block, str(path))
             text = text.removeprefix("\ufeff")  # a byte-order mark of an editor, not text
         lines_before += block.count(b"\n")
         yield text.removesuffix("\n"), len(block)

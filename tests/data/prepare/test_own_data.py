@@ -206,6 +206,33 @@ def test_classes_that_may_be_one_are_named(labels, said):
     assert "misspelt" not in "".join(notes)
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("a;b", "b;c", "a", "c;a"), "'a;b' look like several classes: --separator ';'"),
+        (("a|b", "b|c", "a"), "'a|b' look like several classes: --separator '|'"),
+        (("a, b", "b, c", "a, c"), "'a, b' look like several classes: --separator ','"),
+        (("Paris, France", "Lyon, France", "Rome, Italy"), None),
+        (("a;b", "c;d", "e"), None),
+        (("a", "b;"), None),
+    ],
+)
+def test_several_classes_in_a_label_are_seen(labels, said):
+    notes = "\n".join(own(rows_of(*((f"t{i}", label) for i, label in enumerate(labels)))).notes)
+    assert f"warning: labels such as {said}" in notes if said else "--separator" not in notes
+
+
+def test_a_class_that_may_be_no_label_is_named():
+    notes = "\n".join(own(rows_of(("a", "x"), ("b", "NaN"), ("c", "y"), ("d", "NaN"))).notes)
+    assert "warning: a class that may mean that none is known: 'NaN' (2 rows); leave the cells empty" in notes
+    assert "none is known" not in "\n".join(own(rows_of(("a", ["x", "none"]), ("b", ["none"]), ("c", ["x"]))).notes)
+
+
+def test_texts_quoted_as_in_csv_are_counted():
+    quoted = rows_of(('"He said ""no"" twice"', "x"), ('"a"', "y"), ('say ""this""', "x"))
+    assert "warning: 1 texts stand between quotation marks" in "\n".join(own(quoted).notes)
+
+
 def test_empty_rows_are_left_out_and_counted():
     data = own([*TWO, *rows_of((" \n\u200b\ufeff\ufffd", "pos"), (None, "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]

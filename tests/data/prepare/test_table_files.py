@@ -124,9 +124,11 @@ def test_a_folder_per_class(tmp_path):
     (tmp_path / "neg" / "1.txt").write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"neg/1\.txt: not UTF-8"):
         all_rows(tmp_path)
-    (tmp_path / "table.xls").touch()
-    with pytest.raises(UserError, match=r"table\.xls ends in none of \.txt, \.csv, .*: --from names its format"):
-        read_table(tmp_path / "table.xls")
+    said = {"table.doc": r"ends in none of \.txt, \.csv, .*: --from names its format", "table.XLSX": "is a spreadsheet"}
+    for name, what in said.items():
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match=f"{name} {what}"):
+            read_table(tmp_path / name)
 
 
 def test_of_a_folder_per_class_what_is_hidden_is_left_out(tmp_path):
