@@ -8,7 +8,8 @@ examples:
   python scripts/gpu.py --tables                fills docs/benchmark.md from results.json, and draws its picture
 
 OUT gets results.json after every figure and results.md after every part. A part that failed says why, and the next call
-tries it again; one that is done is repeated where the GPU, PyTorch or the code of attention and model is another.
+tries it again after those that it has not tried; one that is done is repeated where the GPU, PyTorch or the code of
+attention and model is another.
 The package need not be installed. Without fairseq there are no trainings, no example of fairseq's, and hardly a test.
 """
 
@@ -40,6 +41,9 @@ from fairseq_linformer.system.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU = "gpu: PyTorch finds no GPU here; make gpu GPU='--dry-run --out trial' runs every part in tiny sizes on the CPU"
+# Models that are compiled in one process, each in some twenty seconds; others are compared to the first.
+FIRST = ("near_and_far", "softmax-flash", "fetch", "hf-modernbert")
+LATER = (FIRST[0], *(name for name in (*OURS, *PEERS) if name not in FIRST))
 LENGTHS = (2048, 8192, 512, 4096, 32768)  # n, in order of worth, the first two before the trainings
 DRY = Sizes("cpu", 2, 32, 2, 200, tokens=128, rounds=1, product=64, compiler="eager")
 
@@ -64,10 +68,11 @@ def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
     sizes, lengths, later = (DRY, (64,), ()) if dry else (Sizes(), LENGTHS, (1024, 16384))
 
     def models(n: int) -> dict[str, Part]:
-        compiled = partial(measure_models, sizes, n, (*OURS, *PEERS), compiled=True)
+        first, others = (partial(measure_models, sizes, n, own, compiled=True) for own in (FIRST, LATER))
         return {
-            f"compiled, n={n}": Part(compiled, 60, 240),
+            f"compiled, n={n}": Part(first, 100, 180),
             f"models, n={n}": Part(partial(measure_models, sizes, n), 45, 150),
+            f"compiled, n={n}, others": Part(others, 100, 180),
         }
 
     def quality(corpus: str) -> dict[str, Part]:
@@ -112,11 +117,15 @@ class Results:
         own = self.parts.get(name, {})
         return own.get("done", False) and own["made_with"] == self.made_with
 
+    def was_tried(self, name: str) -> bool:
+        """Whether a part has failed, or reached its limit, as the code and the machine are now."""
+        return self.parts.get(name, {}).get("tried_with") == self.made_with
+
     def begin(self, name: str) -> None:
         """Rows of another machine or code are not kept beside new ones."""
         own = self.parts.get(name, {})
         rows = own.get("rows", {}) if own.get("made_with") == self.made_with else {}
-        self.parts[name] = {"made_with": self.made_with, "done": False, "rows": rows}
+        self.parts[name] = {"made_with": self.made_with, "tried_with": self.made_with, "done": False, "rows": rows}
 
     def write(self) -> None:
         write_whole(self.file, json.dumps(self.parts, indent=1) + "\n")
@@ -138,6 +147,7 @@ def environment_of(name: str, dry: bool) -> dict[str, str]:
 
 def run_part(name: str, part: Part, results: Results, words: list[str], seconds: float) -> None:
     """Measures a part in a process of its own, which has so many seconds, and keeps each row as it comes."""
+    before = results.parts.get(name, {})
     results.begin(name)
     own, start = results.parts[name], time.monotonic()
     command = [sys.executable, __file__, "--part", name, *words]
@@ -161,6 +171,8 @@ def run_part(name: str, part: Part, results: Results, words: list[str], seconds:
     own["seconds"] = round(time.monotonic() - start, 1)
     if not own["done"]:
         own.setdefault("reason", f"its process ended with status {process.returncode}: log.txt")
+        if before.get("rows") and not own["rows"]:  # figures of earlier code rather than none
+            results.parts[name] = {**before, **{key: own[key] for key in ("tried_with", "reason", "seconds")}}
     results.write()
 
 
@@ -206,7 +218,8 @@ def end_with(parent: int) -> None:
 def run_all(parts: dict[str, Part], results: Results, words: list[str], limit: float) -> None:
     """Runs what is not done, as long as there is time for it."""
     until = time.monotonic() + limit
-    for name, part in parts.items():
+    for name in sorted(parts, key=results.was_tried):
+        part = parts[name]
         left = until - time.monotonic()
         if results.is_done(name):
             continue

@@ -18,6 +18,7 @@ BLOCK = re.compile(r"(?<=<!-- make gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)  #
 PICTURE = Path("benchmark/gpu.png")  # beside the page
 SHORT = (512, 2048, 4096, 8192, 32768)  # n that the page shows, and models:
 SHORT_MODELS = ("near_and_far", "fetch", *KERNELS, "hf-modernbert", "fairseq-example")
+FIRST = SHORT_MODELS[0]  # whose time others are multiples of
 NOT = "not measured"
 DRY_RUN = "dry run"  # in place of the card
 Parts = dict[str, dict[str, Any]]
@@ -56,7 +57,13 @@ def fill_page(file: Path, page: Path) -> None:
 
 
 def rows_of_parts(parts: Parts) -> list[Row]:
-    return [row for part in parts.values() for row in part["rows"].values()]
+    """All rows; each of a model with the seconds of FIRST beside it, as they were in the same process."""
+    found = []
+    for part in parts.values():
+        rows = part["rows"].values()
+        first = {(row["phase"], row["n"]): row.get("seconds") for row in rows if row.get("model") == FIRST}
+        found += [{**row, "first": first.get((row.get("phase"), row.get("n")))} for row in rows]
+    return found
 
 
 def _models(parts: Parts, phase: str, compiled: bool = False) -> list[Row]:
@@ -99,16 +106,19 @@ def _tables(parts: Parts, lengths: Sequence[int] = (), models: Sequence[str] = (
 
 def _speeds(rows: Sequence[Row], names: Sequence[str]) -> str:
     """A line for each n: the first model's time, share of the peak and memory, the others as multiples of its time."""
-    known = {(row["n"], row["model"]): row for row in rows if "seconds" in row}
+    known: dict[tuple[int, str], Row] = {}
+    for row in rows:
+        if "seconds" in row:
+            known.setdefault((row["n"], row["model"]), row)  # FIRST is measured in several processes
 
     def cell(name: str, n: int) -> str:
-        row, first = known.get((n, name)), known.get((n, names[0]))
+        row = known.get((n, name))
         if row is None:
             return NOT
         memory = "" if row["MiB"] is None else f" ({row['MiB'] / 1024:.3g})"
-        if name == names[0] or first is None:
+        if name == names[0] or row["first"] is None:
             return f"{1000 * row['seconds']:,.3g} ms, {100 * row['share']:.0f} %{memory}"
-        return f"{row['seconds'] / first['seconds']:.2f}{memory}"
+        return f"{row['seconds'] / row['first']:.2f}{memory}"
 
     columns = {"n": lambda n: f"{n:,}", **{f"`{name}`": partial(cell, name) for name in names}}
     return table(columns, sorted({row["n"] for row in rows}))

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ TINY = ["model.encoder_layers=2", "model.encoder_embed_dim=32", "model.encoder_f
 TINY += ["model.encoder_attention_heads=2", "model.max_positions=64", "common.fp16=false", "dataset.num_workers=0"]
 TINY += ["common.log_interval=2", "common.cpu=true"]
 PROGRAM = "import sys; sys.argv[0] = 'fairseq-hydra-train'; from fairseq_cli.hydra_train import cli_main; cli_main()"
+# Which need nothing but pytest beside the package, the processes that run them, and updates, to see how fast they are.
+TESTS = ["tests/test_devices.py", "tests/test_flex.py", "tests/test_model.py", "tests/training/test_muon.py"]
+PROCESSES = 4
 TRIED = 60  # updates, to see how fast they are
 
 
@@ -49,7 +53,8 @@ def run_tests(dry: bool) -> Rows:
         RuntimeError: some fail.
     """
     words = ["-m", "cuda", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    words += ["--collect-only", "tests/test_devices.py"] if dry else ["tests"]
+    words += ["--collect-only"] if dry else ["-n", str(PROCESSES)] if find_spec("xdist") else []
+    words += [file for file in TESTS if not dry or file == TESTS[0]]
     command = [sys.executable, "-m", "pytest", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout + done.stderr, file=sys.stderr)

@@ -114,8 +114,12 @@ def test_what_is_done_is_not_repeated_unless_the_code_or_the_machine_is_another(
     assert found.is_done("part")
     assert not found.is_done("another")
     found.made_with = {**found.made_with, "code": "other"}
-    assert run("")["rows"] == {}, "figures of two states of the code do not stand side by side"
+    kept = run("")
+    assert kept["rows"].keys() == {"a"}
+    assert kept["made_with"] != found.made_with, "figures of earlier code rather than none"
     assert not found.is_done("part")
+    assert found.was_tried("part")
+    assert run(ROW.replace('"a"', '"b"'))["rows"].keys() == {"b"}, "nor beside those of another state of the code"
 
 
 @pytest.mark.parametrize("kept", [MADE_WITH["card"], "dry run"])
@@ -214,6 +218,29 @@ def speeds(phase):
             }
             failed = {"reason": "OutOfMemoryError: CUDA out of memory"}
             yield f"{model}, {phase}, {n}", row | (failed if (model, n) == ("hf-modernbert", 8192) else figures)
+
+
+def test_a_model_is_compared_with_the_first_of_its_own_process():
+    row = {"phase": "training step", "n": 512, "MiB": 2048.0, "share": 0.4, "rows": 1, "compiled": True}
+    parts = {
+        name: {"rows": {model: {**row, "model": model, "seconds": seconds} for model, seconds in own.items()}}
+        for name, own in {
+            "a": {"near_and_far": 0.1, "fetch": 0.2},
+            "b": {"near_and_far": 0.2, "softmax-cudnn": 0.3},
+        }.items()
+    }
+    rows = gpu_report.rows_of_parts(parts)
+    table = gpu_report._speeds(rows, ("near_and_far", "fetch", "softmax-cudnn"))
+    assert "| 512 | 100 ms, 40 % (2) | 2.00 (2) | 1.50 (2) |" in table
+
+
+def test_what_was_not_tried_comes_before_what_failed(results, monkeypatch, capsys):
+    found, run = results
+    run("")
+    monkeypatch.setattr(gpu, "run_part", lambda name, *_: found.begin(name) or found.parts[name].update(seconds=1))
+    monkeypatch.setattr(gpu, "write_report", lambda *_: None)
+    gpu.run_all(dict.fromkeys(("part", "later"), gpu.Part(iter, 0, 9)), found, [], 10)
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["later", "part"]
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from .blocks import block_size, half_window, into_blocks, leading, margins, smal
 from .options import AttentionConfig, Options, option
 from .pooling import WindowProjection
 from .positions import check_content_is_left
-from .product_order import is_plain
 from .registry import PROJECTIONS
+from .residual import is_plain
 
 
 @dataclass

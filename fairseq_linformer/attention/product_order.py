@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .base import Attention
 from .projection import LinearProjection, Projection
+from .residual import is_plain
 
 
 def embedding_first(key_projection: Projection, value_projection: Projection, length: int, d: int) -> bool:
@@ -33,15 +34,6 @@ def embedding_first(key_projection: Projection, value_projection: Projection, le
     else:
         compressions = 1 if value_projection is key_projection else 2
     return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
-
-
-def is_plain(linear: nn.Module) -> bool:
-    """Whether a map is its weight and bias alone, which may be read then; any other must be called.
-
-    That is one which an adapter (LoRA) wraps, which is quantized, or whose weight a hook brings, as accelerate's do.
-    """
-    hooked = linear._forward_pre_hooks or linear._forward_hooks or "forward" in vars(linear)
-    return type(linear) is nn.Linear and not hooked
 
 
 def embed_then_project(

@@ -6,7 +6,17 @@ Dimensions: B batch, n sequence length, d embedding.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def is_plain(linear: nn.Module) -> bool:
+    """Whether a map is its weight and bias alone, which may be read then; any other must be called.
+
+    That is one which an adapter (LoRA) wraps, which is quantized, or whose weight a hook brings, as accelerate's do.
+    """
+    hooked = linear._forward_pre_hooks or linear._forward_hooks or "forward" in vars(linear)
+    return type(linear) is nn.Linear and not hooked
 
 
 class ValueResidual(nn.Module):
@@ -29,9 +39,12 @@ class ValueResidual(nn.Module):
         """V = X W_v + b, (B, n, d) -> (B, n, d); with a value residual u V + w V_1, ``value_mix`` being (u, w).
 
         V_1 (B, n, d) are the values of the first layer. Both weights start at 1/2. It costs B n d, and in projected
-        attention F V_1.
+        attention F V_1. u is multiplied into W_v and b, so that no V is kept for its gradient.
         """
-        return self.with_first_values(self.v_proj(x), first_values)
+        if self.value_mix is None or first_values is None or not is_plain(self.v_proj):
+            return self.with_first_values(self.v_proj(x), first_values)
+        own, first = self.value_mix
+        return F.linear(x, own * self.v_proj.weight, own * self.v_proj.bias) + first * first_values
 
     def with_first_values(self, values: Tensor, first_values: Tensor | None) -> Tensor:
         """Values of any shape and the first layer's of the same one, mixed; without a value residual the former."""

@@ -313,13 +313,18 @@ def _is_hopper(device: torch.device) -> bool:
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    torch._dynamo.config.recompile_limit = GRAPHS
-    # Within DistributedDataParallel PyTorch would cut the graph by parameters, of which there are none, and refuses to
-    # where there is this kernel.
-    torch._dynamo.config.optimize_ddp = False
     # With the transpositions, as PyTorch has a gradient copied that does not stand as a tensor by itself would.
     compiled = torch.compile(_near)
-    return lambda *inputs, **more: compiled(*inputs, kernel_options=_options(inputs[0]), **more)
+
+    def near(*inputs: Any, **more: Any) -> Any:
+        # Of each thread: autograd's computes layers again.
+        torch._dynamo.config.recompile_limit = GRAPHS
+        # Within DistributedDataParallel PyTorch would cut the graph by parameters, of which there are none, and refuses
+        # to where there is this kernel.
+        torch._dynamo.config.optimize_ddp = False
+        return compiled(*inputs, kernel_options=_options(inputs[0]), **more)
+
+    return near
 
 
 def attach(attention: Attention) -> bool:
