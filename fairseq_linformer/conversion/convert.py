@@ -89,8 +89,11 @@ def convert(
         staged_folder(out, f"{UNTRAINED}.partial") as (folder, mark),
     ):
         state = read_checkpoint(checkpoint)
-        _copy_vocabulary(vocabulary_folder(checkpoint, state["cfg"]), folder)
+        data = vocabulary_folder(checkpoint, state["cfg"])
+        _copy_vocabulary(data, folder)
         dictionary = masked_lm_dictionary(folder)
+        its = read_task_state(state.get("task_state"))["vocabulary"]
+        check_same_vocabulary(digest_vocabulary(dictionary, folder), its, str(data), str(checkpoint))
         heads = _take_heads(state["model"])
         old = LinformerRobertaModel.of_checkpoint(state, dictionary)
         if long is not None:

@@ -79,6 +79,8 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
             if there.size(-1) < parameter.size(-1):
                 there = stretched(there, parameter.size(-1))
             there = there * (state[constant] / multipliers[constant])
+            if there.dim() < parameter.dim():  # one matrix for all heads is that of each
+                there = there.expand_as(parameter) if there.shape == parameter.shape[1:] else there
         if there is not None and there.shape == parameter.shape:
             parameter.copy_(there)
         else:
@@ -86,8 +88,9 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
     new += _take_drawn(model, state)
     for name, module in model.named_modules():
         if isinstance(module, LocalConvolution) and f"{name}.conv.weight" in new:
-            for parameter in module.parameters():
-                parameter.zero_()
+            for own, parameter in module.named_parameters(prefix=name):
+                if own in new:
+                    parameter.zero_()
     return Started(new, sorted({*(state.keys() - model.state_dict().keys()), *_not_shared(model, state)}))
 
 

@@ -53,7 +53,7 @@ def export_onnx(model: PreTrainedModel, path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file")
     model.eval()
-    path.parent.mkdir(exist_ok=True)  # sentence-transformers looks in the folder onnx
+    path.parent.mkdir(parents=True, exist_ok=True)  # sentence-transformers looks in the folder onnx
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         partial = Path(folder, path.name)  # the name of the file with the weights stands in the graph
         with _named(model):

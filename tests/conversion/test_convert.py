@@ -8,8 +8,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_linformer.analysis.reading import read_model
 from fairseq_linformer.checkpoints.reading import UNTRAINED
+from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
 from fairseq_linformer.conversion.convert import convert, converted_options, long_options
+from fairseq_linformer.data.dictionaries import load_dictionary
 from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
 from tests.helpers import ROOT
@@ -86,6 +89,43 @@ def test_another_projection_does_not_take_over_the_matrices(vocabulary, tmp_path
     assert started.new == started.left_out == learned
     model, started, _ = convert(checkpoint, tmp_path / "window", ["model.linformer_window=4"])
     assert started.new == started.left_out == [] and model.args.sharing == "layerwise"
+
+
+def test_heads_of_their_own_start_from_the_matrices_that_were_shared(vocabulary, tmp_path):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, projected_length=5, sharing="layerwise")
+    _, started, _ = convert(checkpoint, tmp_path / "out", ["model.sharing=none", "model.projected_length=5"])
+    assert started.new == []
+    assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
+
+
+def test_the_bias_of_a_convolution_stays_where_its_width_is_another(source, tmp_path):
+    state = torch.load(source, weights_only=False)
+    for name, tensor in state["model"].items():
+        if name.endswith("local_conv.conv.bias"):
+            tensor.fill_(0.7)
+    torch.save(state, tmp_path / "source.pt")
+    model, started, _ = convert(tmp_path / "source.pt", tmp_path / "out", ["model.local_conv=5"])
+    layer = model.encoder.sentence_encoder.layers[0].local_conv.conv
+    assert layer.bias.eq(0.7).all() and layer.weight.eq(0).all()
+    assert all(name.endswith("conv.weight") for name in started.new)
+
+
+def test_data_of_another_vocabulary_is_not_given_to_the_new_checkpoint(corpus, tmp_path):
+    """It was prepared again in its place, with as many pieces."""
+    shutil.copytree(corpus, tmp_path / "data")
+    checkpoint = write_pretrained(tmp_path / "run", tmp_path / "data", attention="softmax")
+    state = torch.load(checkpoint, weights_only=False)
+    vocabulary = digest_vocabulary(load_dictionary(corpus / "dict.txt"), corpus)
+    torch.save({**state, "task_state": {"vocabulary": vocabulary}}, checkpoint)
+    symbols = (tmp_path / "data/dict.txt").read_text().splitlines()
+    (tmp_path / "data/dict.txt").write_text("\n".join(reversed(symbols)) + "\n")
+    for call in (
+        lambda: convert(checkpoint, tmp_path / "out", LINFORMER),
+        lambda: read_model(checkpoint, None),
+    ):
+        with pytest.raises(UserError, match=r"data has another dictionary than .* was trained with"):
+            call()
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_another_attention_has_no_use_for_is_said_to_be_left_out(vocabulary, tmp_path, capsys):
