@@ -38,7 +38,7 @@ EXTENSIONS: dict[str, Callable[[Tensor, int], Tensor]] = {"tile": tiled, "interp
 
 
 def stretched(matrix: Tensor, length: int) -> Tensor:
-    """E (k, n), or (h, k, n), for texts of `length` > n positions: rows keep their share of the text, and their sum."""
+    """E (k, n), or (h, k, n), for `length` > n positions: rows keep their share of the text, and nearly their sum."""
     n = matrix.size(-1)
     wider = F.interpolate(matrix.flatten(0, -2).unsqueeze(0), size=length, mode="linear", align_corners=False)
     return wider[0].unflatten(0, matrix.shape[:-1]) * (n / length)
@@ -62,7 +62,8 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
     """Gives a new model the parameters of another, in place.
 
     Where the model is for longer texts, positions are extended and E and F stretched. What is drawn at random comes
-    along: the other was trained with it. A local convolution that the other lacks adds nothing at first: it is zero.
+    along: the other was trained with it. E and F that heads shared are those of each. A local convolution that the
+    other lacks adds nothing at first: it is zero; one of another width keeps its bias alone.
 
     Args:
         model: new, of the same width, depth and vocabulary.
