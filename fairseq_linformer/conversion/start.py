@@ -63,7 +63,7 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
 
     Where the model is for longer texts, positions are extended and E and F stretched. What is drawn at random comes
     along: the other was trained with it. E and F that heads shared are those of each. A local convolution that the
-    other lacks adds nothing at first: it is zero; one of another width keeps its bias alone.
+    other lacks adds nothing at first: it is zero; a wider one is the other's between zeros, a narrower one its middle.
 
     Args:
         model: new, of the same width, depth and vocabulary.
@@ -82,6 +82,9 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
             there = there * (state[constant] / multipliers[constant])
             if there.dim() < parameter.dim():  # one matrix for all heads is that of each
                 there = there.expand_as(parameter) if there.shape == parameter.shape[1:] else there
+        if there is not None and name.endswith("local_conv.conv.weight"):  # (d, 1, w), w odd: its middle stays there
+            beside = (parameter.size(-1) - there.size(-1)) // 2
+            there = F.pad(there, (beside, beside))
         if there is not None and there.shape == parameter.shape:
             parameter.copy_(there)
         else:
@@ -89,9 +92,8 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
     new += _take_drawn(model, state)
     for name, module in model.named_modules():
         if isinstance(module, LocalConvolution) and f"{name}.conv.weight" in new:
-            for own, parameter in module.named_parameters(prefix=name):
-                if own in new:
-                    parameter.zero_()
+            for parameter in module.parameters():
+                parameter.zero_()
     return Started(new, sorted({*(state.keys() - model.state_dict().keys()), *_not_shared(model, state)}))
 
 

@@ -98,16 +98,19 @@ def test_heads_of_their_own_start_from_the_matrices_that_were_shared(vocabulary,
     assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
 
 
-def test_the_bias_of_a_convolution_stays_where_its_width_is_another(source, tmp_path):
+def test_a_wider_convolution_computes_the_same_and_a_narrower_one_is_its_middle(source, tmp_path):
     state = torch.load(source, weights_only=False)
     for name, tensor in state["model"].items():
         if name.endswith("local_conv.conv.bias"):
             tensor.fill_(0.7)
     torch.save(state, tmp_path / "source.pt")
-    model, started, _ = convert(tmp_path / "source.pt", tmp_path / "out", ["model.local_conv=5"])
-    layer = model.encoder.sentence_encoder.layers[0].local_conv.conv
-    assert layer.bias.eq(0.7).all() and layer.weight.eq(0).all()
-    assert all(name.endswith("conv.weight") for name in started.new)
+    _, started, _ = convert(tmp_path / "source.pt", tmp_path / "wider", ["model.local_conv=7"])
+    assert started.new == []
+    assert_same_logits(tmp_path / "wider" / UNTRAINED, tmp_path / "source.pt")
+    model, started, _ = convert(tmp_path / "wider" / UNTRAINED, tmp_path / "narrower", ["model.local_conv=1"])
+    name = "encoder.sentence_encoder.layers.0.local_conv.conv"
+    assert started.new == [] and model.state_dict()[f"{name}.bias"].eq(0.7).all()
+    assert torch.equal(model.state_dict()[f"{name}.weight"], state["model"][f"{name}.weight"][..., 1:2])
 
 
 def test_data_of_another_vocabulary_is_not_given_to_the_new_checkpoint(corpus, tmp_path):
