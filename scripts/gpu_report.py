@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarking.plots import Panel, draw
 from benchmarking.tables import table
-from gpu_speed import INFERENCE, KERNELS, OTHERS, OURS, TRAINING, Row
+from gpu_speed import ANCHOR, INFERENCE, KERNELS, OTHERS, OURS, TRAINING, Row
 
 from fairseq_linformer.system.files import write_whole
 
@@ -18,7 +18,6 @@ BLOCK = re.compile(r"(?<=<!-- make gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)  #
 PICTURE = Path("benchmark/gpu.png")  # beside the page
 SHORT = (512, 2048, 4096, 8192, 32768)  # n that the page shows, and models:
 SHORT_MODELS = ("near_and_far", "fetch", *KERNELS, "hf-modernbert", "fairseq-example")
-FIRST = SHORT_MODELS[0]  # whose time others are multiples of
 NOT = "not measured"
 DRY_RUN = "dry run"  # in place of the card
 Parts = dict[str, dict[str, Any]]
@@ -57,11 +56,11 @@ def fill_page(file: Path, page: Path) -> None:
 
 
 def rows_of_parts(parts: Parts) -> list[Row]:
-    """All rows; each of a model with the seconds of FIRST beside it, as they were in the same process."""
+    """All rows; each of a model with the seconds of ANCHOR beside it, as they were in the same process."""
     found = []
     for part in parts.values():
         rows = part["rows"].values()
-        first = {(row["phase"], row["n"]): row.get("seconds") for row in rows if row.get("model") == FIRST}
+        first = {(row["phase"], row["n"]): row.get("seconds") for row in rows if row.get("model") == ANCHOR}
         found += [{**row, "first": first.get((row.get("phase"), row.get("n")))} for row in rows]
     return found
 
@@ -109,14 +108,14 @@ def _speeds(rows: Sequence[Row], names: Sequence[str]) -> str:
     known: dict[tuple[int, str], Row] = {}
     for row in rows:
         if "seconds" in row:
-            known.setdefault((row["n"], row["model"]), row)  # FIRST is measured in several processes
+            known.setdefault((row["n"], row["model"]), row)  # ANCHOR is measured in several processes
 
     def cell(name: str, n: int) -> str:
         row = known.get((n, name))
         if row is None:
             return NOT
         memory = "" if row["MiB"] is None else f" ({row['MiB'] / 1024:.3g})"
-        if name == names[0] or row["first"] is None:
+        if name == ANCHOR or row["first"] is None:
             return f"{1000 * row['seconds']:,.3g} ms, {100 * row['share']:.0f} %{memory}"
         return f"{row['seconds'] / row['first']:.2f}{memory}"
 

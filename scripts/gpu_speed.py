@@ -32,6 +32,7 @@ KERNELS = {"softmax-flash": SDPBackend.FLASH_ATTENTION, "softmax-cudnn": SDPBack
 NAMES = {"softmax-flash": "pytorch_flash", "softmax-cudnn": "cudnn"}  # a part of the kernel's name
 WINDOWED = ("near_and_far", "fetch")  # with model.flex_attention
 OURS = (*WINDOWED, "linformer", *KERNELS)
+ANCHOR = OURS[0]  # whose time others are multiples of
 PEERS = ("hf-roberta", "hf-modernbert")
 OTHERS = (*PEERS, "fairseq-example")
 TRAINING, INFERENCE = "training step", "inference"

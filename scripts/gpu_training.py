@@ -53,8 +53,8 @@ def run_tests(dry: bool) -> Rows:
         RuntimeError: some fail.
     """
     words = ["-m", "cuda", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    words += ["--collect-only"] if dry else ["-n", str(PROCESSES)] if find_spec("xdist") else []
-    words += [file for file in TESTS if not dry or file == TESTS[0]]
+    side_by_side = ["-n", str(PROCESSES)] if find_spec("xdist") else []
+    words += ["--collect-only", TESTS[0]] if dry else [*side_by_side, *TESTS]
     command = [sys.executable, "-m", "pytest", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout + done.stderr, file=sys.stderr)

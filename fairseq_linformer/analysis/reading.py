@@ -13,8 +13,7 @@ from ..attention import get_attention
 from ..checkpoints.reading import FINE_TUNED, data_folder, find_tokenizer, read_checkpoint, vocabulary_folder
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.sentence_modules import is_of_transformers
-from ..checkpoints.task_state import read_task_state
-from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
+from ..checkpoints.vocabulary import check_vocabulary_of, digest_vocabulary
 from ..conversion.convert import as_checkpoint
 from ..data.dictionaries import with_mask
 from ..data.prepare.encoding import encode_items
@@ -86,8 +85,8 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         check_has_map(options.attention, options)
         folder = vocabulary_folder(checkpoint, state["cfg"]) if data is None else find_tokenizer(data)
         tokenizer = load_tokenizer(folder)
-        its = read_task_state(state.get("task_state"))["vocabulary"]
-        check_same_vocabulary(digest_vocabulary(tokenizer.dictionary, folder), its, str(folder), str(checkpoint))
+        vocabulary = digest_vocabulary(tokenizer.dictionary, folder)
+        check_vocabulary_of(state, vocabulary, str(folder), str(checkpoint))
         # A file of sentencepiece may have no dictionary beside it.
         model = LinformerRobertaModel.of_checkpoint(state, with_mask(tokenizer.dictionary))
         prepared = _prepared_task(checkpoint, state["cfg"], None if data is None else folder)

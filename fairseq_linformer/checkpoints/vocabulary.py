@@ -3,12 +3,14 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fairseq.data import Dictionary
 
 from ..data.dictionaries import without_mask
 from ..data.tokenizer import subword_model_options
 from ..errors import UserError
+from .task_state import read_task_state
 
 
 def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:
@@ -24,6 +26,11 @@ def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:
     options = subword_model_options(folder)
     content = b"".join(Path(path).read_bytes() for option, path in options.items() if option != "bpe")
     return {**found, "subword model": hashlib.sha256(content).hexdigest()} if options else found
+
+
+def check_vocabulary_of(state: Mapping[str, Any], here: Mapping[str, str], data: str, checkpoint: str) -> None:
+    """As ``check_same_vocabulary``, with the content of a checkpoint in place of its digests."""
+    check_same_vocabulary(here, read_task_state(state.get("task_state"))["vocabulary"], data, checkpoint)
 
 
 def check_same_vocabulary(

@@ -81,11 +81,10 @@ def explain(error: BaseException) -> str | None:
     """What an exception itself, without its causes, tells the user to mend; None where it may be a defect."""
     text = str(error)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    nameless = isinstance(error, OSError) and error.filename == ""
-    in_nothing = nameless and any(frame.f_code is verify_checkpoint_directory.__code__ for frame in frames)
-    if in_nothing:
-        text = "checkpoint.save_dir is empty: it must be the name of a folder"
-    if isinstance(error, OSError) and (error.filename or in_nothing):
+    path = error.filename if isinstance(error, OSError) else None
+    if path == "" and verify_checkpoint_directory.__code__ in [frame.f_code for frame in frames]:
+        path, text = "checkpoint.save_dir", "checkpoint.save_dir is empty: it must be the name of a folder"
+    if path:
         return _in_one_line(text)
     if isinstance(error, FileNotFoundError) and frames and frames[-1].f_code is import_user_module.__code__:
         text = f"common.user_dir={frames[-1].f_locals['args'].user_dir}: there is no such folder"

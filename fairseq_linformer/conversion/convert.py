@@ -18,7 +18,7 @@ from ..attention import get_attention
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, read_checkpoint, vocabulary_folder
 from ..checkpoints.sentence_modules import is_of_transformers, lengthened
 from ..checkpoints.task_state import Origin, read_task_state
-from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
+from ..checkpoints.vocabulary import check_same_vocabulary, check_vocabulary_of, digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.tokenizer import VOCABULARY_FILES
 from ..errors import UserError, check
@@ -92,8 +92,8 @@ def convert(
         data = vocabulary_folder(checkpoint, state["cfg"])
         _copy_vocabulary(data, folder)
         dictionary = masked_lm_dictionary(folder)
-        its = read_task_state(state.get("task_state"))["vocabulary"]
-        check_same_vocabulary(digest_vocabulary(dictionary, folder), its, str(data), str(checkpoint))
+        vocabulary = digest_vocabulary(dictionary, folder)
+        check_vocabulary_of(state, vocabulary, str(data), str(checkpoint))
         heads = _take_heads(state["model"])
         old = LinformerRobertaModel.of_checkpoint(state, dictionary)
         if long is not None:
@@ -105,7 +105,7 @@ def convert(
         started.left_out.extend(heads)
         errors = None
         if fit_on is not None:
-            _check_corpus(fit_on, digest_vocabulary(dictionary, folder), new)
+            _check_corpus(fit_on, vocabulary, new)
             errors = _fit(old, new, positions, fit_on)
         converted, origin = Converted(new, started, errors), _origin(source, checkpoint, name)
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}

@@ -80,8 +80,8 @@ def start_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) ->
             if there.size(-1) < parameter.size(-1):
                 there = stretched(there, parameter.size(-1))
             there = there * (state[constant] / multipliers[constant])
-            if there.dim() < parameter.dim():  # one matrix for all heads is that of each
-                there = there.expand_as(parameter) if there.shape == parameter.shape[1:] else there
+            if there.shape == parameter.shape[1:]:  # one matrix for all heads is that of each
+                there = there.expand_as(parameter)
         if there is not None and name.endswith("local_conv.conv.weight"):  # (d, 1, w), w odd: its middle stays there
             beside = (parameter.size(-1) - there.size(-1)) // 2
             there = F.pad(there, (beside, beside))

@@ -1,13 +1,15 @@
 """Rows of the lines of a corpus: texts of any length between <s> and </s>, as sentence encoders read them, or lines."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import BaseWrapperDataset, FairseqDataset, data_utils
+from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
 ENDS = 2  # <s> and </s>
+DRAWN = 4096  # lengths of texts at a time
 LONG = 512  # tokens left of a line, from which on a text may begin within it: more than a paragraph has
 
 
@@ -33,23 +35,21 @@ class MixedTexts(FairseqDataset):
         super().__init__()
         self._lines, self._bos, self._eos = lines, bos, eos
         self._begins = np.concatenate([[0], np.cumsum(sizes.astype(np.int64) - 1)])  # of each line, without any </s>
-        least = shortest - ENDS
-        most = len(sizes) + self._begins[-1] // least  # texts: none that begins within a line is shorter
-        with data_utils.numpy_seed(seed):
-            drawn = np.exp(np.random.uniform(np.log(shortest), np.log(longest + 1), most)).astype(np.int64)
         within = max(shortest, min(LONG, longest))
-        self._begin, self._tokens = self._find(sizes == 1, drawn.clip(shortest, longest) - ENDS, least, within)
+        wanted = _draw_lengths(shortest, longest, seed)
+        self._begin, self._tokens = self._find(sizes == 1, wanted, shortest - ENDS, within)
         self.sizes = self._tokens + ENDS
 
-    def _find(self, blank: np.ndarray, wanted: np.ndarray, least: int, within: int) -> tuple[np.ndarray, np.ndarray]:
+    def _find(self, blank: np.ndarray, wanted: Iterator[int], least: int, within: int) -> tuple[np.ndarray, np.ndarray]:
         """Where each text begins, as ``_begins`` counts, and its tokens without <s> and </s>, int64, (texts,)."""
         begins, ends = self._begins, np.append(blank.nonzero()[0], len(blank))  # of documents, as lines
-        texts, line, begin = list[tuple[int, int]](), 0, 0
+        texts, line, begin, length = list[tuple[int, int]](), 0, 0, next(wanted)
         while line < len(blank):
             end = ends[np.searchsorted(ends, line)]
-            tokens = min(wanted[len(texts)], begins[end] - begin)
+            tokens = min(length, begins[end] - begin)
             if tokens >= least:
                 texts.append((begin, tokens))
+                length = next(wanted)
             begin += tokens
             after = int(np.searchsorted(begins, begin))
             if begins[after] - begin >= within:
@@ -75,6 +75,14 @@ class MixedTexts(FairseqDataset):
         return int(self.sizes[index])
 
     size = num_tokens
+
+
+def _draw_lengths(shortest: int, longest: int, seed: int) -> Iterator[int]:
+    """Tokens of one text after another, without <s> and </s>, without end."""
+    chance = np.random.RandomState(seed)
+    while True:
+        drawn = np.exp(chance.uniform(np.log(shortest), np.log(longest + 1), DRAWN)).astype(np.int64)
+        yield from (drawn.clip(shortest, longest) - ENDS).tolist()
 
 
 class CutLines(BaseWrapperDataset):

@@ -78,11 +78,11 @@ _TEACHER = "content of criterion.teacher"
 _ROWS = "rows per update (dataset.batch_size x optimization.update_freq x processes)"
 _TOKENS = "tokens per update (dataset.max_tokens x optimization.update_freq x processes)"
 _MAX_TOKENS = "dataset.max_tokens"
-_VALIDATED = "the split of the best checkpoint (the first of dataset.valid_subset)"
+_BEST_ON = "the split of the best checkpoint (the first of dataset.valid_subset)"
 _WARM_UP = "lr_scheduler.warmup_updates"
 # Compared where both records have it: earlier versions had not the first three, a warm-up may come of the length, and
 # nothing is best where nothing is validated.
-_NOT_IN_ALL = (_TEACHER, _TOKENS, _VALIDATED, _WARM_UP)
+_NOT_IN_ALL = (_TEACHER, _TOKENS, _BEST_ON, _WARM_UP)
 # What earlier versions had not, with the values by which they trained.
 _LATER_OF_MUON = {"optimizer.embedding_lr_multiplier": 1.0}
 
@@ -143,7 +143,7 @@ class Provenance:
             if whole[limit] is not None:
                 kept[name] = _per_update(whole, limit)
         if not whole["dataset.disable_validation"]:
-            kept[_VALIDATED] = whole["dataset.valid_subset"].partition(",")[0]
+            kept[_BEST_ON] = whole["dataset.valid_subset"].partition(",")[0]
         kept |= _content_of_teacher(whole)
         if whole["optimization.max_epoch"] > 0 and kept.get(_WARM_UP) == warm_up_of(whole["optimization.max_update"]):
             del kept[_WARM_UP]  # it comes of the length, which may change

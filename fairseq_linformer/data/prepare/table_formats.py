@@ -99,7 +99,7 @@ def check_filled(
     text: str = "text",
     second: str | None = None,
     *,
-    words: bool = True,
+    words: bool,
 ) -> None:
     """Reads what ``read_rows`` does to its end.
 
