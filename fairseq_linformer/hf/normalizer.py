@@ -63,8 +63,8 @@ def _rule(model: SentencePieceModel, processor: SentencePieceProcessor) -> Itera
             f"a sentencepiece model with the normalization rule {model.normalization!r} cannot be exported: only "
             f"{', '.join(_RULES)} and identity"
         )
-    decomposed, joined = _compositions(processor)
-    yield normalizers.Replace(Regex(rf"(?!\A)(?=[{decomposed}])|(?<=[{decomposed}]){_JOINING}"), _BARRIER)
+    others, joined = _compositions(processor)
+    yield normalizers.Replace(Regex(rf"(?!\A)(?=[{others}])|(?<=[{others}]){_JOINING}"), _BARRIER)
     yield normalizers.Replace(Regex(_JOINING), _ISOLATED)
     yield normalizers.Precompiled(model.charsmap)
     yield normalizers.Replace(_ISOLATED, "")
@@ -74,28 +74,29 @@ def _rule(model: SentencePieceModel, processor: SentencePieceProcessor) -> Itera
 
 
 def _compositions(processor: SentencePieceProcessor) -> tuple[str, str]:
-    """The characters that the rule replaces by several, and a regular expression for marks that it joins to what is
-    before them."""
-    several = []
+    """The characters that the rule replaces by several or by none, and a regular expression for marks that it joins to
+    what is before them."""
+    others = []
     before: dict[str, set[str]] = defaultdict(set)
-    for character in _decomposable():
-        if len(_normalized(character, processor)) > 1:
-            several.append(character)
+    for character in _changeable():
+        if len(_normalized(character, processor)) != 1:
+            others.append(character)
         parts = unicodedata.normalize("NFD", character)
         if len(parts) > 1 and _normalized(parts, processor) == character:
             before[parts[-1]].add(parts[:-1])
     joined = [f"(?<={'|'.join(map(re.escape, sorted(those)))}){mark}" for mark, those in sorted(before.items())]
     if _normalized("\u1100\u1161", processor) == "\uac00":
         joined += [f"(?<=[{_INITIALS}])[{_VOWELS}]", f"(?<=[{_INITIALS}][{_VOWELS}])[{_FINALS}]"]
-    return "".join(several), "|".join(joined)
+    return "".join(others), "|".join(joined)
 
 
 @cache
-def _decomposable() -> list[str]:
-    """The few thousand characters of a million that Unicode composes of others."""
-    return [character for character in map(chr, range(sys.maxunicode + 1)) if unicodedata.decomposition(character)]
+def _changeable() -> list[str]:
+    """The few thousand characters of a million that Unicode composes of others, and control characters."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    return [one for one in characters if unicodedata.decomposition(one) or unicodedata.category(one) == "Cc"]
 
 
 def _normalized(text: str, processor: SentencePieceProcessor) -> str:
-    """A text in the midst of a longer one."""
-    return processor.Normalize(f"a{text}a").strip(SPACE)[1:-1]
+    """A text in the midst of a longer one, of characters that no mark joins."""
+    return processor.Normalize(f"0{text}0").strip(SPACE)[1:-1]
