@@ -79,7 +79,7 @@ def read_model(source: Path, data: Path | None = None) -> Analysed:
         FileNotFoundError: the checkpoint, or its vocabulary, is not there.
         UserError: it cannot be read, or its attention is none that has a map.
     """
-    with as_checkpoint(source) as checkpoint:
+    with as_checkpoint(source) as (checkpoint, _):
         state = read_checkpoint(checkpoint)
         options = LinformerRobertaModel.resolve(state["cfg"])
         check_has_map(options.attention, options)
@@ -162,7 +162,7 @@ def predict_line(model: Analysed, line: str) -> str | None:
     """
     if model.task is None:
         return None
-    with as_checkpoint(model.source) as checkpoint:
+    with as_checkpoint(model.source) as (checkpoint, _):
         predictor = Predictor(checkpoint, model.task)
         if predictor.pairs or predictor.record.kind == "token-label":
             return None

@@ -37,6 +37,7 @@ class TaskState(TypedDict):
         converted_from: what the model was converted from, the first conversion first, through all trainings after that.
         labels: None of a model that was not fine-tuned, or before checkpoints had them.
         sentence_modules: files of sentence-transformers, text by name (``sentence_modules.py``), through all as well.
+        drawn_lm_head: whether the LM head is none that was ever trained, as of an imported model that had none.
     """
 
     vocabulary: dict[str, str]
@@ -44,9 +45,11 @@ class TaskState(TypedDict):
     converted_from: list[Origin]
     labels: Labels | None
     sentence_modules: dict[str, str]
+    drawn_lm_head: bool
 
 
-INHERITED = ("converted_from", "sentence_modules")  # from the checkpoint that a training or a conversion starts from
+# From the checkpoint that a training or a conversion starts from.
+INHERITED = ("converted_from", "sentence_modules", "drawn_lm_head")
 
 
 def read_task_state(task_state: Any) -> TaskState:
@@ -61,6 +64,7 @@ def read_task_state(task_state: Any) -> TaskState:
         "converted_from": [],
         "labels": None,
         "sentence_modules": {},
+        "drawn_lm_head": False,
     }
     carried = {} if task_state is None else task_state
     whole = {**nothing, **carried} if isinstance(carried, dict) else carried

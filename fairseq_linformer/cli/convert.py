@@ -18,7 +18,9 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
     if is_of_transformers(source):
         quieten_transformers()
     on_the_hub = model.as_posix() if source != model else None
-    made, started, errors = convert(source, out, overrides, positions, fit_on, on_the_hub, long)
+    made, started, errors, remarks = convert(source, out, overrides, positions, fit_on, on_the_hub, long)
+    for remark in remarks:
+        print(f"note: {remark}")
     if errors is not None:
         print("error of each layer's attention, before and after fitting:")
         for layer, (before, after) in enumerate(zip(*errors, strict=True)):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..attention import get_attention
 from ..checkpoints.reading import UNTRAINED, checkpoint_file, read_checkpoint, vocabulary_folder
 from ..checkpoints.sentence_modules import is_of_transformers, lengthened
-from ..checkpoints.task_state import Origin, read_task_state
+from ..checkpoints.task_state import INHERITED, Origin, read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, check_vocabulary_of, digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.tokenizer import VOCABULARY_FILES
@@ -49,11 +49,13 @@ class Converted(NamedTuple):
         model: the new one.
         started: what it did not simply take over.
         errors: of its attention, where it was fitted.
+        remarks: what a folder of transformers lacked, and what was left out of it, in words.
     """
 
     model: LinformerRobertaModel
     started: Started
     errors: Errors | None
+    remarks: Sequence[str]
 
 
 def convert(
@@ -85,7 +87,7 @@ def convert(
     """
     changes = _parsed(overrides)
     with (
-        as_checkpoint(source) as checkpoint,
+        as_checkpoint(source) as (checkpoint, remarks),
         staged_folder(out, f"{UNTRAINED}.partial") as (folder, mark),
     ):
         state = read_checkpoint(checkpoint)
@@ -107,7 +109,7 @@ def convert(
         if fit_on is not None:
             _check_corpus(fit_on, vocabulary, new)
             errors = _fit(old, new, positions, fit_on)
-        converted, origin = Converted(new, started, errors), _origin(source, checkpoint, name)
+        converted, origin = Converted(new, started, errors, remarks), _origin(source, checkpoint, name)
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
         given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
         _write_conversion(folder / CONVERSION_FILE, given, converted)
@@ -150,11 +152,10 @@ def _inherited(
     state: Mapping[str, Any], origin: Origin, new: LinformerRobertaModel, old: LinformerRobertaModel
 ) -> dict[str, Any]:
     """The parts of ``TaskState`` that come from the source."""
-    carried = read_task_state(state.get("task_state"))
-    modules = carried["sentence_modules"]
+    carried: dict[str, Any] = {**read_task_state(state.get("task_state"))}
     if new.args.max_positions > old.args.max_positions:
-        modules = lengthened(modules, new.args.max_positions)
-    return {"converted_from": [*carried["converted_from"], origin], "sentence_modules": modules}
+        carried["sentence_modules"] = lengthened(carried["sentence_modules"], new.args.max_positions)
+    return {**{name: carried[name] for name in INHERITED}, "converted_from": [*carried["converted_from"], origin]}
 
 
 def _origin(source: Path, checkpoint: Path, name: str | None) -> Origin:
@@ -291,13 +292,16 @@ def _copy_vocabulary(data: Path, folder: Path) -> None:
 
 
 @contextmanager
-def as_checkpoint(source: Path) -> Iterator[Path]:
-    """The checkpoint that a user means; a folder of transformers becomes one for as long as the body runs."""
+def as_checkpoint(source: Path) -> Iterator[tuple[Path, list[str]]]:
+    """The checkpoint that a user means; a folder of transformers becomes one for as long as the body runs.
+
+    With it comes what ``import_folder`` says of such a folder.
+    """
     if not is_of_transformers(source):
-        yield checkpoint_file(source)
+        yield checkpoint_file(source), []
         return
     from ..hf.importing import import_folder  # here: nothing else in this module needs transformers
 
     with tempfile.TemporaryDirectory() as folder:
-        import_folder(source, Path(folder, "imported"))
-        yield Path(folder, "imported", UNTRAINED)
+        remarks = import_folder(source, Path(folder, "imported"))
+        yield Path(folder, "imported", UNTRAINED), remarks

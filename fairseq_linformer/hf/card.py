@@ -22,6 +22,7 @@ from ..training.commands import command_line
 
 PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
+    "features": "feature-extraction",
     "token-label": "token-classification",
 }  # text-classification of all other kinds
 OF_WORDS = '"Words between spaces ."'
@@ -49,7 +50,7 @@ def model_card(
         state: of the checkpoint's file.
         options: of the model.
         parameters: how many it has.
-        kind: of label; None for a masked language model.
+        kind: of label; None for a masked language model, "features" for an encoder alone.
         mask: what the tokenizer calls <mask>.
         pairs: whether it classifies two texts.
         sentences: whether sentence-transformers reads the folder.
@@ -87,7 +88,7 @@ def _of_sentences(trust: str) -> str:
 def _of_pipeline(pipeline: str, mask: str, pairs: bool, trust: str) -> str:
     words = ', aggregation_strategy="simple"' if pipeline == "token-classification" else ""
     load = f'model = pipeline("{pipeline}", "FOLDER"{trust}{words})'
-    # Of these pipelines, that of texts alone cuts none that is too long unless it is told to.
+    # Of these pipelines, those of texts alone cut none that is too long unless they are told to.
     of_texts = f"{OF_PAIRS if pairs else OF_TEXTS}, truncation=True"
     examples = {"fill-mask": json.dumps(f"The answer is {mask}.", ensure_ascii=False), "token-classification": OF_WORDS}
     example = examples.get(pipeline, of_texts)

@@ -16,6 +16,7 @@ from transformers import (
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
+    RobertaModel,
 )
 
 from ..attention import get_attention
@@ -39,6 +40,7 @@ from . import (
     LinformerRobertaForMaskedLM,
     LinformerRobertaForSequenceClassification,
     LinformerRobertaForTokenClassification,
+    LinformerRobertaModel,
 )
 from .bundle import CONFIGURATION, MODELING, write_code
 from .card import model_card
@@ -48,7 +50,7 @@ from .tokenizer import word_starts, write_tokenizer
 WEIGHTS_FILE = "model.safetensors"
 CARD = "README.md"
 FAIRSEQ_FOLDER = "fairseq"  # in the folder: dict.txt and the subword model, for the way back
-TOLERANCE = 1e-5  # of logits, in float32
+TOLERANCE = 1e-5  # of outputs, in float32
 WORD_STARTS = "words.begins"  # of models for labels of words
 OF_WORDS = (
     "a piece that continues a word has the word's label, I- where that is B-; so aggregation_strategy none, simple and "
@@ -59,11 +61,12 @@ OF_PIECES = (
     "its tokenizer does not show where words begin: only the first piece of a word has its label, as linformer predict "
     "says, and no aggregation_strategy of transformers gives those"
 )
+OF_DRAWN_HEAD = "left out: its LM head, which was drawn at random and not trained; masked language modelling trains one"
 OF_CLASSIFIER = "left out: its classifier; linformer finetune gives a checkpoint whose export has one"
 
 
 class _Kind(NamedTuple):
-    """What a label, or none, means in transformers."""
+    """What a kind of label, or none, means in transformers."""
 
     model: type[PreTrainedModel]
     stock: type[PreTrainedModel] | None
@@ -74,8 +77,10 @@ def _texts(problem_type: str) -> _Kind:
     return _Kind(LinformerRobertaForSequenceClassification, RobertaForSequenceClassification, problem_type)
 
 
+FEATURES = "features"
 _KINDS: dict[str | None, _Kind] = {
     None: _Kind(LinformerRobertaForMaskedLM, RobertaForMaskedLM),
+    FEATURES: _Kind(LinformerRobertaModel, RobertaModel),
     "single-label": _texts("single_label_classification"),
     "multi-label": _texts("multi_label_classification"),
     "regression": _texts("regression"),
@@ -110,8 +115,15 @@ class Exported:
 
     @property
     def kind(self) -> str | None:
-        """Of label; None for a masked language model."""
-        return self.record.kind if self.record else None
+        """Of label; None for a masked language model, FEATURES for one whose LM head was never trained."""
+        if self.record is not None:
+            return self.record.kind
+        return FEATURES if self.has_drawn_head else None
+
+    @property
+    def has_drawn_head(self) -> bool:
+        """Whether its LM head was drawn at random, and not trained."""
+        return read_task_state(self.state.get("task_state"))["drawn_lm_head"]
 
     @property
     def pairs(self) -> bool:
@@ -150,7 +162,7 @@ class Exported:
 def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
     """Writes a checkpoint as a folder of transformers: weights, configuration, tokenizer, model card and its code.
 
-    Before the folder appears, the model is loaded from it and its logits compared with those in fairseq.
+    Before the folder appears, the model is loaded from it and its outputs compared with those in fairseq.
 
     Args:
         checkpoint: its file, or the folder of its run.
@@ -175,6 +187,8 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
             begins = word_starts(exported.tokenizer, folder)
             weights[WORD_STARTS] = torch.ones(config.vocab_size).bool() if begins is None else torch.from_numpy(begins)
             remarks.append(OF_PIECES if begins is None else OF_WORDS)
+        if exported.has_drawn_head:
+            remarks.append(OF_DRAWN_HEAD)
         if exported.record is None and any(name.startswith(HEAD) for name in exported.state["model"]):  # imported
             remarks.append(OF_CLASSIFIER)
         (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file gives it to its owner alone
@@ -249,20 +263,23 @@ def _configuration(exported: Exported) -> PretrainedConfig:
 
 
 def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
-    """The tensors by their names in transformers, each once; those of the LM head too, whatever the model is for."""
+    """The tensors by their names in transformers, each once; a trained LM head's too, whatever the model is for."""
     names: dict[str, None] = {}
-    for kind in (exported.kind, None):
+    for kind in (exported.kind, None) if exported.record else (None,):
         with torch.device("meta"):
             names |= dict.fromkeys(exported.model_class(kind)(config).state_dict())
     if config.tie_word_embeddings:
         del names["lm_head.decoder.weight"]
+    if exported.has_drawn_head:
+        names = {name: None for name in names if not name.startswith("lm_head.")}
     state = exported.hub.model.state_dict()
     ours = fairseq_names(names, STOCK if exported.is_stock else OURS, exported.head)
     weights = {name: state[source].contiguous() for name, source in ours.items()}
     if exported.is_stock:
         types = "roberta.embeddings.token_type_embeddings.weight"
         weights[types] = torch.zeros(1, exported.options.encoder_embed_dim)
-        weights["lm_head.decoder.bias"] = weights["lm_head.decoder.bias"].clone()  # lm_head.bias is the same
+        if not exported.has_drawn_head:
+            weights["lm_head.decoder.bias"] = weights["lm_head.decoder.bias"].clone()  # lm_head.bias is the same
     return weights
 
 
@@ -292,16 +309,16 @@ def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
 
 @torch.inference_mode()
 def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path) -> None:
-    """Compares logits of a full row and of a padded one."""
+    """Compares what the model gives for a full row and a padded one."""
     length, pad = exported.options.max_positions, 1
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(4, len(exported.hub.task.source_dictionary), (2, length), generator=generator)
     tokens[1, (length + 1) // 2 :] = pad
     real = tokens != pad
     model = model_class.from_pretrained(folder).eval()
-    found = model(tokens, attention_mask=real.long()).logits
+    found = model(tokens, attention_mask=real.long())[0]
     if exported.record is None:
-        expected = exported.hub.model(tokens)[0]
+        expected = exported.hub.model(tokens, features_only=exported.kind == FEATURES)[0]
     else:
         expected = exported.hub.model(tokens, classification_head_name=exported.head)[0] * exported.record.scale
     if isinstance(model, LinformerRobertaForTokenClassification):
@@ -310,4 +327,4 @@ def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path)
         found, expected = found[real], expected[real]
     difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
     if not difference <= TOLERANCE:  # nor where it is not a number
-        raise RuntimeError(f"{folder}: logits differ from those in fairseq by {difference:.1e}, {TOLERANCE} is allowed")
+        raise RuntimeError(f"{folder}: outputs differ from fairseq's by {difference:.1e}, {TOLERANCE} is allowed")

@@ -30,6 +30,7 @@ from .published_tokenizer import write_published_tokenizer
 from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SPECIAL
 
 OF_TOKENS = (f"{ENCODER}embed_tokens.weight", "encoder.lm_head.weight", "encoder.lm_head.bias")  # a row for each
+DRAWN = "it has no LM head: a new one was drawn"
 VOCABULARIES = ((TOKENIZER_FILE,), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))  # one of them is needed
 
 
@@ -58,9 +59,10 @@ def import_folder(source: Path, out: Path) -> list[str]:
         given, remarks = _given(weights, config, order)
         state, drawn = _state(given, untrained_model(options, dictionary))
         modules, left_out = read_sentence_modules(source)
-        save_untrained(folder, out.absolute(), dictionary, options, state, {"sentence_modules": modules})
+        inherited = {"sentence_modules": modules, "drawn_lm_head": drawn}
+        save_untrained(folder, out.absolute(), dictionary, options, state, inherited)
         Path(mark.name).unlink()
-    return [*drawn, *remarks, *left_out]
+    return [*([DRAWN] if drawn else []), *remarks, *left_out]
 
 
 def _is_ours(config: PretrainedConfig) -> bool:
@@ -122,8 +124,8 @@ def _given(
     return given, remarks
 
 
-def _state(given: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict[str, Tensor], list[str]]:
-    """All parameters of the model, and what was missing, in words."""
+def _state(given: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict[str, Tensor], bool]:
+    """All parameters of the model, and whether its LM head was missing."""
     state: dict[str, Tensor] = {}
     first: dict[int, str] = {}
     drawn = False
@@ -140,7 +142,7 @@ def _state(given: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict
         else:
             raise UserError(f"the folder's weights lack {name}, which its config.json asks for")
     state |= {name: tensor for name, tensor in given.items() if name.startswith(HEAD)}
-    return state, ["it has no LM head: a new one was drawn"] if drawn else []
+    return state, drawn
 
 
 def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tuple[Dictionary, list[int] | None]:

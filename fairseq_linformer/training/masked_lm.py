@@ -161,6 +161,13 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             freeze_lm_head(model)
         return model
 
+    def state_dict(self) -> dict[str, Any]:
+        """As every task. An LM head that was drawn at random counts as trained where this training trains it."""
+        carried = super().state_dict()
+        if not self.cfg.skip_masking and self.cfg.only_positions_from is None:
+            carried.pop("drawn_lm_head", None)
+        return carried
+
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
         """The criterion; for ``masked_lm`` ours, which needs less memory.
 

@@ -85,15 +85,16 @@ def test_another_projection_does_not_take_over_the_matrices(vocabulary, tmp_path
     """Random ones have the shape of learned ones."""
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, projected_length=5, sharing="layerwise")
     learned = ["encoder.sentence_encoder.layers.0.self_attn.key_projection.weight"]
-    model, started, _ = convert(checkpoint, tmp_path / "random", ["model.projection=random", "model.sharing=layerwise"])
+    random = ["model.projection=random", "model.sharing=layerwise"]
+    model, started, *_ = convert(checkpoint, tmp_path / "random", random)
     assert started.new == started.left_out == learned
-    model, started, _ = convert(checkpoint, tmp_path / "window", ["model.linformer_window=4"])
+    model, started, *_ = convert(checkpoint, tmp_path / "window", ["model.linformer_window=4"])
     assert started.new == started.left_out == [] and model.args.sharing == "layerwise"
 
 
 def test_heads_of_their_own_start_from_the_matrices_that_were_shared(vocabulary, tmp_path):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, projected_length=5, sharing="layerwise")
-    _, started, _ = convert(checkpoint, tmp_path / "out", ["model.sharing=none", "model.projected_length=5"])
+    _, started, *_ = convert(checkpoint, tmp_path / "out", ["model.sharing=none", "model.projected_length=5"])
     assert started.new == []
     assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
 
@@ -104,10 +105,10 @@ def test_a_wider_convolution_computes_the_same_and_a_narrower_one_is_its_middle(
         if name.endswith("local_conv.conv.bias"):
             tensor.fill_(0.7)
     torch.save(state, tmp_path / "source.pt")
-    _, started, _ = convert(tmp_path / "source.pt", tmp_path / "wider", ["model.local_conv=7"])
+    _, started, *_ = convert(tmp_path / "source.pt", tmp_path / "wider", ["model.local_conv=7"])
     assert started.new == []
     assert_same_logits(tmp_path / "wider" / UNTRAINED, tmp_path / "source.pt")
-    model, started, _ = convert(tmp_path / "wider" / UNTRAINED, tmp_path / "narrower", ["model.local_conv=1"])
+    model, started, *_ = convert(tmp_path / "wider" / UNTRAINED, tmp_path / "narrower", ["model.local_conv=1"])
     name = "encoder.sentence_encoder.layers.0.local_conv.conv"
     assert started.new == [] and model.state_dict()[f"{name}.bias"].eq(0.7).all()
     assert torch.equal(model.state_dict()[f"{name}.weight"], state["model"][f"{name}.weight"][..., 1:2])
@@ -145,7 +146,7 @@ def test_the_weights_of_value_residuals_are_taken_over(vocabulary, tmp_path):
     name = "encoder.sentence_encoder.layers.1.self_attn.value_mix"
     state["model"][name] = torch.tensor([0.1, 0.9])
     torch.save(state, checkpoint)
-    model, started, _ = convert(checkpoint, tmp_path / "out", LINFORMER)
+    model, started, *_ = convert(checkpoint, tmp_path / "out", LINFORMER)
     assert torch.equal(model.state_dict()[name], state["model"][name]) and started.new == started.left_out == []
 
 
@@ -153,7 +154,7 @@ def test_the_weights_of_value_residuals_are_taken_over(vocabulary, tmp_path):
 def test_relative_positions_read_longer_texts_without_new_parameters(vocabulary, tmp_path, positions):
     options = {"attention": "softmax", "positions": positions, "rotary_share": 0.5}
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
-    model, started, _ = convert(checkpoint, tmp_path / "out", [f"model.max_positions={2 * N}"])
+    model, started, *_ = convert(checkpoint, tmp_path / "out", [f"model.max_positions={2 * N}"])
     assert started.new == started.left_out == [] and model.args.positions == positions
     assert_same_logits(tmp_path / "out" / UNTRAINED, checkpoint)
     assert hub_of(tmp_path / "out" / UNTRAINED).model(torch.full((1, 2 * N), 5))[0].isfinite().all()

@@ -195,10 +195,10 @@ def test_data_that_does_not_fit_is_named(vocabulary, tmp_path):
         export(checkpoint, tmp_path / "out", tmp_path / "none")
 
 
-def test_nothing_appears_where_the_logits_differ(vocabulary, tmp_path, monkeypatch):
+def test_nothing_appears_where_the_outputs_differ(vocabulary, tmp_path, monkeypatch):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
     monkeypatch.setattr(hf.LinformerRobertaModel, "embed", lambda self, *rest: 0.5 + torch.zeros(2, N, 12))
-    with pytest.raises(RuntimeError, match="logits differ"):
+    with pytest.raises(RuntimeError, match="outputs differ"):
         export(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -7,20 +7,24 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+from safetensors.torch import load_file
 from transformers import (
+    AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedTokenizerFast,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
+    RobertaModel,
     Trainer,
     TrainingArguments,
 )
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED
+from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.hf.exporting import OF_CLASSIFIER, export
-from fairseq_linformer.hf.importing import import_folder
+from fairseq_linformer.hf.exporting import OF_CLASSIFIER, OF_DRAWN_HEAD, export
+from fairseq_linformer.hf.importing import DRAWN, import_folder
 from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
@@ -53,13 +57,29 @@ def test_a_stock_classifier_brings_its_head(tmp_path):
 
 
 def test_an_export_says_that_an_imported_classifier_stays_behind(tmp_path):
-    """It knows no labels, and comes out as a masked language model."""
-    for kind, said in ((RobertaForSequenceClassification, [OF_CLASSIFIER]), (RobertaForMaskedLM, [])):
+    """It knows no labels, and comes out as an encoder."""
+    for kind, said in ((RobertaForSequenceClassification, [OF_DRAWN_HEAD, OF_CLASSIFIER]), (RobertaForMaskedLM, [])):
         folder = tmp_path / kind.__name__
         write_stock(folder, kind)
         import_folder(folder, folder / "in")
         assert export(folder / "in", folder / "out") == said
         assert (OF_CLASSIFIER in (folder / "out" / "README.md").read_text()) == bool(said)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["softmax", "linformer"])  # RoBERTa of transformers, and our own classes
+@pytest.mark.parametrize(("kind", "drawn"), [(RobertaModel, True), (RobertaForMaskedLM, False)])
+def test_an_lm_head_that_was_drawn_is_not_exported(tmp_path, attention, kind, drawn):
+    write_stock(tmp_path / "stock", kind)
+    assert (DRAWN in convert(tmp_path / "stock", tmp_path / "in", [f"model.attention={attention}"]).remarks) == drawn
+    assert (OF_DRAWN_HEAD in export(tmp_path / "in", tmp_path / "out")) == drawn
+    card, weights = (tmp_path / "out/README.md").read_text(), load_file(tmp_path / "out/model.safetensors")
+    assert ("pipeline_tag: feature-extraction" in card, "pipeline_tag: fill-mask" in card) == (drawn, not drawn)
+    assert any(name.startswith("lm_head.") for name in weights) != drawn
+    tokens = torch.tensor([[0, *range(4, 17), 2]])
+    expected = hub_of(tmp_path / "in" / UNTRAINED).model(tokens, features_only=True)[0]
+    torch.testing.assert_close(AutoModel.from_pretrained(tmp_path / "out")(tokens)[0], expected, rtol=1e-5, atol=1e-5)
+    assert (DRAWN in import_folder(tmp_path / "out", tmp_path / "back")) == drawn
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def hostile(number: int) -> list[str]:
     chance = random.Random(0)
     characters = [chr(code) for code in (*range(0x250), *range(0x1E00, 0x2070), *range(0x3040, 0x3100))]
     characters += [chr(code) for code in (*range(0x300, 0x346), *range(0x5B0, 0x5C0), *range(0x64B, 0x656))] * 2
-    characters += [*"  \t\u2581\u0085\u200d\u3000\ufb01漢字\uff76\uff9e\u3099\u1100\u1161\u11a8\uac00\ufe0f😀\x01\x7f\x8f"] * 9
+    characters += [*"  \t\u2581\u0085\u200d\u3000\ufb01漢字\uff76\uff9e\u3099\u1100\u1161\u11a8\uac00\ufe0f😀"] * 9
+    characters += ["\x01", "\x7f", "\x8f"] * 9
     characters += ["the", "lim", "mu"] * 200
     lines = ["".join(chance.choices(characters, k=chance.randint(1, 40))) for _ in range(number)]
     return [line.replace("\n", "").replace("\r", "") for line in lines]

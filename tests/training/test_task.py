@@ -601,3 +601,12 @@ def test_a_schedule_of_fairseq_without_a_dataclass_is_no_traceback(corpus):
 def test_gradients_that_differ_between_ranks_are_no_divergence(error, expected):
     """fairseq raises the same error for both, with the norm of each rank."""
     assert says_not_finite(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"), [({}, False), ({"skip_masking": True}, True), ({"only_positions_from": 16}, True)]
+)
+def test_an_lm_head_that_was_drawn_counts_as_trained_where_it_is(corpus, options, kept):
+    task = DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(corpus), tokens_per_sample=32, **options))
+    task.run = SimpleNamespace(record=None, inherited={"drawn_lm_head": True})
+    assert ("drawn_lm_head" in task.state_dict()) == kept
