@@ -26,6 +26,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fairseq.tasks import setup_task
+from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from ..checkpoints.reading import checkpoint_file, read_checkpoint, vocabulary_folder
@@ -151,8 +153,9 @@ class FineTuning:
             for task, count in self._parts
             for setting in self._settings(task)
         ]
-        for run in runs:
-            self._training(run).is_complete()
+        missing = [run for run in runs if not self._training(run).is_complete()]
+        for run in {run.task.name: run for run in missing}.values():
+            self._check(run)
         self._take_folder()
         for run in runs:
             self._training(run).check_idle()
@@ -275,6 +278,10 @@ class FineTuning:
             overrides = tuple(self._overrides(run))
             self._trainings[run.folder] = Training(FINE_TUNING, overrides, run.folder, run.updates)
         return self._trainings[run.folder]
+
+    def _check(self, run: TaskRun) -> None:
+        """Sets up the run's task, which refuses options that cannot work: before the baselines, which take longer."""
+        setup_task(OmegaConf.create(compose_configuration(FINE_TUNING, self._training(run).settings)).task)
 
     def _overrides(self, run: TaskRun) -> Iterator[str]:
         """What a run changes of the recipe; a longer or shorter one than there has its share of warm-up."""

@@ -7,6 +7,7 @@ such files where ``trust_remote_code=True`` allows it.
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
@@ -21,7 +22,12 @@ def write_code(folder: Path) -> None:
     """Writes the file of the configuration and the file of the models into a folder."""
     configuration = NOTICE + CONFIGURATION.read_text(encoding="utf-8")
     (folder / CONFIGURATION.name).write_text(configuration, encoding="utf-8")
-    (folder / MODELING.name).write_text(NOTICE + _Bundle(MODELING).text(), encoding="utf-8")
+    (folder / MODELING.name).write_text(_modeling(), encoding="utf-8")
+
+
+@cache
+def _modeling() -> str:
+    return NOTICE + _Bundle(MODELING).text()
 
 
 class _Bundle:

@@ -21,7 +21,6 @@ TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # what torchrun sets, beside 
 
 # What fairseq divides by, takes for no limit, or refuses with a traceback, some of it at the end of the first epoch.
 LEAST = {
-    "common.seed": 0,
     "dataset.batch_size": 1,
     "dataset.batch_size_valid": 1,
     "dataset.max_tokens": 1,
@@ -126,6 +125,7 @@ def _numbers(root: Any) -> Rules:
         value = OmegaConf.select(root, name)
         if value is not None:  # no limit, or an option that this scheduler, optimizer or task has not
             yield name, value >= least, f"at least {least}"
+    yield "common.seed", 0 <= root.common.seed < 2**32, f"from 0 to {2**32 - 1}, as numpy takes it"
     betas = OmegaConf.select(root, "optimizer.adam_betas")
     if betas is not None:
         try:

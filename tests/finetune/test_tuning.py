@@ -535,6 +535,8 @@ def test_a_run_is_predicted_on_the_gpu_that_trained_it(moved, monkeypatch):
             ["--tasks", "sst_2", "--beside", "runs/tiny"],
             "runs/tiny holds no results.json: linformer finetune writes it",
         ),
+        (["--tasks", "sst_2", "task.truncate_to=9000"], "error: truncate_to=9000 is not allowed: it must be"),
+        (["--tasks", "sst_2", "optimizer.adam_betas=[1]"], "error: optimizer.adam_betas=[1] is not allowed"),
         (["--tasks", "sst_2", "optimization.rate=1"], "error: optimization.rate: there is no such option"),
         (["--tasks", "sst_2", "--data", "a:b"], "a:b: a data folder with a colon in its path is not allowed"),
         (["--tasks", "sst_2", "--out", "a${b}"], "a${b}: a path with ${ in it is not allowed"),

@@ -208,6 +208,14 @@ def test_an_update_has_a_batch(frequencies):
         check_launch(cfg)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_is_one_of_numpys(seed):
+    cfg = whole(1, cpu=True)
+    cfg.common.seed = seed
+    with pytest.raises(ValueError, match=rf"^common\.seed={seed} is not allowed: it must be from 0 to 4294967295"):
+        check_launch(cfg)
+
+
 def test_what_fairseq_train_takes_bf16_for(machine):
     parsed = parse_args_and_arch(get_training_parser(), ["data", "--bf16", "--arch", "linformer_roberta_tiny"])
     said = r"^common\.tpu=True is not allowed: it must be false without torch_xla; fairseq-train's --bf16 sets it"
