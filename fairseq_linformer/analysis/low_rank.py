@@ -74,13 +74,16 @@ class Head:
         return self.weights @ (basis @ (basis.T @ self.all_values))
 
 
-def heads_of(attention: Attention, x: Tensor) -> Iterator[Head]:
-    """The heads of a layer in turn on a row of text x, (1, n, d)."""
-    mapped = (attention.q_proj(x), attention.k_proj(x), attention.v_proj(x))
+def heads_of(attention: Attention, x: Tensor, first_values: Tensor | None) -> Iterator[Head]:
+    """The heads of a layer in turn on a row of text x, (1, n, d); of one with a value residual V is u V + w V_1.
+
+    Its bias is u b then: the first layer's values V_1, (1, n, d), which F multiplies, have their own in them.
+    """
+    mapped = (attention.q_proj(x), attention.k_proj(x), attention.values(x, first_values))
     queries, keys, values = (attention.split_heads(own)[0] for own in mapped)
-    key_bias, value_bias = (
-        linear.bias.view(attention.num_heads, attention.head_dim) for linear in (attention.k_proj, attention.v_proj)
-    )
+    share = 1 if attention.value_mix is None else attention.value_mix[0]
+    biases = (attention.k_proj.bias, share * attention.v_proj.bias)
+    key_bias, value_bias = (bias.view(attention.num_heads, attention.head_dim) for bias in biases)
     for i, weights in enumerate(softmax_maps(attention, x)):
         yield Head(weights, queries[i], keys[i] - key_bias[i], values[i] - value_bias[i], key_bias[i], value_bias[i])
 
@@ -105,8 +108,13 @@ class Errors:
     errors: dict[Key, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     kept: dict[tuple[str, str, float], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, attention: Attention, x: Tensor) -> list[Tensor]:
+    def add(self, attention: Attention, x: Tensor, first_values: Tensor | None = None) -> list[Tensor]:
         """Adds a row of text x, (1, n, d), that the attention reads.
+
+        Args:
+            attention: in evaluation mode.
+            x: the row.
+            first_values: of the first layer, (1, n, d), which a value residual adds; None in the first layer.
 
         Returns:
             The singular values of each head's P, (n,), the largest first.
@@ -118,7 +126,7 @@ class Errors:
             own = zip(matrices, head_maps(attention, x), strict=True)
         learned = not (attention.turned or attention.alibi)  # positions, which are in x
         means = {k: adaptive_pooling(torch.tensor(n), k, n, x.dtype).to(x.device) for k in ranks_to_try(n)}
-        for head, approximation in zip(heads_of(attention, x), own, strict=False):
+        for head, approximation in zip(heads_of(attention, x, first_values), own, strict=False):
             exact = head.weights @ head.all_values
             left, sizes, right = torch.linalg.svd(head.weights)
             spectra.append(sizes)

@@ -56,8 +56,11 @@ def measure(encoder: SentenceEncoder, rows: Tensor, chosen: Sequence[int] | None
     errors = [Errors() for _ in attentions]
     used: list[list[Tensor]] = [[] for _ in attentions]
     for row in tqdm(rows, unit="row", disable=None):
+        first_values = None
         for layer, (attention, x) in enumerate(zip(attentions, inputs_of(encoder, row), strict=True)):
-            spectra = errors[layer].add(attention, x) if compares else []
+            spectra = errors[layer].add(attention, x, first_values) if compares else []
+            if layer == 0:
+                first_values = attention.v_proj(x)
             if not isinstance(attention, SoftmaxAttention):  # its own map is another than that of softmax
                 spectra = [torch.linalg.svdvals(own.float()) for own in head_maps(attention, x)]
             for head, values in enumerate(spectra):

@@ -57,15 +57,22 @@ OWN_PARTS = [
 ]
 
 
+@pytest.mark.parametrize("value_residual", [False, True])
 @pytest.mark.parametrize("options", OWN_PARTS, ids=lambda own: "-".join(map(str, own.values())))
 @torch.no_grad()
-def test_errors_of_the_model_are_those_of_its_output(options):
+def test_errors_of_the_model_are_those_of_its_output(options, value_residual):
     """The distance of what leaves its heads, by whatever it has, from full attention with the same weights."""
-    attention, x = build("linformer", **options)[0].double().eval(), torch.randn(1, N, D, dtype=torch.double)
+    attention, x = build("linformer", **options)[0].eval(), torch.randn(1, N, D, dtype=torch.double)
+    first = None
+    if value_residual:
+        attention.add_value_residual()
+        attention.value_mix.copy_(torch.tensor([0.7, -0.4]))
+        first = torch.randn_like(x)
+    attention.double()
     errors = Errors()
-    errors.add(attention, x)
-    full = attention.attend(*map(attention.split_heads, attention.project(x)))[0]
-    expected = ((leaving_heads(attention, x)[0] - full).norm(dim=1) / full.norm(dim=1)).flatten()
+    errors.add(attention, x, first)
+    full = attention.attend(*map(attention.split_heads, attention.project(x, first)))[0]
+    expected = ((leaving_heads(attention, x, first)[0] - full).norm(dim=1) / full.norm(dim=1)).flatten()
     torch.testing.assert_close(torch.cat(errors.errors["linformer", OWN, 5]), expected)
     point = errors.summary()["linformer"][OWN][0]
     assert point["k"] == 5 and point["median"] == pytest.approx(float(expected.quantile(0.5)))
@@ -77,7 +84,7 @@ def test_a_linformer_of_identity_matrices_has_no_error():
     """Its keys are those of full attention, with their bias."""
     attention, x = build("linformer")[0].double(), torch.randn(1, N, D, dtype=torch.double)
     identity = torch.eye(N, dtype=torch.double)
-    for head in heads_of(attention, x):
+    for head in heads_of(attention, x, None):
         torch.testing.assert_close(head.linformer(identity, identity), head.weights @ head.all_values)
 
 
@@ -88,7 +95,7 @@ def test_errors_of_projections(layer):
     errors = Errors()
     errors.add(attention, x)
     k = ranks_to_try(N)[0]  # 7 segments of 15 positions
-    head = next(heads_of(attention, x))
+    head = next(heads_of(attention, x, None))
     exact = head.weights @ head.all_values
     averages = torch.stack(
         [head.all_values[j * N // k : ((j + 1) * N + k - 1) // k].mean(0) for j in range(k)]
@@ -152,7 +159,7 @@ def test_full_attention_has_no_approximation_of_its_own(layer):
 def test_other_positions_are_not_compared_with_a_linformer_without_any(attention, positions, layer):
     """Even of identity matrices: P has positions, and a projected row has none."""
     own, x = build(attention, **positions)[0].double().eval(), layer[1]
-    head = next(heads_of(own, x))
+    head = next(heads_of(own, x, None))
     identity = torch.eye(N, dtype=torch.double)
     assert relative_errors(head.linformer(identity, identity), head.weights @ head.all_values).min() > 0.001
     errors = Errors()
@@ -220,6 +227,17 @@ def test_a_model_is_measured_over_all_rows():
     assert len(short["effective rank at 90%"]) == len(short["local"]) == len(short["unused rows"]) == 2
     own = measured.matrices["matrices"]
     assert short["width"][1] == pytest.approx((own[2]["median"]["width"] + own[3]["median"]["width"]) / 2)
+
+
+@torch.no_grad()
+def test_values_are_those_that_a_value_residual_gives_a_layer():
+    """The first layer's are in those of all others."""
+    encoder = small(attention="linformer", max_positions=64, value_residual=True).eval().encoder.sentence_encoder
+    layers, row = attentions_of(encoder), tokens(1)
+    (_, first), (own, x) = zip(layers, inputs_of(encoder, row[0]), strict=True)
+    errors = Errors()
+    errors.add(own, x, layers[0].v_proj(first))
+    assert measure(encoder, row, [8, 8]).low_rank["layers"][1]["linformer"][OWN] == errors.summary()["linformer"][OWN]
 
 
 @torch.no_grad()

@@ -53,10 +53,10 @@ def build(name, seed=0, **options):
     return attentions
 
 
-def leaving_heads(attention, x):
+def leaving_heads(attention, x, first_values=None):
     """What leaves the heads of a layer on x, (B, n, d), before the last map: (B, h, n, d_h)."""
     heads = []
     attention.join_heads = lambda own: heads.append(own) or x
-    attention(x)
+    attention(x, None, *(() if first_values is None else (first_values,)))
     del attention.join_heads
     return heads[0]
