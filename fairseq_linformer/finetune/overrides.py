@@ -1,4 +1,6 @@
-"""Which of Hydra's overrides a user may add to runs of fine-tuning, which say the rest themselves."""
+"""Which of Hydra's overrides a user may add to runs of a command, which says the rest itself."""
+
+from collections.abc import Mapping
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
@@ -6,7 +8,7 @@ from hydra.errors import HydraException
 
 from ..errors import UserError, one_line
 
-# What a run sets itself, config groups among it, and what says it.
+# What a run of fine-tuning sets itself, config groups among it, and what says it.
 _SET_BY = {
     "task.data": "--data",
     "checkpoint.finetune_from_model": "MODEL",
@@ -40,8 +42,12 @@ _SET_BY = {
 _OPEN = ("task", "criterion", "model")  # groups whose other options are the user's
 
 
-def check_override(word: str) -> None:
+def check_override(word: str, set_by: Mapping[str, str] = _SET_BY) -> None:
     """Refuses what is no override, what stands for several values, and what a run sets itself, however it is spelt.
+
+    Args:
+        word: the override.
+        set_by: what runs set themselves, and what says it.
 
     Raises:
         UserError: names the override, and what sets it.
@@ -59,7 +65,7 @@ def check_override(word: str) -> None:
     key = override.key_or_group.replace("/", ".")
     # lr_scheduler=fixed: what a run sets of a group, it sets of each.
     chooses = override.type == OverrideType.CHANGE and isinstance(override.value(), str)
-    for own, option in _SET_BY.items():
+    for own, option in set_by.items():
         above = own.startswith(f"{key}.") and not chooses
         below = key.startswith(f"{own}.") and (own not in _OPEN or "/" in override.key_or_group)
         if key == own or above or below:

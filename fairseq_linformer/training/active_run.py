@@ -36,6 +36,7 @@ from .timed_saving import TimedSaving
 
 logger = logging.getLogger(__name__)
 
+DIVERGED = "the training diverged"  # how its last line begins then
 FEWEST_LOG_LINES = 20  # of a run, so that a short one shows its progress, too
 
 
@@ -244,7 +245,7 @@ class ActiveRun:
         """What to tell the user where gradients are not finite after `done` updates."""
         loss = float(self.last_loss) / max(1.0, float(self.last_size)) / math.log(2)
         return (
-            f"the training diverged: after update {done:,} the loss is {loss:g} and the gradients are not finite; "
+            f"{DIVERGED}: after update {done:,} the loss is {loss:g} and the gradients are not finite; "
             "lower optimization.lr, raise lr_scheduler.warmup_updates, or set optimization.clip_norm=1.0"
         )
 

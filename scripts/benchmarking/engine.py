@@ -5,6 +5,7 @@ every learning rate and the first seed, and with the best of them and the other 
 """
 
 import json
+import math
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from tqdm import tqdm
 
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.config import ResolvedConfig
 from fairseq_linformer.system.files import write_whole
 from fairseq_linformer.training.jobs import job_device
@@ -47,7 +49,7 @@ class Tuned:
     Attributes:
         variant: its name.
         n: the length of its rows.
-        tried: what chose the learning rate, by learning rate, with the first seed.
+        tried: what chose the learning rate, by learning rate, with the first seed; None where that run diverged.
         learning_rate: the best.
         results: with it, figures by seed.
         cost: what was measured once, whatever the seed: the seconds of an update, the median ("seconds") and the
@@ -57,7 +59,7 @@ class Tuned:
 
     variant: str
     n: int
-    tried: dict[float, float]
+    tried: dict[float, float | None]
     learning_rate: float
     results: dict[int, Figures]
     cost: Figures = field(default_factory=dict)
@@ -106,7 +108,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def score(self, figures: Figures) -> float:
-        """What chooses the learning rate."""
+        """What chooses the learning rate; not finite where the run diverged."""
 
     @abstractmethod
     def step(self, tuned: Tuned) -> Callable[[], None]:
@@ -117,16 +119,29 @@ class Experiment(ABC):
         """What these variants depend on, training aside."""
 
     def tune(self, rates: Sequence[float], seeds: Sequence[int]) -> list[Tuned]:
-        """All variants, each at its best learning rate."""
+        """All variants, each at its best learning rate.
+
+        Raises:
+            UserError: with the best learning rate of a variant a run diverged, whose score is not finite.
+            OSError: a training failed.
+        """
         first, *others = seeds
         tried = self.measure([Trial(name, rate, first) for name in self.variants for rate in rates])
         scores = {name: {rate: self.score(tried[Trial(name, rate, first)]) for rate in rates} for name in self.variants}
         chosen = {name: self.best(rates, key=scores[name].__getitem__) for name in self.variants}
         found = tried | self.measure([Trial(name, rate, seed) for name, rate in chosen.items() for seed in others])
+        for trial in (Trial(name, rate, seed) for name, rate in chosen.items() for seed in seeds):
+            if not math.isfinite(self.score(found[trial])):
+                raise UserError(f"{trial.folder} diverged: --learning-rates must have lower ones")
         return [
-            Tuned(name, self.n, scores[name], rate, {seed: found[Trial(name, rate, seed)] for seed in seeds})
+            Tuned(name, self.n, _finite(scores[name]), rate, {seed: found[Trial(name, rate, seed)] for seed in seeds})
             for name, rate in chosen.items()
         ]
+
+
+def _finite(scores: Mapping[float, float]) -> dict[float, float | None]:
+    """The scores as JSON has them, by learning rate."""
+    return {rate: score if math.isfinite(score) else None for rate, score in scores.items()}
 
 
 @dataclass(frozen=True)
@@ -270,7 +285,8 @@ class Comparison:
         return "\n\n".join([*parts, *self.notes(options, rows)])
 
     def _score(self, own: Tuned, rate: float) -> str:
-        return self.form(own.tried[rate])
+        score = own.tried[rate]
+        return "diverged" if score is None else self.form(score)
 
 
 def values_column(title: str, values: Callable[[Tuned], Sequence[float]], form: str) -> Columns:

@@ -10,7 +10,6 @@ Dimensions: T tokens of the text, N of them masked, B rows, n tokens of a row wi
 """
 
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,8 +114,8 @@ class MaskedText:
 
 
 def perplexity(losses: Tensor) -> float:
-    """Of losses in nats, (N,)."""
-    return math.exp(losses.double().mean())
+    """Of losses in nats, (N,); infinity beyond all floats."""
+    return float(losses.double().mean().exp())
 
 
 def token_stream(prefix: str, dictionary: Dictionary) -> np.ndarray:

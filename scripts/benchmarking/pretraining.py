@@ -5,7 +5,6 @@ It is configs/pretrain/tiny_512 with two layers of d=64, four rows per update an
 
 import itertools
 import math
-import statistics
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.optim import build_optimizer
 from fairseq.utils import move_to_cuda, split_paths
@@ -21,10 +21,11 @@ from fairseq.utils import move_to_cuda, split_paths
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.data.shards import data_paths
-from fairseq_linformer.errors import check
+from fairseq_linformer.finetune.overrides import check_override
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path
+from fairseq_linformer.training.active_run import DIVERGED
 from fairseq_linformer.training.commands import override
 from fairseq_linformer.training.jobs import job_device, side_by_side
 from fairseq_linformer.training.launch import Training
@@ -39,6 +40,18 @@ from .tables import with_deviation
 SIZES = ["model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
 RECIPE = ["model.encoder_layers=2", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
+SET_BY = {  # what runs set themselves, and what says it
+    "task.data": "--data",
+    "checkpoint.save_dir": "--out",
+    "common.seed": "--seeds",
+    "task.seed": "--seeds",
+    "common.log_format": "the command, which reads the log",
+    "optimization.lr": "--learning-rates",
+    "optimizer.lr": "--learning-rates",
+    "lr_scheduler.lr": "--learning-rates",
+    "optimization.max_update": "--updates",
+    "optimization.max_epoch": "--updates",
+}
 POINTS = 20  # of a curve: each is the mean of many updates, whose losses differ
 
 
@@ -70,8 +83,7 @@ class Pretraining(Experiment):
 
     def __post_init__(self) -> None:
         for word in itertools.chain(*self.variants.values()):
-            name, _, value = word.partition("=")
-            check(name, value, name != "optimization.lr", "left out: --learning-rates says what is tried")
+            check_override(word, SET_BY)
         check_data_path(self.data.absolute())
 
     def check(self) -> None:
@@ -117,7 +129,12 @@ class Pretraining(Experiment):
         return dict(zip(trials, cast(list[Figures], found), strict=True))
 
     def _train_and_measure(self, trial: Trial) -> Figures:
-        log = self.training(trial).run()
+        try:
+            log = self.training(trial).run()
+        except OSError as error:
+            if DIVERGED not in str(error):
+                raise
+            return {"perplexity": math.inf, "curve": {}}
         return {"perplexity": self.losses(trial)["perplexity"], "curve": self.curve(log)}
 
     def curve(self, log: Sequence[Mapping[str, Any]]) -> dict[int, float]:
@@ -127,10 +144,12 @@ class Pretraining(Experiment):
             if "loss" in row:
                 part = math.ceil(POINTS * row["num_updates"] / self.updates)
                 losses.setdefault(part * self.updates // POINTS, []).append(row["loss"])
-        return {update: 2 ** statistics.mean(own) for update, own in losses.items()}  # fairseq logs bits
+        bits = {update: torch.tensor(own, dtype=torch.double) for update, own in losses.items()}  # as fairseq logs them
+        return {update: float(own.mean().exp2()) for update, own in bits.items()}
 
     def score(self, figures: Figures) -> float:
-        return float(figures["perplexity"])
+        perplexity = float(figures["perplexity"])
+        return perplexity if perplexity < math.inf else math.inf  # nor is NaN the best
 
     def losses(self, trial: Trial) -> Figures:
         """Of a run's last checkpoint, in rows as long as those of its training.

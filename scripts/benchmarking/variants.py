@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
+from fairseq_linformer.errors import check
 from fairseq_linformer.training.configuration import CONFIGS
 
 BEST = "near_and_far"  # a preset of configs/pretrain
@@ -30,8 +31,15 @@ def variants_of(study: str, n: int) -> dict[str, list[str]]:
 
 
 def preset_options(name: str) -> dict[str, Any]:
-    """The options of the model that a preset sets."""
-    return dict(OmegaConf.load(CONFIGS / "pretrain" / "preset" / f"{name}.yaml").model)
+    """The options of the model that a preset sets.
+
+    Raises:
+        UserError: there is no such preset, or it sets more than the model.
+    """
+    presets = {file.stem: OmegaConf.load(file) for file in sorted((CONFIGS / "pretrain" / "preset").glob("*.yaml"))}
+    models = {own: content.model for own, content in presets.items() if content.keys() == {"model"}}
+    check("preset", name, name in models, f"one of {', '.join(models)}, which set the model alone")
+    return dict(models[name])
 
 
 def with_preset(overrides: Sequence[str], everywhere: Sequence[str] = ()) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from benchmarking.store import Store
 from benchmarking.variants import variants_of
 
 from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.training.active_run import DIVERGED
 from fairseq_linformer.training.launch import Training
 from tests.helpers.benchmarks import options, write_shards
 
@@ -73,19 +75,46 @@ def experiment(data, store, **changes):
     return replace(made, **changes)
 
 
-def test_the_learning_rate_has_one_place(tmp_path):
-    """A variant's own would win over those that are tried, and the table would name another."""
-    with pytest.raises(
-        ValueError, match=r"optimization\.lr=\[1\] is not allowed: it must be left out: --learning-rates"
-    ):
-        experiment(tmp_path, Store(tmp_path, {}), variants={"a": ["optimization.lr=[1]"]})
+@pytest.mark.parametrize(
+    ("word", "option"),
+    [
+        ("optimization.lr=[1]", "--learning-rates"),
+        ("+common.seed=7", "--seeds"),
+        ("optimization.max_update=3", "--updates"),
+        ("checkpoint.save_dir=/x", "--out"),
+    ],
+)
+def test_what_the_study_says_has_one_place(tmp_path, word, option):
+    """A variant's own would win over that, and the table would name another."""
+    with pytest.raises(ValueError, match=rf"{re.escape(word)}: .* is set by {option}$"):
+        experiment(tmp_path, Store(tmp_path, {}), variants={"a": [word]})
+
+
+def failing(monkeypatch, said, *folders):
+    """Runs fail, those in these folders or all, as with a program that ends with these lines."""
+
+    def run(training):
+        if not folders or "/".join(training.folder.parts[-3:]) in folders:
+            raise OSError(f"fairseq-hydra-train: {said}")
+        return LOGGED
+
+    monkeypatch.setattr(Training, "run", run)
+
+
+def test_a_learning_rate_with_which_a_run_diverges_is_not_chosen(trained, monkeypatch, tmp_path):
+    words = ["--data", tmp_path, "--out", tmp_path / "out", "--variant", "a", "--variant", "b"]
+    words += ["--seeds", 1, 2, "--learning-rates", 0.1, 0.01, "--updates", 5]
+    failing(monkeypatch, f"{DIVERGED}: after update 2", "b/lr0.01/seed1")
+    assert "| b | 30.00 | diverged |" in PERPLEXITY.run("perplexity", options("perplexity", *words))
+    content = json.loads((tmp_path / "out/results.json").read_text(), parse_constant=pytest.fail)
+    assert [own["tried"] for own in content["variants"]] == [{"0.1": 10.0, "0.01": 12.0}, {"0.1": 30.0, "0.01": None}]
+    failing(monkeypatch, f"{DIVERGED}: after update 2", "b/lr0.01/seed1", "b/lr0.1/seed2")
+    with pytest.raises(ValueError, match=r"^b/lr0\.1/seed2 diverged: --learning-rates must have lower ones$"):
+        PERPLEXITY.run("perplexity", options("perplexity", *words))
 
 
 def test_a_training_that_fails_ends_the_comparison(monkeypatch, tmp_path):
-    def fail(self):
-        raise OSError("fairseq-hydra-train ended with status 1")
-
-    monkeypatch.setattr(Training, "run", fail)
+    failing(monkeypatch, "ended with status 1")
     with pytest.raises(OSError, match="ended with status 1"):
         experiment(tmp_path, Store(tmp_path, {})).measure([Trial("a", 0.1, 1)])
 

@@ -5,6 +5,7 @@ import torch
 from benchmarking.command import main
 from benchmarking.flags import LARGEST_SEED, chosen_variants
 from benchmarking.registry import STUDIES
+from benchmarking.variants import with_preset
 
 from tests.helpers.benchmarks import options
 
@@ -105,6 +106,13 @@ def test_variants_are_the_users_own_or_some_of_those_that_have_a_name():
     assert near.index("model.value_residual=True") < len(near) - 3, "--all counts more than a preset"
     left_out = ("none", "nystrom")
     assert not set(options("long-documents", *LONG).only) & set(left_out)
+
+
+@pytest.mark.parametrize("name", ["no-such", "fast"])
+def test_a_preset_of_a_variant_is_one_that_sets_the_model_alone(name):
+    """Of `fast` the optimizer would be left out in silence."""
+    with pytest.raises(ValueError, match=f"^preset={name} is not allowed: it must be one of fetch, .*near_and_far"):
+        with_preset([f"preset={name}"])
 
 
 def test_a_device_that_is_not_there_is_refused(capsys, monkeypatch):
