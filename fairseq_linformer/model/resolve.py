@@ -12,6 +12,8 @@ from .compat import translate_flags, without_gone
 from .config import OPTIONS, LinformerRobertaConfig, ResolvedConfig
 from .roberta_options import validate_training
 
+_TYPES = OmegaConf.structured(LinformerRobertaConfig)  # made once, as that takes longer than all that follows
+
 
 def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     """The complete, validated configuration of a model.
@@ -45,7 +47,7 @@ def _typed(cfg: Any) -> dict[str, Any]:
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
         given = without_gone(cfg) if isinstance(cfg, DictConfig) else cfg
-        merged = OmegaConf.merge(OmegaConf.structured(LinformerRobertaConfig), given)
+        merged = OmegaConf.merge(_TYPES, given)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
     except (OmegaConfBaseException, OverflowError) as error:  # the latter: an integer beyond all floats
         name = getattr(error, "full_key", None) or "model"
