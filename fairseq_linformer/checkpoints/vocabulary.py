@@ -48,9 +48,13 @@ def check_same_vocabulary(
     Raises:
         UserError: they differ.
     """
-    for part in here.keys() & there.keys():
-        if here[part] != there[part]:
-            raise UserError(
-                f"{data} has another {part} than {checkpoint} was trained with: prepare it again with --tokenizer and "
-                f"that checkpoint, or name the data that belongs to it{instead}"
-            )
+    for part in differing_parts(here, there):
+        raise UserError(
+            f"{data} has another {part} than {checkpoint} was trained with: prepare it again with --tokenizer and "
+            f"that checkpoint, or name the data that belongs to it{instead}"
+        )
+
+
+def differing_parts(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """The parts of two vocabularies, as ``digest_vocabulary`` names them, that both have and that differ."""
+    return [part for part in here if part in there and here[part] != there[part]]

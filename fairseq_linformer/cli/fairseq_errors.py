@@ -32,6 +32,7 @@ FAIRSEQ = (Path(fairseq.__file__).parent, *COMMAND_LINES)
 RESET = "(--reset-optimizer)"  # what fairseq's trainer says where a checkpoint is of another optimizer or criterion
 TOO_LONG = "should not exceed max_tokens="  # and its batches of a row that is longer
 TOO_FEW = " available devices"  # and what starts a process for each GPU
+EMPTY = "The dataset is empty."  # and its iterators of a split without a batch
 _USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
 
 
@@ -98,7 +99,7 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, CompactHydraException):
         return explain_composition(error)
     raised_in = frames[-1].f_code.co_filename if frames else ""
-    in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
+    in_words = isinstance(error, UserError) or text.startswith(EMPTY) or _is_in(_speaking(type(error)), raised_in)
     # The command lines assert what they need of their options, the trainer what it needs of a checkpoint.
     says_it = _is_in(COMMAND_LINES, raised_in) or any(words in text for words in (RESET, TOO_LONG, TOO_FEW))
     asserted = isinstance(error, AssertionError) and says_it

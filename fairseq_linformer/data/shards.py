@@ -51,8 +51,12 @@ class Shards(NamedTuple):
         return self.folder / f"shard{shard:0{len(str(self.number))}}"
 
     def missing(self) -> list[int]:
-        """The shards that are not prepared yet."""
-        return [shard for shard in range(1, self.number + 1) if not (self.path(shard) / REPORT_FILE).is_file()]
+        """The shards that are not prepared yet, or lost a file."""
+        return [
+            shard
+            for shard in range(1, self.number + 1)
+            if not all((self.path(shard) / name).is_file() for name in (REPORT_FILE, "train.idx", "train.bin"))
+        ]
 
 
 def find_shards(folder: Path) -> Shards | None:

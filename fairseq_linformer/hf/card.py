@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq.utils import split_paths
+from fairseq.utils import get_perplexity, split_paths
 from huggingface_hub import ModelCardData
 
 from ..checkpoints.resuming import updates_of_training
@@ -122,7 +122,10 @@ def _training(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     best, metric = extra.get("best"), cfg.checkpoint.best_checkpoint_metric
     if best is not None:
         is_loss = metric == "loss" and cfg.criterion._name == "masked_lm"
-        yield f"best {metric} of validation", f"{best}" + (f" (perplexity {2**best:.2f})" if is_loss else "")
+        yield (
+            f"best {metric} of validation",
+            f"{best}" + (f" (perplexity {get_perplexity(best, 10):.2f})" if is_loss else ""),
+        )
 
 
 def _command(state: Mapping[str, Any]) -> Iterator[str]:

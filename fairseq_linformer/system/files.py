@@ -53,8 +53,10 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
         try:
             yield partial, stream
             stream.flush()
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno and not error.filename:  # a full disk names no file
+                raise OSError(error.errno, error.strerror, str(out)) from error
             raise
         _rename(partial, out)
 

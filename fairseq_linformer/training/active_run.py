@@ -21,6 +21,7 @@ from fairseq import checkpoint_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
 from fairseq.logging import metrics, progress_bar
+from fairseq.utils import get_perplexity
 from fairseq_cli.train import should_stop_early
 from omegaconf import DictConfig
 
@@ -285,6 +286,6 @@ class ActiveRun:
         if best.is_file():
             value = read_progress(best).best
             of_text = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
-            known = f"perplexity {2**value:.4g}" if of_text else f"{metric} {value:g}"
+            known = f"perplexity {get_perplexity(value, 10):.4g}" if of_text else f"{metric} {value:g}"
             print(f"best checkpoint: {best}" + (f", {known}" if math.isfinite(value) else ""))
             print(f"next: {self._then.format(run=shlex.quote(str(self.folder)))}")

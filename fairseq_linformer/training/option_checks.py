@@ -102,6 +102,9 @@ def adapt(cfg: DictConfig) -> None:
     """
     if getattr(cfg.optimizer, "_name", None) == "muon":
         cfg.common.fp16_no_flatten_grads = True  # in one tensor, fairseq's default in 16 bits, there are no matrices
+    if cfg.dataset.data_buffer_size:
+        cfg.dataset.data_buffer_size = 0
+        logger.info("dataset.data_buffer_size=0: the thread that reads ahead could abort the program as it ends")
     start = cfg.checkpoint
     if start.restore_file != LAST and start.finetune_from_model is not None:
         logger.info(f"checkpoint.finetune_from_model=null, as checkpoint.restore_file={start.restore_file} is given")

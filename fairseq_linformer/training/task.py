@@ -21,7 +21,8 @@ from torch import Tensor
 
 from ..checkpoints.resuming import STALLED
 from ..checkpoints.task_state import TaskState, read_task_state
-from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
+from ..checkpoints.vocabulary import check_same_vocabulary, differing_parts, digest_vocabulary
+from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError
 from .active_run import ActiveRun
@@ -69,8 +70,19 @@ class TrainingTask(FairseqTask):
 
     @cached_property
     def vocabulary(self) -> dict[str, str]:
-        """The digests of the dictionary and the subword model of the data."""
-        return digest_vocabulary(self.source_dictionary, Path(split_paths(self.cfg.data)[0]))
+        """The digests of the dictionary and the subword model of the data.
+
+        Raises:
+            UserError: of several folders one has others than the first.
+        """
+        first, *others = map(Path, split_paths(self.cfg.data))
+        digests = digest_vocabulary(self.source_dictionary, first)
+        for folder in others:
+            if not (file := folder / DICTIONARY_FILE).is_file():  # ours has one in each
+                continue
+            if differing_parts(digests, digest_vocabulary(load_dictionary(file), folder)):
+                raise UserError(f"{folder} has another vocabulary than {first}: prepare it again")
+        return digests
 
     def state_dict(self) -> dict[str, Any]:
         """What checkpoints carry (``TaskState``): fairseq's part, and what this class adds to it."""
@@ -93,9 +105,10 @@ class TrainingTask(FairseqTask):
         super().load_state_dict({name: value for name, value in (state_dict or {}).items() if name not in added})
 
     def get_batch_iterator(self, dataset: Any, **options: Any) -> EpochBatchIterator:
-        iterator = super().get_batch_iterator(dataset, **options)
+        """Batches. What is not trained on is whole in them: fairseq leaves out rows beyond a multiple of 8."""
         if self.run is None or dataset is not self.datasets.get(self.run.cfg.dataset.train_subset):
-            return iterator
+            return super().get_batch_iterator(dataset, **{**options, "required_batch_size_multiple": 1})
+        iterator = super().get_batch_iterator(dataset, **options)
         if not isinstance(iterator, ElasticBatchIterator):
 
             def batches_of(limits: Limits) -> Sequence[Any]:

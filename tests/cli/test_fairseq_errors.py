@@ -10,6 +10,7 @@ import pytest
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble, verify_checkpoint_directory
 from fairseq.data.data_utils import batch_by_size
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import merge_with_parent
 from fairseq.distributed.utils import infer_init_method
@@ -19,6 +20,7 @@ from fairseq_cli import validate
 from omegaconf import OmegaConf
 from torch._utils import ExceptionWrapper
 from torch.multiprocessing.spawn import ProcessRaisedException
+from torch.utils.data import TensorDataset
 
 from fairseq_linformer.checkpoints.files import DamagedCheckpointError
 from fairseq_linformer.cli.fairseq_errors import install_excepthook, report
@@ -112,6 +114,10 @@ def printed(capsys, mistake):
         (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),
         (lambda: verify_checkpoint_directory(""), "checkpoint.save_dir is empty: it must be the name of a folder"),
         (lambda: load_model_ensemble(["gone.pt"]), "Model file not found: gone.pt"),
+        (
+            lambda: EpochBatchIterator(TensorDataset(torch.empty(0)), list, []).first_batch,
+            "The dataset is empty. This could indicate that all",
+        ),
         (lambda: validate.main(OmegaConf.create(VALIDATION)), "Must specify batch size"),
         (
             lambda: merged("model", LinformerRobertaConfig(), attention="x"),

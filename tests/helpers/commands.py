@@ -84,7 +84,7 @@ def with_flags(data, save_dir, updates, *more):
     options |= {"tokens_per_sample": 32, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0}
     options |= {"task": "dynamic_masked_lm", "criterion": "masked_lm", "optimizer": "fused_adam"}
     options |= {"lr_scheduler": "polynomial_decay", "adam_betas": "(0.9,0.98)", "adam_eps": 1e-6, "clip_norm": 0.0}
-    options |= {"save_interval_updates": 3, "data_buffer_size": 0, "save_dir": save_dir}
+    options |= {"save_interval_updates": 3, "save_dir": save_dir}
     arch = ["--arch", "linformer_roberta_tiny", "--encoder-normalize-before", "--required-batch-size-multiple", 1]
     plugin = ["--user-dir", ROOT / "fairseq_linformer", "--cpu"]
     return ["fairseq-train", data, *plugin, *arch, *as_flags(options), *more]

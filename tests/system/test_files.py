@@ -56,6 +56,17 @@ def test_an_error_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_says_where(tmp_path):
+    """The system names no file where it is one that is open."""
+    named = pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/out'$")
+    with named, staged_folder(tmp_path / "out", "mark"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for own in (OSError("the program ended with status 1"), FileNotFoundError(errno.ENOENT, "gone", "a.txt")):
+        with pytest.raises(OSError) as raised, staged_folder(tmp_path / "out", "mark"):
+            raise own
+        assert raised.value is own
+
+
 def test_nothing_of_the_users_is_overwritten(tmp_path):
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     for place, said in (

@@ -64,6 +64,14 @@ def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
     assert f"checkpoint_best.pt, perplexity {2**4.5:.2f}\nnext: next {folder}" in said
 
 
+def test_a_perplexity_beyond_all_floats_is_infinite(folder, capsys):
+    extra = {**state(5)["extra_state"], "best": 1e4}
+    torch_persistent_save(state(5, extra_state=extra), str(folder / "checkpoint_best.pt"))
+    with pytest.raises(SystemExit):
+        ActiveRun(config(folder, **{"optimization.max_update": 5}), {}, "next {run}")
+    assert "checkpoint_best.pt, perplexity inf\nnext: " in capsys.readouterr().out
+
+
 def test_what_to_type_next_is_one_word_for_the_shell(folder, capsys):
     folder = folder.rename(folder.with_name("my run"))
     with pytest.raises(SystemExit):

@@ -238,6 +238,14 @@ def test_several_processes_without_a_gpu_have_fairseqs_own_wrapper(machine):
         assert cfg.distributed_training.ddp_backend == backend
 
 
+def test_no_thread_reads_ahead(machine):
+    """It may hold Python as the program ends, which aborts: a launcher takes a complete run for a failed one."""
+    cfg = whole(1, cpu=True)
+    assert cfg.dataset.data_buffer_size > 0
+    adapt(cfg)
+    assert cfg.dataset.data_buffer_size == 0
+
+
 def test_parameters_without_gradient_must_be_looked_for(machine):
     """Only where PyTorch waits for them."""
     training = {"model": {"encoder_layerdrop": 0.1}}

@@ -165,6 +165,13 @@ def test_masks_of_every_epoch_reach_the_worker_processes(corpus):
     assert masked[0] != masked[1] != masked[2] != masked[0]
 
 
+def test_no_row_is_left_out_of_what_is_not_trained_on(texts):
+    """fairseq leaves out those beyond a multiple of 8, its default, of which 30 is none."""
+    task = task_of(texts)
+    iterator = task.get_batch_iterator(task.dataset("valid"), max_sentences=32, required_batch_size_multiple=8)
+    assert sorted(row for batch in iterator.frozen_batches for row in batch) == [*range(30)]
+
+
 def test_crops_of_every_epoch_reach_the_batches(texts):
     task, again = (task_of(texts, truncation="random-crop", truncate_to=LENGTH) for _ in range(2))
     for epoch in (1, 2, 3):

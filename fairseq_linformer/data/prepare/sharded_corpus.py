@@ -53,7 +53,7 @@ def prepare_shards(
 
     Raises:
         OSError, UserError: as ``prepare_corpus``; and `out` holds shards of other files, another number of them, or
-            a first one with another vocabulary or valid.
+            a first one with another vocabulary or valid, or shards of different vocabularies.
     """
     check_data_path(out)
     held_out = find_files(name for name in valid if name != STANDARD_INPUT)
@@ -69,11 +69,12 @@ def prepare_shards(
     for number in range(1, shards + 1) if shard is None else [shard]:
         print(f"shard {number}/{shards}:", flush=True)
         missing = planned.missing()
-        if number not in missing:
-            print("complete")
-            continue
         if number > 1 and 1 in missing:
             raise UserError(f"{out}: shard 1/{shards} comes first: it makes the vocabulary")
+        if number not in missing:
+            _check_vocabulary(planned, number)
+            print("complete")
+            continue
         options = vocabulary if number == 1 else {"tokenizer": planned.path(1)}
         validated = valid if number == 1 else []
         made = prepare_corpus(parts[number - 1], validated, planned.path(number), workers=workers, **options)
@@ -154,6 +155,13 @@ def _check_first(planned: Shards, asked: FirstShard, tokenizer: Path | None) -> 
     if made["valid"] != asked["valid"]:
         used, other = (first_of(first["valid"]) or "nothing" for first in (made, asked))
         raise UserError(f"{out} validates on other text ({used}), not {other}: {remedy}")
+
+
+def _check_vocabulary(planned: Shards, number: int) -> None:
+    """Refuses a complete shard that was made before the first one was removed and made anew."""
+    first, other = planned.path(1), planned.path(number)
+    if not given_tokenizer(first).is_in(other):
+        raise UserError(f"{other} has another vocabulary than {first}: remove it, and repeat the command")
 
 
 def _print_total(planned: Shards) -> None:

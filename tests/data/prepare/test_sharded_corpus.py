@@ -13,6 +13,7 @@ from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.data.unknown_pieces import Unknown
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 from linformer_cli.command import parser_of
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.inputs import sentences, train_without_bytes
@@ -131,6 +132,31 @@ def test_another_vocabulary_or_valid_than_the_first_shard_has_is_refused(texts, 
     with pytest.raises(UserError, match="given has a vocabulary made with --tokenizer, not --vocab-size 286 --sample-"):
         prepare(texts, given)
     prepare(texts, given, shard=2, tokenizer=given / "shard1" / "sentencepiece.bpe.model")
+
+
+def test_shards_of_two_vocabularies_are_refused(texts, prepared, tmp_path):
+    """The first was removed and made anew, with a vocabulary of another size; training checks folders of any origin."""
+    out = shutil.copytree(prepared, tmp_path / "corpus")
+    shutil.rmtree(out / "shard1")
+    with pytest.raises(UserError, match=f"^{out}/shard2 has another vocabulary than {out}/shard1: remove it, and rep"):
+        prepare(texts, out, vocab_size=287)
+    config = DynamicMaskedLMConfig(data=f"{out}/shard1:{out}/shard2", tokens_per_sample=32)
+    task = DynamicMaskedLMTask.setup_task(config)
+    with pytest.raises(UserError, match=f"^{out}/shard2 has another vocabulary than {out}/shard1: prepare it again"):
+        task.state_dict()
+    shutil.rmtree(out / "shard2")
+    with pytest.raises(UserError, match="shard3 has another vocabulary"):
+        prepare(texts, out, vocab_size=287)
+    shutil.rmtree(out / "shard3")
+    prepare(texts, out, vocab_size=287)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "train.idx", "corpus.json"])
+def test_a_training_does_not_begin_without_a_file_of_a_shard(prepared, tmp_path, name):
+    out = shutil.copytree(prepared, tmp_path / "corpus")
+    (out / "shard2" / name).unlink()
+    with pytest.raises(UserError, match=f"^{out} is not whole: of 3 shards linformer prepare .* completed --shard 2$"):
+        data_paths(str(out))
 
 
 @pytest.mark.slow
