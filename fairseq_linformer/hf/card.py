@@ -20,9 +20,10 @@ from ..model.hub import architecture_options
 from ..system.markdown import cell, fenced
 from ..training.commands import command_line
 
+FEATURES = "features"  # the kind of an encoder alone
 PIPELINES: dict[str | None, str] = {
     None: "fill-mask",
-    "features": "feature-extraction",
+    FEATURES: "feature-extraction",
     "token-label": "token-classification",
 }  # text-classification of all other kinds
 OF_WORDS = '"Words between spaces ."'
@@ -50,7 +51,7 @@ def model_card(
         state: of the checkpoint's file.
         options: of the model.
         parameters: how many it has.
-        kind: of label; None for a masked language model, "features" for an encoder alone.
+        kind: of label; None for a masked language model, FEATURES for an encoder alone.
         mask: what the tokenizer calls <mask>.
         pairs: whether it classifies two texts.
         sentences: whether sentence-transformers reads the folder.

@@ -43,7 +43,7 @@ from . import (
     LinformerRobertaModel,
 )
 from .bundle import CONFIGURATION, MODELING, write_code
-from .card import model_card
+from .card import FEATURES, model_card
 from .names import HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
 from .tokenizer import word_starts, write_tokenizer
 
@@ -77,7 +77,6 @@ def _texts(problem_type: str) -> _Kind:
     return _Kind(LinformerRobertaForSequenceClassification, RobertaForSequenceClassification, problem_type)
 
 
-FEATURES = "features"
 _KINDS: dict[str | None, _Kind] = {
     None: _Kind(LinformerRobertaForMaskedLM, RobertaForMaskedLM),
     FEATURES: _Kind(LinformerRobertaModel, RobertaModel),
@@ -187,7 +186,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
             begins = word_starts(exported.tokenizer, folder)
             weights[WORD_STARTS] = torch.ones(config.vocab_size).bool() if begins is None else torch.from_numpy(begins)
             remarks.append(OF_PIECES if begins is None else OF_WORDS)
-        if exported.has_drawn_head:
+        if exported.kind == FEATURES:
             remarks.append(OF_DRAWN_HEAD)
         if exported.record is None and any(name.startswith(HEAD) for name in exported.state["model"]):  # imported
             remarks.append(OF_CLASSIFIER)
