@@ -13,6 +13,7 @@ import fairseq
 import fairseq_cli
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, verify_checkpoint_directory
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.options import parse_args_and_arch
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.utils import import_user_module
@@ -33,6 +34,7 @@ RESET = "(--reset-optimizer)"  # what fairseq's trainer says where a checkpoint 
 TOO_LONG = "should not exceed max_tokens="  # and its batches of a row that is longer
 TOO_FEW = " available devices"  # and what starts a process for each GPU
 EMPTY = "The dataset is empty."  # and its iterators of a split without a batch
+NO_TASK = "--task is missing: it is that of the training, such as --task dynamic_masked_lm"
 _USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
 
 
@@ -89,6 +91,8 @@ def explain(error: BaseException) -> str | None:
         return _in_one_line(text)
     if isinstance(error, FileNotFoundError) and frames and frames[-1].f_code is import_user_module.__code__:
         text = f"common.user_dir={frames[-1].f_locals['args'].user_dir}: there is no such folder"
+    if isinstance(error, KeyError) and frames and frames[-1].f_code is parse_args_and_arch.__code__:
+        text = NO_TASK
     for frame in frames:
         if frame.f_code is load_checkpoint_to_cpu.__code__:
             return _why_unread(Path(frame.f_locals["path"]))
@@ -99,7 +103,8 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, CompactHydraException):
         return explain_composition(error)
     raised_in = frames[-1].f_code.co_filename if frames else ""
-    in_words = isinstance(error, UserError) or text.startswith(EMPTY) or _is_in(_speaking(type(error)), raised_in)
+    in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
+    in_words = in_words or text.startswith((EMPTY, NO_TASK))
     # The command lines assert what they need of their options, the trainer what it needs of a checkpoint.
     says_it = _is_in(COMMAND_LINES, raised_in) or any(words in text for words in (RESET, TOO_LONG, TOO_FEW))
     asserted = isinstance(error, AssertionError) and says_it

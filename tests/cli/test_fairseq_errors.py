@@ -14,6 +14,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import merge_with_parent
 from fairseq.distributed.utils import infer_init_method
+from fairseq.options import get_validation_parser, parse_args_and_arch
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.utils import import_user_module
 from fairseq_cli import validate
@@ -114,6 +115,10 @@ def printed(capsys, mistake):
         (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),
         (lambda: verify_checkpoint_directory(""), "checkpoint.save_dir is empty: it must be the name of a folder"),
         (lambda: load_model_ensemble(["gone.pt"]), "Model file not found: gone.pt"),
+        (
+            lambda: parse_args_and_arch(get_validation_parser(), ["data"]),
+            "--task is missing: it is that of the training",
+        ),
         (
             lambda: EpochBatchIterator(TensorDataset(torch.empty(0)), list, []).first_batch,
             "The dataset is empty. This could indicate that all",
