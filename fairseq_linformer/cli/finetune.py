@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..finetune.results import PICTURE_FILE, read_tables, write_results
+from ..finetune.results import PICTURE_FILE, check_beside, write_results
 from ..finetune.tuning import FineTuning
 
 
@@ -31,7 +31,7 @@ def run(
         overrides=[word for word in overrides if word not in launching],
         **tuning,
     )
-    read_tables(beside)  # before any work
+    check_beside(beside, tuned.scored_rows)
     _finetune(tuned, jobs, [f"hydra/launcher={launcher}", *launching] if launcher else [], beside)
 
 

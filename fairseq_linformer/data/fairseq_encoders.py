@@ -32,6 +32,10 @@ class TokenizersEncoder:
     def decode(self, x: str) -> str:
         return self._tokenizer.decode([np.array([self._tokenizer.dictionary.index(name) for name in x.split()])])[0]
 
+    def text_of(self, x: str) -> str:
+        """A symbol of the dictionary as it stands in a text: after a space where it begins a word."""
+        return self._tokenizer.text_of(self._tokenizer.dictionary.index(x))
+
     def is_beginning_of_word(self, x: str) -> bool:
         """Whether a symbol of the dictionary begins a word; special ones do."""
         return not x.isdigit() or self._tokenizer.begins_word(int(x))

@@ -286,6 +286,12 @@ class JsonTokenizer(Tokenizer):
         prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None)
         return not piece.startswith(prefix) if prefix else piece.startswith(("\u2581", "\u0120"))
 
+    def text_of(self, token: int) -> str:
+        """A piece as it stands in a text: after a space where it begins a word."""
+        text = self.decode([np.array([token])])[0].strip()
+        prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
+        return f" {text}" if self.begins_word(token) else text.removeprefix(prefix)
+
     def save(self, folder: Path) -> None:
         shutil.copyfile(self._file, folder / TOKENIZER_FILE)
 

@@ -208,6 +208,31 @@ def read_tables(folders: Sequence[Path]) -> tuple[dict[str, list[dict[str, Any]]
     return tables, checkpoints
 
 
+def check_beside(folders: Sequence[Path], rows: Mapping[str, Mapping[str, int]]) -> None:
+    """Refuses results of other models that a table cannot have beside its own.
+
+    Args:
+        folders: of their runs.
+        rows: of the data, by task and split that is scored.
+
+    Raises:
+        FileNotFoundError: a folder holds no results.
+        UserError: they are damaged, or of a task of `rows` with another number of rows.
+    """
+    for folder in folders:
+        table = _read(folder, _Table)["table"]
+        if not any(row["task"] in rows for row in table):
+            logger.warning(f"{folder} has no results of {', '.join(rows)}: no row of the table will be of it")
+        for row in table:
+            own = rows.get(row["task"], {}).get(row["split"])
+            scored = row["rows"][1] if len(row["rows"]) > 1 else own
+            if own is not None and own != scored:
+                raise UserError(
+                    f"{folder}: its results of {row['task']} are of {scored:,} rows of {row['split']}, those of the "
+                    f"data here would be of {own:,}"
+                )
+
+
 def _draw(tables: Mapping[str, Sequence[Mapping[str, Any]]], file: Path) -> None:
     """Draws scores against rows, where a task has several numbers of rows."""
     counts = {(row["task"], row["rows"][0]) for rows in tables.values() for row in rows if row["rows"]}

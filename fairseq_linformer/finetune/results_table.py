@@ -1,7 +1,9 @@
 """The table that papers print: each task, metric and number of training rows, beside what needs no neural network."""
 
+import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -12,7 +14,7 @@ from ..system.markdown import cell
 from .kept_baselines import Scores, read_baselines
 from .metrics import CORRELATIONS, METRICS
 from .paper import paper_score
-from .scored_runs import Result
+from .scored_runs import PREDICTIONS, Result, read_predictions
 
 BASELINE = "TF-IDF + linear SVM"  # what the tables and the picture call it
 AT_CHANCE = (
@@ -75,7 +77,10 @@ def _summarise(
     counts = next((result.rows for result in part if result.rows), asked)
     rows = [counts[name] for name in ("train", split) if name in counts]
     known = bool(values and classes) and len(rows) == 2
-    guessed = statistics.mean(guess(run.task, metric, one) for one in classes) if known else 0.0
+    targets = _targets(part, split) if known else []
+    guessed = statistics.mean(guess(run.task, metric, one, targets) for one in classes) if known else 0.0
+    of_words = run.task.kind == "token-label" and not METRICS[metric].of_rows
+    scored = sum(map(len, targets)) if of_words else rows[-1] if rows else 0
     return {
         "metric": METRICS[metric].title,
         **_spread(values),
@@ -87,20 +92,37 @@ def _summarise(
         "baseline": baseline["mean"],
         "baseline_deviation": baseline["deviation"],
         "paper": paper_score(run.task.name, metric, config, counts.get("train", 0)),
-        "at_chance": known and is_at_chance(metric, statistics.mean(values), guessed, rows[1]),
+        "at_chance": known and is_at_chance(metric, statistics.mean(values), guessed, scored),
     }
 
 
-def guess(task: Task, metric: str, majority: Mapping[str, float]) -> float:
+def _targets(part: Sequence[Result], split: str) -> list:
+    """The labels of the rows of a split, where more is asked of them than their number."""
+    run = next(result.run for result in part if not result.error)
+    if run.task.kind not in ("multi-label", "token-label"):
+        return []
+    return read_predictions(run.task, run.folder / PREDICTIONS.format(split))[0]
+
+
+def guess(task: Task, metric: str, majority: Mapping[str, float], targets: Sequence[Any] = ()) -> float:
     """The most that guesses reach without a look at the texts, given what the majority class does, times 100.
 
     With the shares p_c of the classes and q_c of the guesses, the F1 of a class is 2 p_c q_c / (p_c + q_c). So that of
     one class is highest where all guesses are it, and the mean over C classes at most 1/C, of guesses by frequency.
+    Of a multi-label task each class may be guessed of every row, and is for the best macro F1, while the best micro F1
+    is of the j commonest classes for some j: 2 (p_1 + … + p_j) / (j + p_1 + … + p_C), as the `targets` have them.
     """
+    if task.kind == "multi-label" and metric in ("macro_f1", "micro_f1"):
+        counts = Counter(itertools.chain(*targets))
+        shares = [count / len(targets) for _, count in counts.most_common()]
+        each = [2 * share / (1 + share) for share in shares]
+        sums = enumerate(itertools.accumulate(shares), start=1)
+        together = [2 * found / (j + sum(shares)) for j, found in sums]
+        return 100 * (statistics.mean(each) if metric == "macro_f1" else max(together)) if shares else 0.0
     if metric == "f1":
         positive = majority["accuracy"] if majority["f1"] else 100 - majority["accuracy"]
         return 200 * positive / (positive + 100)
-    if metric == "macro_f1" and task.kind != "multi-label":
+    if metric == "macro_f1":
         return 100 / len(task.classes)
     return majority[metric]
 
@@ -147,7 +169,7 @@ def _with_spread(mean: float | None, deviation: float | None) -> str:
 
 
 def is_at_chance(metric: str, value: float, guessed: float, rows: int) -> bool:
-    """Whether a value is no more than two standard errors above that of guesses, on so many rows.
+    """Whether a value is no more than two standard errors above that of guesses, on so many rows (or labelled words).
 
     The error is that of a share of rows, √(p (1 - p) / rows), or of the correlation of what is independent, 1 / √rows.
     """

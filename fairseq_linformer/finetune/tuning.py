@@ -227,6 +227,12 @@ class FineTuning:
         """The tasks, and the numbers of rows of each: what has a best setting of its own."""
         return [(task, count) for task in self.records for count in (self.train_rows or (None,))]
 
+    @property
+    def scored_rows(self) -> dict[str, dict[str, int]]:
+        """How many rows are scored, by task and split."""
+        splits = {name: read_summary(folder).splits for name, folder in self._folders.items()}
+        return {name: {one: splits[name][one].examples for one in task.scored} for name, task in self.records.items()}
+
     def _rows_of(self, task: str) -> int:
         return read_summary(self._folders[task]).splits["train"].examples
 

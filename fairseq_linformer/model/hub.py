@@ -1,7 +1,9 @@
 """Models from checkpoints: ours, those of fairseq's ``examples/linformer`` and of its RoBERTa."""
 
 from argparse import Namespace
+from copy import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,8 +20,9 @@ from torch import Tensor
 
 from ..attention.registry import get_attention
 from ..checkpoints.fit import check_fits
+from ..checkpoints.reading import checkpoint_file as file_of
 from ..checkpoints.reading import data_folder, read_checkpoint
-from ..data.fairseq_encoders import SentencePieceEncoder
+from ..data.fairseq_encoders import SentencePieceEncoder, TokenizersEncoder
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import UserError
 from .architecture import PER_LAYER
@@ -38,6 +41,16 @@ class HubInterface(RobertaHubInterface):
         """Log-probabilities, or logits, (B, classes), of token ids (B, n) or (n,), padded on the right."""
         logits, _ = self.model(torch.atleast_2d(tokens).to(self.device), classification_head_name=head)
         return logits if return_logits else logits.log_softmax(-1)
+
+    def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
+        """The likeliest pieces in place of <mask>: the whole text, the probability and the piece of each."""
+        if not isinstance(self.bpe, TokenizersEncoder):
+            return super().fill_mask(masked_input, topk)
+        by_piece = copy(
+            self
+        )  # fairseq's decodes each piece for itself, and only sentencepiece's pieces show their space
+        by_piece.bpe = SimpleNamespace(encode=self.bpe.encode, decode=self.bpe.text_of)
+        return super(HubInterface, by_piece).fill_mask(masked_input, topk)
 
 
 class FromCheckpoints(RobertaModel):
@@ -74,7 +87,7 @@ class FromCheckpoints(RobertaModel):
     def from_pretrained(
         cls,
         model_name_or_path: str,
-        checkpoint_file: str = "checkpoint_best.pt",
+        checkpoint_file: str | None = None,
         data_name_or_path: str | None = None,
         bpe: str | None = None,
         **overrides: Any,
@@ -85,7 +98,8 @@ class FromCheckpoints(RobertaModel):
 
         Args:
             model_name_or_path: folder of the checkpoint.
-            checkpoint_file: its name in that folder.
+            checkpoint_file: its name in that folder; by default the best one of a run, or the one that was imported or
+                converted.
             data_name_or_path: folder of dict.txt and of the subword model; by default the checkpoint's own folder
                 where it holds a dict.txt (of a fine-tuned checkpoint, the prepared task), else the folder that the
                 checkpoint was trained on.
@@ -96,7 +110,8 @@ class FromCheckpoints(RobertaModel):
             FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
             UserError: the checkpoint cannot be read, or an override is unknown or does not fit it.
         """
-        checkpoint = Path(model_name_or_path, checkpoint_file)
+        folder = Path(model_name_or_path)
+        checkpoint = file_of(folder) if checkpoint_file is None else folder / checkpoint_file
         state = read_checkpoint(checkpoint)
         cfg = state["cfg"]
         cls._adopt(cfg)

@@ -1,5 +1,6 @@
 """What the results say: by the tasks' records, and where the files in a run's folder are damaged."""
 
+import itertools
 import json
 import math
 import shutil
@@ -13,9 +14,10 @@ import pytest
 from fairseq_linformer.data.summary import SUMMARY_FILE, SplitCounts, Summary
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.kept_baselines import BASELINE_FILE
 from fairseq_linformer.finetune.metrics import score
-from fairseq_linformer.finetune.results import best_checkpoints, write_results
+from fairseq_linformer.finetune.results import best_checkpoints, check_beside, write_results
 from fairseq_linformer.finetune.results_table import as_table, guess, is_at_chance, summarise
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, Result, Setting, TaskRun, read_scores, write_scores
 from fairseq_linformer.model.resolve import resolve_config
@@ -166,6 +168,46 @@ def test_no_guesses_have_a_higher_f1_than_chance_and_the_best_have_it(positive, 
     for task, metric, is_best in ((TASKS["QQP"], "f1", guessed == 1), (own, "macro_f1", guessed == positive)):
         excess = score(task, targets, guesses)[metric] - guess(task, metric, score(task, targets, majority))
         assert excess < 1 and (not is_best or excess > -1)
+
+
+@pytest.mark.parametrize("shares", [(0.5,), (0.1, 0.6, 0.3), (0.05, 0.02)])
+def test_no_constant_guess_of_several_classes_has_a_higher_f1_than_chance(shares):
+    """Of many rows, whose labels are independent of each other; most have none where the shares are small."""
+    random, names = np.random.default_rng(1), "abc"[: len(shares)]
+    drawn = random.random((5_000, len(shares))) < shares
+    targets = [tuple(name for name, one in zip(names, row, strict=True) if one) for row in drawn]
+    task = own_task("own", "multi-label", tuple(names))
+    for metric in ("micro_f1", "macro_f1"):
+        constants = [chosen for size in range(len(names) + 1) for chosen in itertools.combinations(names, size)]
+        reached = [score(task, targets, [chosen] * len(targets))[metric] for chosen in constants]
+        assert guess(task, metric, {metric: 0.0}, targets) == pytest.approx(max(reached))
+    assert guess(task, "micro_f1", {"micro_f1": 0.0}, [(), ()]) == 0
+
+
+def test_labels_of_words_are_as_many_as_the_words(tmp_path):
+    """98.4 % of 400 words are above a majority of 95; of the 10 rows that they stand in nobody could tell."""
+    task = own_task("own", "token-label", ("a", "b"))
+    run = replace(result_of(task, {"valid": dict.fromkeys(task.metrics, 98.4)}).run, folder=tmp_path / "own/seed1")
+    run.folder.mkdir(parents=True)
+    cell = json.dumps(["a", "b"] * 20).replace('"', '""')
+    (run.folder / "predictions-valid.tsv").write_text("label\tprediction\n" + f'"{cell}"\t"{cell}"\n' * 10)
+    majority = {"valid": {**dict.fromkeys(task.metrics, 0.0), "accuracy": 95.0}}
+    (tmp_path / "own" / BASELINE_FILE).write_text(json.dumps({"data": "1" * 64, "scores": {}, "majority": majority}))
+    result = Result(run, {"valid": dict.fromkeys(task.metrics, 98.4)}, made=MADE, rows={"train": 10, "valid": 10})
+    (row,) = (row for row in summarise([result], MODEL, tmp_path) if row["metric"] == "accuracy")
+    assert (row["majority"], row["at_chance"]) == (95.0, False) and is_at_chance("accuracy", 98.4, 95.0, 10)
+
+
+def test_results_beside_are_of_the_same_rows(folder, tmp_path, caplog):
+    counts = {"train": SplitCounts(2490, 1), "valid": SplitCounts(277, 1)}
+    (folder / SUMMARY_FILE).write_text(json.dumps(Summary(RTE, counts, 512).as_json()))
+    write(tmp_path)
+    check_beside([tmp_path], {"RTE": {"valid": 277}, "QQP": {"valid": 10}})
+    assert not caplog.records
+    with pytest.raises(UserError, match=f"^{tmp_path}: its results of RTE are of 277 rows of valid, those of the data"):
+        check_beside([tmp_path], {"RTE": {"valid": 270}})
+    check_beside([tmp_path], {"QQP": {"valid": 10}})
+    assert f"{tmp_path} has no results of QQP: no row of the table will be of it" in caplog.text
 
 
 def test_a_number_of_rows_has_a_line_of_its_own_beside_baselines_of_the_same_rows(folder, tmp_path):

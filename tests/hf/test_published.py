@@ -17,6 +17,7 @@ from scipy.stats import spearmanr
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
+from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_named_checkpoint
 from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.data.prepare.examples import Example, encode_columns
@@ -237,9 +238,10 @@ def test_names_of_special_tokens_in_a_text_are_text(tmp_path):
             and ids.min() > (3 if kind == "BertModel" else 2)
             and ids.max() < len(load_tokenizer(tmp_path / f"{kind}-in").dictionary)
         )
-    hub = hub_of(tmp_path / "BertModel-in" / UNTRAINED)
+    hub = LinformerRobertaModel.from_pretrained(str(tmp_path / "BertModel-in"))
     assert hub.decode(hub.encode("the dog sees 漢 houses")) == "the dog sees [UNK] houses"
-    assert len(hub.fill_mask("the <mask> sees", topk=3)) == 3
+    filled = {piece: text for text, _, piece in hub.fill_mask("the <mask> sees", topk=len(hub.task.source_dictionary))}
+    assert filled[" dog"] == "the dog sees" and filled["s"] == "thes sees", "##s continues a word"
 
 
 @pytest.mark.parametrize("make", [word_pieces, unigrams, lower_unigrams, partial(bytes_in_pairs, True)])
