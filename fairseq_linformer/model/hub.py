@@ -46,9 +46,7 @@ class HubInterface(RobertaHubInterface):
         """The likeliest pieces in place of <mask>: the whole text, the probability and the piece of each."""
         if not isinstance(self.bpe, TokenizersEncoder):
             return super().fill_mask(masked_input, topk)
-        by_piece = copy(
-            self
-        )  # fairseq's decodes each piece for itself, and only sentencepiece's pieces show their space
+        by_piece = copy(self)  # fairseq's method decodes each piece alone, which loses the space before it
         by_piece.bpe = SimpleNamespace(encode=self.bpe.encode, decode=self.bpe.text_of)
         return super(HubInterface, by_piece).fill_mask(masked_input, topk)
 
