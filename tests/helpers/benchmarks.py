@@ -27,6 +27,7 @@ def write_shards(folder: Path) -> Path:
     """All of a corpus in two shards that tells it from another one; the first shard's folder."""
     for shard in ("shard1", "shard2"):
         (folder / shard).mkdir(parents=True)
-        (folder / shard / "corpus.json").touch()
+        for name in ("corpus.json", "train.idx", "train.bin"):
+            (folder / shard / name).touch()
     (folder / "shards.json").write_text(json.dumps({"shards": [["a.txt 1"], ["b.txt 1"]]}))
     return folder / "shard1"
