@@ -222,7 +222,10 @@ class Predictor:
 def _load(checkpoint: Path, data: Path | None) -> RobertaHubInterface:
     hub = LinformerRobertaModel.load(checkpoint, data)
     if not isinstance(hub.task, SentencePredictionTask):
-        raise UserError(f"{checkpoint} was not fine-tuned: its task is {hub.cfg.task._name}, not text_prediction")
+        raise UserError(
+            f"{checkpoint} was not fine-tuned here: its task is {hub.cfg.task._name}, not text_prediction; an imported "
+            "classifier predicts in transformers"
+        )
     return hub
 
 

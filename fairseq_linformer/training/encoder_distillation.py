@@ -98,7 +98,8 @@ class EncoderDistillation(WithTeacher, FairseqCriterion):
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
         """Refuses a training of only those positions that another teacher would lack."""
         first, longest = getattr(self.task.cfg, "only_positions_from", None), teacher.args.max_positions
-        check("task.only_positions_from", first, first in (None, longest), f"null, or {longest}, what {file} reads")
+        allowed = f"null, or {longest}, what {file} reads (and task.shortest_text one more)"
+        check("task.only_positions_from", first, first in (None, longest), allowed)
 
     @cached_property
     def pooling(self) -> str:

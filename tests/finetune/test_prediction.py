@@ -323,7 +323,9 @@ def test_a_checkpoint_that_was_not_fine_tuned_is_refused(reviews, corpus, tmp_pa
     state["cfg"]["task"] = {"_name": "masked_lm", "data": str(corpus), "tokens_per_sample": 32}
     state["model"] = {name: value for name, value in state["model"].items() if HEAD not in name}
     torch.save(state, tmp_path / "checkpoint_best.pt")
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt was not fine-tuned: its task is masked_lm, not text_p"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint_best\.pt was not fine-tuned here: its task is masked_lm, not text_p"
+    ):
         predictor_of(tmp_path)
 
 
