@@ -282,15 +282,18 @@ class JsonTokenizer(Tokenizer):
 
     def begins_word(self, token: int) -> bool:
         """Whether a piece begins a word: in WordPiece one without ##, elsewhere one that begins with a space."""
-        piece = self._tokenizer.id_to_token(token)
-        prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None)
+        piece, prefix = self._tokenizer.id_to_token(token), self._continuing
         return not piece.startswith(prefix) if prefix else piece.startswith(("\u2581", "\u0120"))
 
     def text_of(self, token: int) -> str:
         """A piece as it stands in a text: after a space where it begins a word."""
         text = self.decode([np.array([token])])[0].strip()
-        prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
-        return f" {text}" if self.begins_word(token) else text.removeprefix(prefix)
+        return f" {text}" if self.begins_word(token) else text.removeprefix(self._continuing)
+
+    @property
+    def _continuing(self) -> str:
+        """What marks the pieces within a word: ## in WordPiece, nothing elsewhere."""
+        return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
 
     def save(self, folder: Path) -> None:
         shutil.copyfile(self._file, folder / TOKENIZER_FILE)

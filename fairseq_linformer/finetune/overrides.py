@@ -8,18 +8,22 @@ from hydra.errors import HydraException
 
 from ..errors import UserError, one_line
 
-# What a run of fine-tuning sets itself, config groups among it, and what says it.
-_SET_BY = {
+# What the runs of any command set themselves, and what says it.
+SET_BY = {
     "task.data": "--data",
-    "checkpoint.finetune_from_model": "MODEL",
-    "checkpoint.restore_file": "MODEL",
     "checkpoint.save_dir": "--out",
     "common.seed": "--seeds",
     "task.seed": "--seeds",
-    "task.train_rows": "--train-rows",
     "common.log_format": "the command, which reads the log",
     "optimization.lr": "--learning-rates",
     "optimizer.lr": "--learning-rates",
+    "lr_scheduler.lr": "--learning-rates",
+}
+# What those of fine-tuning set beside that, config groups among it.
+_FINE_TUNING = {
+    "checkpoint.finetune_from_model": "MODEL",
+    "checkpoint.restore_file": "MODEL",
+    "task.train_rows": "--train-rows",
     "dataset.batch_size": "--batch-sizes",
     "dataset.max_tokens": "--batch-sizes, in rows; optimization.update_freq=[N] sums N smaller batches",
     "dataset.required_batch_size_multiple": "the command, which counts the updates of an epoch",
@@ -27,7 +31,6 @@ _SET_BY = {
     "optimization.max_update": "--epochs",
     "optimization.max_epoch": "--epochs",
     "lr_scheduler.warmup_updates": "--epochs",
-    "lr_scheduler.lr": "--learning-rates",
     "checkpoint.best_checkpoint_metric": "--metric",
     "checkpoint.maximize_best_checkpoint_metric": "--metric: all are better the higher they are",
     "checkpoint.no_save": "the command, which scores the best checkpoint",
@@ -38,11 +41,12 @@ _SET_BY = {
     "criterion": "--tasks",
     "model": "MODEL",
     "hydra": "the command; --launcher names a launcher, and its options are given as hydra.launcher.NAME=VALUE",
+    **SET_BY,
 }
 _OPEN = ("task", "criterion", "model")  # groups whose other options are the user's
 
 
-def check_override(word: str, set_by: Mapping[str, str] = _SET_BY) -> None:
+def check_override(word: str, set_by: Mapping[str, str] = _FINE_TUNING) -> None:
     """Refuses what is no override, what stands for several values, and what a run sets itself, however it is spelt.
 
     Args:

@@ -21,7 +21,7 @@ from fairseq.utils import move_to_cuda, split_paths
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.data.shards import data_paths
-from fairseq_linformer.finetune.overrides import check_override
+from fairseq_linformer.finetune.overrides import SET_BY, check_override
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path
@@ -40,18 +40,7 @@ from .tables import with_deviation
 SIZES = ["model.encoder_embed_dim=64", "model.encoder_ffn_embed_dim=256"]
 RECIPE = ["model.encoder_layers=2", "lr_scheduler.warmup_updates=100", "task.mask_prob=0.25"]
 RECIPE += ["dataset.num_workers=0", "dataset.disable_validation=true"]
-SET_BY = {  # what runs set themselves, and what says it
-    "task.data": "--data",
-    "checkpoint.save_dir": "--out",
-    "common.seed": "--seeds",
-    "task.seed": "--seeds",
-    "common.log_format": "the command, which reads the log",
-    "optimization.lr": "--learning-rates",
-    "optimizer.lr": "--learning-rates",
-    "lr_scheduler.lr": "--learning-rates",
-    "optimization.max_update": "--updates",
-    "optimization.max_epoch": "--updates",
-}
+SET_BY_STUDY = {**SET_BY, "optimization.max_update": "--updates", "optimization.max_epoch": "--updates"}
 POINTS = 20  # of a curve: each is the mean of many updates, whose losses differ
 
 
@@ -83,7 +72,7 @@ class Pretraining(Experiment):
 
     def __post_init__(self) -> None:
         for word in itertools.chain(*self.variants.values()):
-            check_override(word, SET_BY)
+            check_override(word, SET_BY_STUDY)
         check_data_path(self.data.absolute())
 
     def check(self) -> None:

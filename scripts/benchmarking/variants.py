@@ -36,10 +36,16 @@ def preset_options(name: str) -> dict[str, Any]:
     Raises:
         UserError: there is no such preset, or it sets more than the model.
     """
-    presets = {file.stem: OmegaConf.load(file) for file in sorted((CONFIGS / "pretrain" / "preset").glob("*.yaml"))}
-    models = {own: content.model for own, content in presets.items() if content.keys() == {"model"}}
+    models = _models_of_presets()
     check("preset", name, name in models, f"one of {', '.join(models)}, which set the model alone")
     return dict(models[name])
+
+
+@cache
+def _models_of_presets() -> dict[str, Any]:
+    """The models of the presets that set nothing else, by name."""
+    presets = {file.stem: OmegaConf.load(file) for file in sorted((CONFIGS / "pretrain" / "preset").glob("*.yaml"))}
+    return {name: content.model for name, content in presets.items() if content.keys() == {"model"}}
 
 
 def with_preset(overrides: Sequence[str], everywhere: Sequence[str] = ()) -> list[str]:
