@@ -32,7 +32,7 @@ class NystromOptions(Options):
     nystrom_landmarks: int = option(
         64, "m, segment means that stand for the sequence; rows up to m are attended exactly", smallest=1
     )
-    nystrom_iterations: int = option(6, "steps of the iteration for the pseudo-inverse", smallest=1, largest=100)
+    nystrom_iterations: int = option(6, "steps of the iteration for the pseudo-inverse", smallest=1, largest=12)
     nystrom_conv_width: int = option(
         33, "width of the depthwise convolution of the values, added to the output; 0 for none", largest=10_001
     )
@@ -107,7 +107,8 @@ def pseudo_inverse(kernel: Tensor, iterations: int) -> Tensor:
     """The Moore-Penrose inverse of matrices whose rows sum to one, (..., m, m), by the paper's iteration.
 
     It starts at A^T / (|A|_1 |A|_inf), with the norms of each matrix: the authors' first code took the largest of the
-    whole batch, so that a row's result hung on the others. Each step is of third order.
+    whole batch, so that a row's result hung on the others. Each step is of third order. It also multiplies by 13/4 what
+    rounding leaves where the kernel has no singular value: float32 has four digits after twelve steps, after 30 none.
     """
     identity = torch.eye(kernel.size(-1), dtype=kernel.dtype, device=kernel.device)
     inverse = kernel.transpose(-1, -2) / kernel.sum(-2, keepdim=True).amax(-1, keepdim=True)

@@ -63,10 +63,10 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, with_gradients: bool) -> Tensor:
         needed = [with_gradients and needs for needs in ctx.needs_input_grad[:3]]
-        gradients = [
-            torch.zeros_like(of) if needs else None for of, needs in zip((x, weight, bias), needed, strict=True)
-        ]
-        of_x, of_weight, of_bias = gradients
+        of_x = torch.zeros_like(x) if needed[0] else None
+        of_weight = torch.zeros_like(weight) if needed[1] else None
+        # In bfloat16 a sum over many parts loses what each adds.
+        of_bias = torch.zeros_like(bias, dtype=torch.float32) if needed[2] else None
         loss = x.new_zeros((), dtype=torch.float32)
         size = max(1, (LOGITS_ON_CPU if x.device.type == "cpu" else LOGITS_ON_GPU) // len(weight))
         for start in range(0, len(x), size):
@@ -82,9 +82,9 @@ class _InParts(torch.autograd.Function):
             if of_weight is not None:
                 of_weight.addmm_(error.T, x[part])
             if of_bias is not None:
-                of_bias += error.sum(0)
+                of_bias += error.sum(0, dtype=torch.float32)
             del scores, error  # before the next part's logits are made
-        ctx.gradients = gradients
+        ctx.gradients = of_x, of_weight, None if of_bias is None else of_bias.to(bias.dtype)
         return loss
 
     @staticmethod

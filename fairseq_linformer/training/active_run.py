@@ -32,7 +32,7 @@ from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import UserError, check
 from ..system.files import LOCK_FILE, is_in, lock
 from .provenance import Record
-from .run_start import checkpoint_to_read
+from .run_start import Start, checkpoint_to_read, named_start
 from .timed_saving import TimedSaving
 
 logger = logging.getLogger(__name__)
@@ -133,12 +133,15 @@ class ActiveRun:
             torch.distributed.barrier()
 
     def _check_source(self, vocabulary: dict[str, str]) -> None:
-        source = checkpoint_to_read(self.cfg)
+        source, options = checkpoint_to_read(self.cfg), self.cfg.checkpoint
         if source is None or not is_in(self.folder, source):
             self._check_unused()
         if source is None:
             return
-        progress = read_progress(source)
+        progress, most = read_progress(source), self.cfg.optimization.max_update
+        if named_start(options) == Start("restore_file", source) and not options.reset_optimizer:
+            room = not 0 < most <= progress.updates  # fairseq would train one more, each time
+            check("optimization.max_update", most, room, f"more than {progress.updates:,}, the updates of {source}")
         its = progress.task_state["vocabulary"]
         other_run = ", or another checkpoint.save_dir for a new run" if is_in(self.folder, source) else ""
         check_same_vocabulary(vocabulary, its, self.cfg.task.data, str(source), other_run)
@@ -149,8 +152,7 @@ class ActiveRun:
             return
         if self.record is not None:
             self.record.check_same(source, progress)
-        resumes = source == self.folder / LAST and not self.cfg.checkpoint.reset_optimizer
-        if resumes and self._is_complete(progress):
+        if source == self.folder / LAST and self._is_complete(progress):
             self._report(progress.updates)
             sys.exit(0)
         self._resumed_from = progress

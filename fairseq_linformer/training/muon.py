@@ -21,8 +21,9 @@ STEPS = 5
 def orthogonalised(matrices: Tensor) -> Tensor:
     """The nearest matrices whose singular values are about 1, by Newton and Schulz's iteration.
 
-    Each of five steps is x <- a x + (b y + c y^2) x with y = x x^T; singular values end between 0.7 and 1.2. Costs 10
-    products of r x r with r x c matrices, and 5 of r x r matrices, r <= c.
+    Each of five steps is x <- a x + (b y + c y^2) x with y = x x^T. A singular value of more than 0.0015 times the
+    norm ends between 0.68 and 1.21, a smaller one, which square matrices have, below. Costs 10 products of r x r with
+    r x c matrices, and 5 of r x r matrices, r <= c.
 
     Args:
         matrices: (..., r, c), one or a stack of them.

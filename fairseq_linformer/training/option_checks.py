@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoints.files import LAST
 from ..errors import check
 from .configuration import check_groups
+from .run_start import RESET
 
 DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
 LEGACY_DDP = ("legacy_ddp", "no_c10d")  # and two for fairseq's own, which reduces gradients after the backward pass
@@ -62,7 +63,7 @@ def check_launch(cfg: Any) -> None:
     if "distributed_training" not in root:
         return
     check_groups(root)
-    rules = (_numbers, _processes, _sharding, _model, _precision)
+    rules = (_numbers, _start, _processes, _sharding, _model, _precision)
     for name, works, allowed in chain.from_iterable(rule(root) for rule in rules):
         group, option = name.split(".")
         check(name, root[group][option], works, allowed)
@@ -140,6 +141,14 @@ def _numbers(root: Any) -> Rules:
     frequencies = root.optimization.update_freq
     allowed = "one number or several, each at least 1"
     yield "optimization.update_freq", len(frequencies) > 0 and min(frequencies) >= 1, allowed
+
+
+def _start(root: Any) -> Rules:
+    # Without that the first start would ignore it, and each repetition of the command begin again.
+    elsewhere = root.checkpoint.restore_file != LAST
+    for part in RESET:
+        allowed = "false without checkpoint.restore_file, a checkpoint of another run"
+        yield f"checkpoint.reset_{part}", elsewhere or not root.checkpoint[f"reset_{part}"], allowed
 
 
 def _processes(root: Any) -> Rules:

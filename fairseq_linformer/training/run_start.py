@@ -12,9 +12,9 @@ from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
 from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
-from ..system.files import is_in
 from .configuration import typed_model_options
 
+RESET = ("optimizer", "lr_scheduler", "dataloader", "meters")  # what is of a checkpoint and can be left out
 OF_NO_SIZE = "linformer_roberta"  # the architecture of configs/model/options.yaml
 
 logger = logging.getLogger(__name__)
@@ -40,18 +40,19 @@ def checkpoint_to_read(cfg: DictConfig) -> Path | None:
     """The checkpoint that fairseq will read; None where it begins with new weights.
 
     A run that started from ``restore_file`` goes on from its own last checkpoint, as one from ``finetune_from_model``
-    does: fairseq would start again. Only an earlier checkpoint of the folder itself is read instead of the last.
+    does: fairseq would start again each time that the command is repeated.
 
     Raises:
         FileNotFoundError: the user names one that is not there. fairseq would train from scratch.
     """
     options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
     start = named_start(options)
-    restored = start.checkpoint if start is not None and start.option == "restore_file" else None
-    if last.is_file() and (restored is None or not is_in(last.parent, restored)):
-        if restored is not None:
+    if last.is_file():
+        if start is not None and start.option == "restore_file":
+            elsewhere = f"to begin at checkpoint.restore_file={start.checkpoint} name another checkpoint.save_dir"
+            logger.info(f"the run goes on from {last}; {elsewhere}")
             options.update({"restore_file": LAST, "optimizer_overrides": "{}"})
-            options.update({f"reset_{part}": False for part in ("optimizer", "lr_scheduler", "dataloader", "meters")})
+            options.update({f"reset_{part}": False for part in RESET})
         return last
     if start is not None and not start.checkpoint.is_file():
         raise no_such_checkpoint(*start)

@@ -27,6 +27,15 @@ def test_the_iteration_converges_to_the_pseudo_inverse():
     assert errors[2] < 1e-9
 
 
+def test_as_many_steps_as_are_allowed_are_exact_in_float32_where_the_kernel_is_of_nearly_rank_one():
+    """As in a new model. Where it has no singular value each step multiplies what rounding left there."""
+    torch.manual_seed(0)
+    kernel = (0.05 * torch.randn(64, 64, dtype=torch.float64)).softmax(-1)
+    for steps, exact in (12, True), (25, False):
+        errors = pseudo_inverse(kernel.float(), steps) @ kernel.float() - pseudo_inverse(kernel, steps) @ kernel
+        assert (errors.norm() < 0.01) == exact
+
+
 def test_half_precision_inverts_in_single():
     """An iteration in bfloat16 is off by more than two parts in a hundred here."""
     attention = build("nystrom", nystrom_landmarks=16, heads=2, d=16)[0]

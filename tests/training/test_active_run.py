@@ -85,7 +85,6 @@ def test_what_to_type_next_is_one_word_for_the_shell(folder, capsys):
         {},
         {"optimization.max_update": 0, "optimization.max_epoch": 3},
         {"optimization.stop_time_hours": 1},
-        {"optimization.max_update": 5, "checkpoint.reset_optimizer": True},  # counts from 0 again
     ],
 )
 def test_a_run_that_has_not_goes_on(folder, capsys, changes):
@@ -115,6 +114,15 @@ def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path, capsys):
     pretrained = {"checkpoint.finetune_from_model": folder / "checkpoint_best.pt", "optimization.max_update": 5}
     assert ActiveRun(config(tmp_path / "other", **pretrained), {}, "").folder == tmp_path / "other"
     assert "complete" not in capsys.readouterr().out
+
+
+def test_a_start_with_all_updates_is_refused(folder, tmp_path_factory):
+    """fairseq would train one more, each time that the command is repeated."""
+    new, start = tmp_path_factory.mktemp("new"), {"checkpoint.restore_file": folder / "checkpoint_best.pt"}
+    with pytest.raises(ValueError, match=r"^optimization\.max_update=5 is not allowed: it must be more than 5, "):
+        ActiveRun(config(new, **start, **{"optimization.max_update": 5}), {}, "")
+    for changes in ({"optimization.max_update": 0}, {"optimization.max_update": 5, "checkpoint.reset_optimizer": True}):
+        ActiveRun(config(tmp_path_factory.mktemp("new"), **start, **changes), {}, "")
 
 
 @pytest.mark.parametrize(("updates", "interval"), [(10, 1), (1000, 50), (100000, 100), (0, 100)])

@@ -321,3 +321,13 @@ def test_what_nothing_reads_is_refused():
         cfg.optimiser = "muon"
     with pytest.raises(ValueError, match=r"^optimiser: there is no such option; did you mean optimizer\?$"):
         check_launch(cfg)
+
+
+def test_what_is_of_a_checkpoint_is_left_out_where_another_run_s_is_named_alone():
+    """Else every repetition of an interrupted command would begin at update 0."""
+    cfg = whole(1)
+    cfg.checkpoint.reset_dataloader = True
+    with pytest.raises(ValueError, match=r"^checkpoint\.reset_dataloader=True is not allowed: it must be false"):
+        check_launch(cfg)
+    cfg.checkpoint.restore_file = "other.pt"
+    check_launch(cfg)

@@ -11,7 +11,7 @@ from fairseq_linformer.model.config import LinformerRobertaConfig
 from fairseq_linformer.model.hub import architecture_options
 from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training import configuration
-from fairseq_linformer.training.run_start import adopt, named_start
+from fairseq_linformer.training.run_start import RESET, adopt, checkpoint_to_read, named_start
 from tests.helpers.configs import composed
 
 
@@ -26,6 +26,26 @@ from tests.helpers.configs import composed
 )
 def test_which_checkpoint_a_training_starts_from(restored, pretrained, start):
     assert named_start({"restore_file": restored, "finetune_from_model": pretrained}) == start
+
+
+@pytest.mark.parametrize("named", ["gone.pt", "run/checkpoint3.pt", "other.pt", "run/checkpoint_last.pt"])
+def test_a_folder_s_last_checkpoint_counts_more_than_what_is_named(tmp_path, monkeypatch, caplog, named):
+    """fairseq would begin at the named one each time that the command is repeated, and leave out its optimizer."""
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    options = {"save_dir": "run", "restore_file": named, "finetune_from_model": None, "optimizer_overrides": "{'x': 1}"}
+    cfg = OmegaConf.create({"checkpoint": {**options, **{f"reset_{part}": True for part in RESET}}})
+    for file in ("other.pt", "run/checkpoint3.pt"):
+        Path(file).touch()
+    if named == "other.pt":
+        assert checkpoint_to_read(cfg) == Path(named)
+        assert all(cfg.checkpoint[f"reset_{part}"] for part in RESET)
+    Path("run/checkpoint_last.pt").touch()
+    with caplog.at_level("INFO"):
+        assert checkpoint_to_read(cfg) == Path("run/checkpoint_last.pt")
+    assert f"goes on from run/checkpoint_last.pt; to begin at checkpoint.restore_file={named} name" in caplog.text
+    assert (cfg.checkpoint.restore_file, cfg.checkpoint.optimizer_overrides) == ("checkpoint_last.pt", "{}")
+    assert not any(cfg.checkpoint[f"reset_{part}"] for part in RESET)
 
 
 @pytest.mark.parametrize(
