@@ -18,7 +18,7 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
     if is_of_transformers(source):
         quieten_transformers()
     on_the_hub = model.as_posix() if source != model else None
-    made, started, errors, remarks = convert(source, out, overrides, positions, fit_on, on_the_hub, long)
+    made, started, errors, remarks, old = convert(source, out, overrides, positions, fit_on, on_the_hub, long)
     for remark in remarks:
         print(f"note: {remark}")
     if errors is not None:
@@ -31,18 +31,19 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
     options = made.args
     print(f"{out / UNTRAINED}: written: attention={options.attention}, {options.max_positions:,} positions")
     if long is not None and options.attention == "linformer" and options.projection == "mean-pool":
-        print(_what_it_sees(options))
+        same = positions == "tile" and options.local_conv >= old.local_conv  # a tap that is missing is a neighbour less
+        print(_what_it_sees(options, same))
 
 
-def _what_it_sees(options: ResolvedConfig) -> str:
-    """What --long chose, and what to expect of it."""
+def _what_it_sees(options: ResolvedConfig, same: bool) -> str:
+    """What --long chose, and what to expect of it; `same`: short texts have the positions and neighbours they had."""
     own = LinformerOptions.read(options)
     k, beside, fetched = min(options.projected_length), own.linformer_window[0] // 2, own.linformer_fetch[0]
     gain = "texts gain"
     if options.positions != "learned":
         which = f"with positions={options.positions} the first and the means have none"
         gain = f"{which}: no text is read as before; all gain"
-    elif options.adaptive_length:  # else rows stand for several tokens
+    elif same and options.adaptive_length:  # else rows stand for several tokens
         gain = f"texts of at most {k} tokens are read as before; longer ones gain"
     segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
     return (

@@ -50,12 +50,14 @@ class Converted(NamedTuple):
         started: what it did not simply take over.
         errors: of its attention, where it was fitted.
         remarks: what a folder of transformers lacked, and what was left out of it, in words.
+        old: the options of the source.
     """
 
     model: LinformerRobertaModel
     started: Started
     errors: Errors | None
     remarks: Sequence[str]
+    old: ResolvedConfig
 
 
 def convert(
@@ -109,7 +111,7 @@ def convert(
         if fit_on is not None:
             _check_corpus(fit_on, vocabulary, new)
             errors = _fit(old, new, positions, fit_on)
-        converted, origin = Converted(new, started, errors, remarks), _origin(source, checkpoint, name)
+        converted, origin = Converted(new, started, errors, remarks, old.args), _origin(source, checkpoint, name)
         given: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"]}
         given |= {"changes": changes, "positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
         _write_conversion(folder / CONVERSION_FILE, given, converted)

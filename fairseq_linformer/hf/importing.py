@@ -165,7 +165,8 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
     fits = len(dictionary) == size if order is None else max(order) < size <= 2 * len(order)
     if not fits:
         ids = len(dictionary) if order is None else max(order) + 1
-        raise UserError(f"{source}: its tokenizer has {ids} ids, but config.json says vocab_size={config.vocab_size}")
+        added = " (tokens that were added since its training cannot be taken)" if order is None else ""
+        raise UserError(f"{source}: its tokenizer has {ids} ids, but config.json says vocab_size={size}{added}")
     pad = 1 if order is None else order[1]
     used = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
     check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not used, f"{pad}, as in its tokenizer")

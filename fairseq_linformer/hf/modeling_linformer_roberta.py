@@ -3,6 +3,7 @@
 Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -228,6 +229,7 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
     output_class: type[ModelOutput]
     wanted: Positions | None = None  # of the features; None for all of them
     reads_mean = False  # whether the head reads their mean over the text
+    accepts_loss_kwargs = True  # so transformers' Trainer passes `num_items_in_batch`
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
@@ -242,10 +244,12 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         output_attentions: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Logits, and the loss where there are labels: the class says of what shapes.
 
-        The other arguments and errors are those of ``LinformerRobertaModel``.
+        The loss is the mean over these labels, or their sum over `num_items_in_batch`, the number of labels in all
+        parts of an update. The other arguments and errors are those of ``LinformerRobertaModel``.
         """
         base = self.linformer_roberta
         everything = base.returns_states(output_hidden_states, output_attentions)
@@ -254,7 +258,7 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         if self.reads_mean:
             features = mean_over_text(features, mask)
         logits = self.logits(features)
-        loss = None if labels is None else self.loss(logits, labels)
+        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
         if input_ids is not None:
             logits = self.returned(logits, input_ids)
         output = self.output_class(loss=loss, logits=logits, hidden_states=states)
@@ -268,9 +272,14 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         """The logits that are returned; the loss is of those before."""
         return logits
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         """Cross-entropy of logits (..., classes) and labels (...), without those that are -100."""
-        return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+        return mean_of(F.cross_entropy, logits.flatten(0, -2), labels.flatten(), items)
+
+
+def mean_of(loss: Callable[..., Tensor], logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
+    """A loss of PyTorch's, as the mean over the labels, or as what these are of the mean over `items` labels."""
+    return loss(logits, labels) if items is None else loss(logits, labels, reduction="sum") / items
 
 
 class LMHead(nn.Module):
@@ -336,15 +345,15 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
         is_score = self.config.num_labels == 1 and self.config.problem_type in ("regression", None)
         return self.classifier(features) * (self.config.score_scale if is_score else 1.0)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         if self.config.problem_type is None:
             several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
             self.config.problem_type = "regression" if self.config.num_labels == 1 else several
         if self.config.problem_type == "regression":
-            return F.mse_loss(logits, labels.view_as(logits).to(logits.dtype))
+            return mean_of(F.mse_loss, logits, labels.view_as(logits).to(logits.dtype), items)
         if self.config.problem_type == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return super().loss(logits, labels)
+            return mean_of(F.binary_cross_entropy_with_logits, logits, labels.to(logits.dtype), items)
+        return super().loss(logits, labels, items)
 
 
 class WordLabels(nn.Module):

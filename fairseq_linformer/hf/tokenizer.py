@@ -114,7 +114,11 @@ def write_tokenizer(
         _check_equal(tokenizer, exported, SAMPLE, [WHITESPACE.sub(" ", line) for line in SAMPLE])
     last = exported.get_vocab_size() - 1
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
-    exported.post_processor = _frame(bos if init_token else "", eos, separator)
+    frame: Any = _frame(bos if init_token else "", eos, separator)
+    if '"ByteLevel"' in json.dumps(json.loads(exported.to_str())["pre_tokenizer"]):
+        # The place of a word is without the space before it, which is of its first piece.
+        frame = processors.Sequence([processors.ByteLevel(trim_offsets=True), frame])
+    exported.post_processor = frame
     # Its own save raises a plain Exception on a full disk.
     (folder / TOKENIZER_FILE).write_text(exported.to_str(pretty=True), encoding="utf-8")
     named = {"bos": bos, "cls": bos, "pad": pad, "eos": eos, "sep": eos, "unk": unk, "mask": mask}
@@ -252,13 +256,29 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokeniz
     left = [space for space in WHITE_SPACE if space in "".join(processor.Encode(f"a{space}a", out_type=str))]
     parts = {"removed": "".join(left), "isolated": _absent_from_pieces(model)}
     splits = [pre_tokenizers.Split(Regex(f"[{found}]"), how) for how, found in parts.items() if found]
-    if splits:
-        exported.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    if parted := _into_words(model) + splits:
+        exported.pre_tokenizer = pre_tokenizers.Sequence(parted)
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if model.add_dummy_prefix or model.remove_extra_whitespaces:
         steps.append(decoders.Strip(" ", 1, 0))
     exported.decoder = decoders.Sequence(steps)
     return exported, [piece.replace(SPACE, " ") for piece in model.scores(PieceType.NORMAL, PieceType.USER_DEFINED)]
+
+
+def _into_words(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
+    """Parts a text into its words, whose places are without the space before them; nothing where a piece has two words.
+
+    Ids are the same: the space is taken away, and put before the word as a character that stands nowhere. One that has
+    no word after it stays where it is.
+    """
+    pieces = model.scores()
+    if not model.add_dummy_prefix or SPACE not in pieces or any(SPACE in piece[1:] for piece in pieces):
+        return []
+    return [
+        pre_tokenizers.Split(SPACE, "merged_with_next"),
+        pre_tokenizers.Split(Regex(f"^{SPACE}(?=[^{SPACE}])"), "removed"),
+        pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False),
+    ]
 
 
 def _absent_from_pieces(model: SentencePieceModel) -> str:

@@ -1,6 +1,7 @@
 """The run that this process trains: how it begins, how it is saved, how it stops, what it prints at its end."""
 
 import atexit
+import contextlib
 import gc
 import logging
 import math
@@ -10,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,23 @@ def _join_gloo_threads() -> None:
         torch.distributed.destroy_process_group()
 
 
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """Lets no rank go on before all have done this; where one is refused, the others end, and it alone says why."""
+    refused = None
+    try:
+        yield
+    except (UserError, OSError) as error:
+        refused = error
+    of_ranks = [refused is not None] * get_global_world_size()
+    if len(of_ranks) > 1:
+        torch.distributed.all_gather_object(of_ranks, refused is not None)
+    if refused is not None:
+        raise refused
+    if any(of_ranks):
+        sys.exit(1)
+
+
 class ActiveRun:
     """One training: its whole configuration, its folder and its progress.
 
@@ -93,8 +112,14 @@ class ActiveRun:
         ):
             check(f"checkpoint.{name}", cfg.checkpoint[name], not cfg.checkpoint[name], f"false{why}")
         self.record: Record | None = None  # of the first rank
-        self._take_folder()
-        self._check_source(vocabulary)
+        with _together():
+            self._take_folder()
+        with _together():
+            self._check_source(vocabulary)
+        resumed = None if cfg.checkpoint.reset_optimizer else self._resumed_from  # else it counts from 0 again
+        if resumed is not None and self._is_complete(resumed):
+            self._report(resumed.updates)
+            sys.exit(0)
         self._log_often_enough()
         if self._is_master:
             atexit.register(self._report_at_exit)
@@ -129,8 +154,6 @@ class ActiveRun:
             self.record = Record(self.cfg)
             kept = not self.cfg.checkpoint.no_last_checkpoints
             mend_last_checkpoint(self.folder, kept, self.record.check_same)
-        if get_global_world_size() > 1:
-            torch.distributed.barrier()
 
     def _check_source(self, vocabulary: dict[str, str]) -> None:
         source, options = checkpoint_to_read(self.cfg), self.cfg.checkpoint
@@ -152,9 +175,6 @@ class ActiveRun:
             return
         if self.record is not None:
             self.record.check_same(source, progress)
-        if source == self.folder / LAST and self._is_complete(progress):
-            self._report(progress.updates)
-            sys.exit(0)
         self._resumed_from = progress
         if self.cfg.checkpoint.patience > 0 and math.isfinite(progress.best):
             should_stop_early.best, should_stop_early.num_runs = progress.best, progress.stalled  # where fairseq counts

@@ -181,6 +181,17 @@ def test_study_needs_a_clone(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_ctrl_c_while_the_package_is_imported_is_one_line(monkeypatch, capsys):
+    class Interrupted:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "fairseq_linformer.cli.program", Interrupted())
+    with pytest.raises(SystemExit) as ended:
+        main(["configs"])
+    assert (ended.value.code, capsys.readouterr().err) == (130, "interrupted\n")
+
+
 def test_from_a_clone_that_is_not_installed(tmp_path):
     """Two ways to type the same, neither with the package on Python's path: the same files."""
     (tmp_path / "text.txt").write_text(sentences(200, seed=1))

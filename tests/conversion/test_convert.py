@@ -202,9 +202,13 @@ def test_options_win_over_long_and_its_number_is_checked(source, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("own", [["model.projection=linear"], ["model.adaptive_length=false"]])
-def test_long_promises_nothing_of_short_texts_where_rows_are_other_ones(source, tmp_path, capsys, own):
-    main(["convert", str(source), "--out", str(tmp_path / "out"), "--long", str(2 * N), *own])
+@pytest.mark.parametrize(
+    "own", ["model.projection=linear", "model.adaptive_length=false", "--positions=interpolate", "model.local_conv=1"]
+)
+def test_long_promises_nothing_of_short_texts_where_rows_positions_or_neighbours_are_other_ones(
+    source, tmp_path, capsys, own
+):
+    main(["convert", str(source), "--out", str(tmp_path / "out"), "--long", str(2 * N), own])
     assert "as before" not in capsys.readouterr().out
 
 

@@ -11,7 +11,13 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, RobertaForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    RobertaForMaskedLM,
+)
 
 from fairseq_linformer import hf
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_checkpoint
@@ -463,3 +469,35 @@ def test_trainer_of_transformers_fine_tunes_an_export_and_saves_it(vocabulary, t
     batch = collate([{name: row[name] for name in ("input_ids", "attention_mask")} for row in data[:4]])
     with torch.no_grad():
         torch.testing.assert_close(again.eval()(**batch).logits, trainer.model.eval()(**batch).logits)
+
+
+FIRST_ALONE = [[-100, 1, -100, -100], [-100, 2, -100, -100], [-100, 1, -100, -100]]
+HEADS = {
+    "masked LM": (AutoModelForMaskedLM, {}, [[1, 5, 7, 2], *FIRST_ALONE]),
+    "words": (AutoModelForTokenClassification, {"num_labels": 3}, [[1, 0, 0, 2], *FIRST_ALONE]),
+    "class": (AutoModelForSequenceClassification, {"num_labels": 3}, [0, 1, 2, 0]),
+    "classes": (AutoModelForSequenceClassification, {"num_labels": 3}, [[1.0, 0.0, 1.0], *[[0.0, 1.0, 0.0]] * 3]),
+    "score": (AutoModelForSequenceClassification, {"num_labels": 1}, [0.5, 3.0, 1.0, 0.0]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", HEADS)
+def test_the_parts_of_an_update_weigh_as_many_labels_as_they_have(vocabulary, tmp_path, head):
+    """As with fairseq's update_freq: four parts of a row are one of four rows."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    from transformers import Trainer, TrainingArguments
+
+    export(write_pretrained(tmp_path / "run", vocabulary, dropout=0.0, attention_dropout=0.0), tmp_path / "out")
+    kind, own, labels = HEADS[head]
+    data = [{"input_ids": [0, 5 + row, 7, 2], "labels": label} for row, label in enumerate(labels)]
+    logged = []
+    for parts in (1, 4):
+        torch.manual_seed(1)  # of a new head
+        model = kind.from_pretrained(tmp_path / "out", trust_remote_code=True, pooler_dropout=0.0, **own)
+        options = {"per_device_train_batch_size": 4 // parts, "gradient_accumulation_steps": parts, "max_steps": 1}
+        options |= {"logging_steps": 1, "use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
+        trainer = Trainer(model, TrainingArguments(tmp_path / "trained", **options), train_dataset=data)
+        trainer.train()
+        logged.append([trainer.state.log_history[0][name] for name in ("loss", "grad_norm")])
+    assert logged[1] == pytest.approx(logged[0], rel=1e-5)

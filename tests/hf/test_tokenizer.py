@@ -2,6 +2,7 @@
 
 import lzma
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,22 @@ def test_transformers_read_the_folder(tmp_path: Path, tokenizer: SentencePieceTo
     mask = len(source.dictionary)
     assert loaded("the lim <mask> mu.")["input_ids"] == [0, *before, mask, *after, 2]
     assert loaded.mask_token_id == mask
+
+
+@pytest.mark.parametrize("kind", ["fairseq's order", "BPE with bytes", "spaces kept", "gpt2"])
+def test_places_are_those_of_words_without_the_space_before(tmp_path: Path, kind: str) -> None:
+    """Else whole-word masking, which goes by them, takes a text for one word, and entities begin at a space."""
+    source = GPT2Tokenizer(*gpt2_files(tmp_path)) if kind == "gpt2" else trained(tmp_path, **LAYOUTS[kind])
+    write_tokenizer(source, tmp_path, max_length=99)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = " ".join(TEXT[:2])
+    encoded = loaded(text, return_offsets_mapping=True, return_special_tokens_mask=True)
+    numbers, places = encoded.word_ids()[1:-1], encoded["offset_mapping"][1:-1]
+    words = {number: [place for own, place in zip(numbers, places, strict=True) if own == number] for number in numbers}
+    expected = re.findall(r"\w+|[^\w\s]+", text) if kind == "gpt2" else text.split()
+    assert [text[own[0][0] : own[-1][1]] for own in words.values()] == expected
+    masked = transformers.DataCollatorForLanguageModeling(loaded, whole_word_mask=True, seed=1)([encoded])["labels"]
+    assert 0 < (masked != -100).sum() < len(numbers) / 2
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])

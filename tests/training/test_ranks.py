@@ -49,6 +49,15 @@ def growing(corpus, tmp_path_factory):
     return folder / "run"
 
 
+def test_what_the_first_rank_refuses_is_said_once(corpus, alone, tmp_path):
+    """The others end with it, not by a traceback of a connection that was closed."""
+    shutil.copytree(alone, tmp_path / "run")
+    command = by_torchrun(RANKS, pretraining(corpus, "run", UPDATES, "task.mask_prob=0.4"))
+    output = run(*command, cwd=tmp_path, status=1)
+    assert output.count("error: run holds a run with other settings") == 1
+    assert "Connection closed" not in output and "rank1" not in output
+
+
 @pytest.mark.parametrize(("done", "ranks"), [(2, 2), (4, 1), (5, 1)])
 def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
     """From before, where and after they do: to the last bit the same, also with another number of ranks."""
