@@ -25,6 +25,8 @@ def checkout(tmp_path_factory):
     for name in ("fairseq_linformer", "linformer_cli", "hydra_plugins", "configs", "scripts", "tests"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "fairseq_linformer" / "attention" / "gated_mean.py").write_text(EXAMPLE)
+    options = folder / "configs" / "model" / "options.yaml"  # where somebody follows the page it has the example's
+    options.write_text(re.sub(r"^gated_mean_.*\n", "", options.read_text(), flags=re.MULTILINE))
     return folder
 
 
