@@ -42,10 +42,8 @@ def main(words: Sequence[str] | None = None) -> None:
     verb, rest = find_verb(words)
     # The parser of study is in the clone.
     options = {"words": rest} if verb == "study" else vars(parser_of(verb).parse_args(rest))
-    try:
-        from fairseq_linformer.cli.program import (
-            program,
-        )  # here, as it takes seconds, for which a mistake need not wait
+    try:  # here, as it takes seconds, for which a mistake need not wait
+        from fairseq_linformer.cli.program import program
     except KeyboardInterrupt:  # which `program` takes from then on
         print("interrupted", file=sys.stderr)
         sys.exit(130)
