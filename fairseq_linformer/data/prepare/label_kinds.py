@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import chain
 
 from ...errors import UserError
@@ -107,7 +108,7 @@ def without_decimals(read: dict[str, list[Item]]) -> dict[str, list[Item]]:
     if not all(_is_whole(item.raw) for items in read.values() for item in items if item.raw is not None):
         return read
     return {
-        split: [replace(item, raw=str(int(float(str(item.raw))))) if "." in str(item.raw) else item for item in items]
+        split: [replace(item, raw=str(int(Decimal(str(item.raw))))) if "." in str(item.raw) else item for item in items]
         for split, items in read.items()
     }
 

@@ -92,9 +92,13 @@ def _files_of(name: Path, held_out: Set[str]) -> list[Path]:
 
 
 def _texts_below(root: Path) -> Iterator[Path]:
-    """The text files below a folder, and below the folders that links in it lead to, each once."""
+    """The text files below a folder, and below the folders that links in it lead to, each once.
+
+    Raises:
+        OSError: a folder cannot be read, or a link leads nowhere that might stand for a text or for a folder of some.
+    """
     seen = set()
-    for folder, subfolders, files in os.walk(root, followlinks=True):
+    for folder, subfolders, files in os.walk(root, followlinks=True, onerror=_raise):
         real = os.path.realpath(folder)
         if real in seen:  # two links to one folder, or a link to a folder above it
             subfolders.clear()
@@ -102,11 +106,17 @@ def _texts_below(root: Path) -> Iterator[Path]:
         seen.add(real)
         subfolders[:] = _shown(subfolders)
         for path in (Path(folder, file) for file in _shown(files)):
+            if path.suffix.lower() in (*SUFFIXES, "") and path.is_symlink() and not path.exists():
+                raise FileNotFoundError(f"{path}: a link to {path.readlink()}, which is not there")
             # A prepared folder holds a dict.txt, which is not text to train on.
             is_text = path.suffix.lower() in SUFFIXES and path.name != DICTIONARY_FILE and path.is_file()
             if is_text and (real := os.path.realpath(path)) not in seen:
                 seen.add(real)
                 yield path
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def is_hidden(name: str) -> bool:

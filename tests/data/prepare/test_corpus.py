@@ -287,6 +287,18 @@ def test_folders_are_searched_in_capitals_and_through_links(tmp_path):
     assert [line for chunk in read_chunks(found) for line in chunk.lines] == ["of B", "", "of x"]
 
 
+@pytest.mark.parametrize("name", ["b.txt", "b.GZ", "folder"])
+def test_a_link_in_a_folder_that_leads_nowhere_is_refused(tmp_path, name):
+    """Else a disk that is not mounted, or what git-annex has not fetched, would be missing in silence."""
+    (tmp_path / "a.txt").write_text("of a\n")
+    for link in (".hidden.txt", "notes.pdf"):
+        (tmp_path / link).symlink_to(tmp_path / "gone")
+    assert find_files([tmp_path]) == [tmp_path / "a.txt"]
+    (tmp_path / name).symlink_to(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match=f"^{tmp_path / name}: a link to {tmp_path / 'gone'}, which is not"):
+        find_files([tmp_path])
+
+
 def test_hidden_files_are_no_part_of_a_folder(tmp_path):
     """Jupyter's copies and macOS's attributes, say; a hidden folder that is named is read."""
     for name in ("a.txt", "._a.txt", ".ipynb_checkpoints/valid-checkpoint.txt", "__MACOSX/b.txt", ".texts/c.txt"):

@@ -186,6 +186,8 @@ def test_whole_numbers_with_decimals_are_the_same_classes():
     assert own(rows_of(*rows[:20]), fractions={}, valid=rows_of(*rows[20:])).task.classes == ("0", "1")
     many = [(f"t{i}", f"{i}.000") for i in range(30)]
     assert own(rows_of(*many, *rows), "single-label").task.classes == tuple(sorted(str(i) for i in range(30)))
+    large = [(f"t{i}", f"{10**18 + i % 2}.0") for i in range(4)]  # one number in floating point
+    assert own(rows_of(*large), "single-label").task.classes == (f"{10**18}", f"{10**18 + 1}")
     assert own(rows_of(("a", "007"), ("b", "8"))).task.classes == ("007", "8")
     assert own(rows_of(("a", "1.0"), ("b", "other"))).task.classes == ("1.0", "other")
 
