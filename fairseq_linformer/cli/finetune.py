@@ -40,11 +40,12 @@ def _finetune(tuning: FineTuning, jobs: int, launcher: list[str], beside: list[P
     table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search, beside)
     picture = f" and {PICTURE_FILE}" if (tuning.out / PICTURE_FILE).is_file() else ""
     print(f"\n{table}\nruns, predictions, results.json, results.md{picture}: {tuning.out}")
-    chosen = {(run.task.name, run.train_rows): run.setting for run in (result.run for result in results)}
+    complete = [result.run for result in results if not result.error]
+    chosen = {(run.task.name, run.train_rows): run.setting for run in complete}
     for (task, count), setting in chosen.items():
         rows = "" if count is None else f", {count:,} rows"
         print(f"{task}{rows}: lr {setting.rate}, batches of {setting.batch_size}")
-    trained = {result.run.task.name: result.run.folder for result in reversed(results) if not result.error}
+    trained = {run.task.name: run.folder for run in reversed(complete)}
     for folder in reversed(trained.values()):  # the first run of each task
         print(f"next: linformer predict {shlex.quote(str(folder))} --input FILE")
     failed = [result for result in (*results, *search) if result.error]

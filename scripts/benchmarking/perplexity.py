@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fairseq_linformer.errors import check
+
 from .distance import DISTANCE, distance_tables, measure_distances, values_of
 from .engine import Comparison, Tuned, time_updates
 from .flags import chosen_variants
@@ -57,6 +59,8 @@ def mechanism_experiments(options: Namespace, store: Store) -> list[Pretraining]
     """One, in which the control is always."""
     n = n_of_all(options)
     known = variants_of("mechanisms", n)
+    given = [name for name, *_ in options.variant or ()]
+    check("variant", "control", "control" not in given, "another name: this study has a control of its own")
     chosen = {**chosen_variants(options, known), "control": [*options.all, *known["control"]]}
     return [Pretraining.of(options, store, n, chosen)]
 

@@ -210,7 +210,7 @@ def pairs_of(options: Namespace, n: int) -> int:
 def columns(options: Namespace, tuned: Sequence[Tuned]) -> Columns:
     """What is brought back of the test, when that of valid was enough, and the cost."""
     pairs: Columns = {"D": lambda own: str(pairs_of(options, own.n))}
-    until: Columns = {f"updates until {options.stop_at:.0%}": partial(_until, options.stop_at)}
+    until: Columns = {f"updates until {100 * options.stop_at:g}%": partial(_until, options.stop_at)}
     found = values_column("% of test", lambda own: [100 * share for share in own.each("test")], ".1f")
     return {**pairs, **found, **until, **COST}
 
@@ -250,7 +250,7 @@ def _curve(own: Tuned) -> dict[int, list[float]]:
 
 RECALL = Comparison(
     experiments=experiments,
-    quantity="% of valid",
+    quantity="% of valid, at most --stop-at",
     form=lambda score: f"{100 * max(0.0, score):.1f}",  # a run that brings back nothing has a little less than 0
     columns=columns,
     pictures={"recall.png": draw_curves},

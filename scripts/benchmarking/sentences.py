@@ -169,13 +169,17 @@ class Measurement:
 
         def compute(encoder: SentenceEncoder) -> dict[str, Any]:
             first, second, others = np.split(encoder.embed(encoded), [len(pairs), 2 * len(pairs)])
-            scores = [float(str(own.label)) for own in pairs]
-            return {"sts": 100 * spearmanr((first * second).sum(1), scores)[0], "neighbours": neighbours(others)}
+            return {"cosines": (first * second).sum(1).tolist(), "neighbours": neighbours(others)}
 
         found = self.each("short", encoded, compute)
+        scores = [float(str(own.label)) for own in pairs]  # here: what is kept belongs to texts, not to their labels
         usual = found[self.original.name]["neighbours"]
         return [
-            {"model": name, "STS-B": f"{own['sts']:.2f}", "SST-2, % same": percent_of(own["neighbours"], usual)}
+            {
+                "model": name,
+                "STS-B": f"{100 * spearmanr(own['cosines'], scores)[0]:.2f}",
+                "SST-2, % same": percent_of(own["neighbours"], usual),
+            }
             for name, own in found.items()
         ]
 

@@ -19,6 +19,7 @@ from benchmarking.store import Store
 from benchmarking.variants import variants_of
 
 from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.active_run import DIVERGED
 from fairseq_linformer.training.launch import Training
 from tests.helpers.benchmarks import options, write_shards
@@ -66,6 +67,9 @@ def test_the_command_trains_what_it_is_asked_for_and_compares_seed_by_seed(train
     assert [own.n for own in perplexity_experiments(longer, Store(tmp_path, {}))] == [2048]
     longer = options("mechanisms", *words[:4], "--all", "task.tokens_per_sample=2048")
     assert [own.n for own in mechanism_experiments(longer, Store(tmp_path, {}))] == [2048]
+    replaced = options("mechanisms", *words[:4], "--variant", "control", "model.attention=efficient")
+    with pytest.raises(UserError, match=r"^variant=control is not allowed: it must be another name"):
+        mechanism_experiments(replaced, Store(tmp_path, {}))
     one = options("perplexity", *words[:6], "--seeds", 1, "--learning-rates", 0.1, "--updates", 5)
     assert PERPLEXITY.run("perplexity", one).splitlines()[2].startswith("| a | 0.1 | 10.00 | 10.00 |  | ")
 

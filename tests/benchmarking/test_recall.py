@@ -271,7 +271,7 @@ def test_the_table_says_what_was_brought_back_and_when():
         "| b | 64 | 0.1 | 4 | 50.0 ± 35.4 | 100; not reached by 1 of 2 | 10 (5 to 20) |",
         "| b | 256 | 0.2 | 16 | 25.0 ± 0.0 | not reached by 2 of 2 | 10 (5 to 20) |",
         "",
-        "| % of valid, seed 1 | n | lr 0.1 | lr 0.2 |",
+        "| % of valid, at most --stop-at, seed 1 | n | lr 0.1 | lr 0.2 |",
         "|---|---|---|---|",
         "| a | 64 | 50.0 | 25.0 |",
         "| b | 64 | 50.0 | 25.0 |",

@@ -276,6 +276,15 @@ def test_the_control_and_the_original_beside_themselves(models, texts, tmp_path,
     assert measure_sentences(options("sentences", *words)) == said, "an interrupted run goes on"
     assert {*embedded} == {"control"}
 
+    embedded.clear()
+    dev = tmp_path / "glue/STS-B/dev.tsv"
+    head, *rows = dev.read_text().splitlines()
+    others = [row.rpartition("\t")[0] + f"\t{number * 3 % 5}.0" for number, row in enumerate(rows)]
+    dev.write_text("\n".join([head, *others]) + "\n")
+    measure_sentences(options("sentences", *words))
+    relabelled = json.loads((tmp_path / "out/results.json").read_text())["tables"]
+    assert not embedded and next(iter(relabelled.values()))[0]["STS-B"] != short[0]["STS-B"], "of the new labels"
+
 
 def test_the_cost_has_all_models_in_turns(models, tmp_path, monkeypatch):
     monkeypatch.setattr(sentences, "SHORT", (8, 32))

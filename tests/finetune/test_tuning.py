@@ -170,6 +170,7 @@ def test_a_failing_run_is_named_and_the_others_go_on(pretrained, tmp_path):
     printed = run(*command(*options), cwd=tmp_path, status=1)
     assert "STS-B, lr0.01-batch16, seed 1 failed: fairseq-hydra-train ended with status 1" in printed
     assert "error: 1 of 2 runs failed; repeat the command to run them again" in printed
+    assert "\nSST-2: lr 0.01, batches of 32\n" in printed and "STS-B: lr" not in printed
     table = (tmp_path / "runs" / "finetune" / "results.md").read_text()
     assert "| STS-B | Pearson | failed |  | 0 |" in table and "| SST-2 | accuracy | failed" not in table
 
