@@ -59,7 +59,7 @@ def mechanism_experiments(options: Namespace, store: Store) -> list[Pretraining]
     """One, in which the control is always."""
     n = n_of_all(options)
     known = variants_of("mechanisms", n)
-    given = [name for name, *_ in options.variant or ()]
+    given = [name for name, *_ in options.variant]
     check("variant", "control", "control" not in given, "another name: this study has a control of its own")
     chosen = {**chosen_variants(options, known), "control": [*options.all, *known["control"]]}
     return [Pretraining.of(options, store, n, chosen)]
