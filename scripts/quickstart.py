@@ -211,6 +211,7 @@ def perplexity_of_frequencies(task: MaskedLMTask) -> float:
 def report_perplexity(roberta: RobertaHubInterface) -> None:
     """Prints the masked-LM perplexity of the trained model, of the same model untrained, and of the unigram model."""
     trained, task = roberta.model, roberta.task
+    torch.manual_seed(roberta.cfg.common.seed)  # with which fairseq began the run
     untrained = task.build_model(roberta.cfg.model)
     print("\nperplexity on the validation text, at masked tokens")
     print(f"  before pretraining  {masked_lm_perplexity(untrained, task):8.1f}")
