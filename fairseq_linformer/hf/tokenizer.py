@@ -114,11 +114,11 @@ def write_tokenizer(
         _check_equal(tokenizer, exported, SAMPLE, [WHITESPACE.sub(" ", line) for line in SAMPLE])
     last = exported.get_vocab_size() - 1
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
-    frame: Any = _frame(bos if init_token else "", eos, separator)
-    if '"ByteLevel"' in json.dumps(json.loads(exported.to_str())["pre_tokenizer"]):
-        # The place of a word is without the space before it, which is of its first piece.
-        frame = processors.Sequence([processors.ByteLevel(trim_offsets=True), frame])
-    exported.post_processor = frame
+    frame = _frame(bos if init_token else "", eos, separator)
+    # The place of a word is without the space before it, which in pieces of bytes belongs to its first one.
+    in_bytes = "ByteLevel(" in repr(exported.pre_tokenizer)
+    trimmed = processors.Sequence([processors.ByteLevel(trim_offsets=True), frame])
+    exported.post_processor = trimmed if in_bytes else frame
     # Its own save raises a plain Exception on a full disk.
     (folder / TOKENIZER_FILE).write_text(exported.to_str(pretty=True), encoding="utf-8")
     named = {"bos": bos, "cls": bos, "pad": pad, "eos": eos, "sep": eos, "unk": unk, "mask": mask}

@@ -146,8 +146,8 @@ def _numbers(root: Any) -> Rules:
 def _start(root: Any) -> Rules:
     # Without that the first start would ignore it, and each repetition of the command begin again.
     elsewhere = root.checkpoint.restore_file != LAST
+    allowed = "false without checkpoint.restore_file, a checkpoint of another run"
     for part in RESET:
-        allowed = "false without checkpoint.restore_file, a checkpoint of another run"
         yield f"checkpoint.reset_{part}", elsewhere or not root.checkpoint[f"reset_{part}"], allowed
 
 
