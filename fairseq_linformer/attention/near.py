@@ -38,8 +38,8 @@ class LinformerOptions(Options):
     pooling.
 
     Rows that average are an index, too: with ``linformer_fetch`` c each head of a block chooses the c rows of which its
-    queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 6 c n^2 d / k),
-    which is linear in n where k grows with it.
+    queries make most, and sees the positions that they average, n / k each, as they are: B (n k d + 10 c n^2 d / k),
+    8 c of which score the candidates exactly. With k in proportion to n this is quadratic in n, by the first term.
 
     With a class token the first position attends to all n positions themselves, by content alone, in place of all this.
     """
