@@ -22,8 +22,9 @@ from ..attention.registry import get_attention
 from ..checkpoints.fit import check_fits
 from ..checkpoints.reading import checkpoint_file as file_of
 from ..checkpoints.reading import data_folder, read_checkpoint
+from ..data.dictionaries import DICTIONARY_FILE
 from ..data.fairseq_encoders import SentencePieceEncoder, TokenizersEncoder
-from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
+from ..data.tokenizer import A_SUBWORD_MODEL, load_tokenizer, subword_model_options
 from ..errors import UserError
 from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters
@@ -106,7 +107,7 @@ class FromCheckpoints(RobertaModel):
 
         Raises:
             FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
-            UserError: the checkpoint cannot be read, or an override is unknown or does not fit it.
+            UserError: the checkpoint cannot be read, or an override is unknown or does not fit it, or the vocabulary.
         """
         folder = Path(model_name_or_path)
         checkpoint = file_of(folder) if checkpoint_file is None else folder / checkpoint_file
@@ -114,8 +115,13 @@ class FromCheckpoints(RobertaModel):
         cfg = state["cfg"]
         cls._adopt(cfg)
         data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
+        subword_model = subword_model_options(data, bpe)
+        if not subword_model and bpe is None:
+            raise FileNotFoundError(f"{data} holds no {A_SUBWORD_MODEL}: name a bpe")
+        if subword_model and (data / DICTIONARY_FILE).is_file():
+            load_tokenizer(data)  # refuses another model's dictionary, in which fairseq would look up its pieces
         try:
-            _override(cfg, _subword_model(data, bpe), {**LOADED, "data": str(data), **overrides})
+            _override(cfg, subword_model or {"bpe": str(bpe)}, {**LOADED, "data": str(data), **overrides})
             models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         except OmegaConfBaseException as error:
             said = str(error).partition("\n")[0]
@@ -198,15 +204,6 @@ def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[st
     with open_dict(cfg):  # an older checkpoint may lack options that the model has
         for name in OPTIONS.keys() & overrides.keys():
             setattr(cfg.model, name, overrides[name])
-
-
-def _subword_model(data: Path, bpe: str | None) -> dict[str, str]:
-    """fairseq's options for the subword model that lies in a data folder, or for the one that is named."""
-    if found := subword_model_options(data, bpe):
-        return found
-    if bpe is None:
-        raise FileNotFoundError(f"{data} holds no {A_SUBWORD_MODEL}: name a bpe")
-    return {"bpe": bpe}
 
 
 def architecture_options(config: ResolvedConfig) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from fairseq_linformer.training.commands import pretraining_command
 from linformer_cli.command import main
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import last_line, run
-from tests.helpers.exports import HEAD, hub_of
+from tests.helpers.exports import HEAD, hub_of, write_pretrained
 
 MINILM = Path("~/.cache/linformer/all-MiniLM-L6-v2").expanduser()
 WORDS = ("the", "dog", "sees", "un", "##believ", "##able", "house")
@@ -289,13 +289,14 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, changes, said):
     assert not (tmp_path / "in").exists()
 
 
-def test_a_tokenizer_without_a_special_token_and_another_dictionary_are_refused(tmp_path):
+def test_a_tokenizer_without_a_special_token_and_another_dictionary_are_refused(tmp_path, vocabulary):
     write_encoder(tmp_path / "source")
     import_folder(tmp_path / "source", tmp_path / "in")
-    lines = (tmp_path / "in" / "dict.txt").read_text().splitlines(keepends=True)
-    (tmp_path / "in" / "dict.txt").write_text("".join(lines[1:]))
-    with pytest.raises(UserError, match=r"tokenizer\.json has .* ids: the dict\.txt beside it belongs to another"):
-        load_tokenizer(tmp_path / "in")
+    (tmp_path / "in" / "dict.txt").write_bytes((vocabulary / "dict.txt").read_bytes())
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary)
+    for load in (load_tokenizer, partial(LinformerRobertaModel.load, checkpoint)):
+        with pytest.raises(UserError, match=r"tokenizer\.json has .* ids: the dict\.txt beside it belongs to another"):
+            load(tmp_path / "in")
     (tmp_path / "in" / TOKENIZER_FILE).write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json: not a file of tokenizers"):
         load_tokenizer(tmp_path / "in")
