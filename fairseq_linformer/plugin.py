@@ -9,6 +9,7 @@ from pathlib import Path
 from .checkpoints.files import install_checkpoint_files
 from .cli.fairseq_errors import install_excepthook
 from .finetune.criterion import TextPredictionCriterion
+from .finetune.prediction import Predictor
 from .model.roberta import LinformerRobertaModel
 from .system.console import hide_noise
 from .training.distillation import MaskedLmDistillation
@@ -34,6 +35,7 @@ __all__ = [
     "LinformerRobertaModel",
     "MaskedLmDistillation",
     "Muon",
+    "Predictor",
     "TextPredictionCriterion",
     "TextPredictionTask",
     "TrapezoidalSchedule",

@@ -84,9 +84,9 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--source": {"metavar": "DIR|ARCHIVE|URL", "required": True},
     "--tasks": {"metavar": "TASK", "nargs": "+", "type": item_of(str), "action": Distinct},
-    "--text": {"metavar": "COLUMN", "help": "column or key of the text; of CoNLL its number (default: text, or 0)"},
+    "--text": {"metavar": "COLUMN", "help": "text's column, key, CoNLL number (default: as prepared, else text or 0)"},
     "--from": {"dest": "format"},
-    "--second": {"metavar": "COLUMN", "help": "column or key of the second text, for pairs"},
+    "--second": {"metavar": "COLUMN", "help": "column or key of a pair's second text (default: as prepared)"},
     "--seeds": {
         "metavar": "N",
         "nargs": "+",

@@ -16,10 +16,11 @@ from typing import Any, BinaryIO, cast
 
 from ..checkpoints.reading import checkpoint_file
 from ..data.prepare.examples import WHITESPACE, Example
-from ..data.prepare.table_formats import ENDINGS, check_filled, no_format, read_rows
+from ..data.prepare.table_formats import ENDINGS, check_filled, no_format, parse_rows, read_rows
 from ..data.prepare.text_files import suffix_of, unpacked
 from ..data.task_record import Task
 from ..data.tasks import TASKS
+from ..data.text import first_of
 from ..errors import UserError
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints
@@ -48,16 +49,20 @@ def predict(
         raise UserError(f"--input {input}: there is no such file")
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else unpacked(path) as stream:
         predictor = Predictor(_checkpoint(model), data)
-        if predictor.pairs and second is None:
-            raise UserError(f"{model} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl file")
         if second is not None and not predictor.pairs:
             raise UserError(f"--second {second}: {model} predicts single texts")
         of = predictor.record.kind
         if top is not None and of not in ("single-label", "multi-label"):
             raise UserError(f"--top {top}: {model} predicts {of}, without probabilities of classes")
         name = "standard input" if input == "-" else input
-        columns = (format, name, text or ("0" if format == "conll" else "text"), second)
         with _to_read_twice(stream) as lines:
+            table = {column for row in itertools.islice(parse_rows(lines, format, name), 1) for column in row.columns}
+            lines.seek(0)
+            prepared = [column if column in table else None for column in (*predictor.record.columns, None, None)]
+            text, second = text or prepared[0], second or prepared[1]
+            if predictor.pairs and second is None:
+                raise UserError(f"{model} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl")
+            columns = (format, name, text or ("0" if format == "conll" else "text"), second)
             check_filled(lines, *columns, words=of == "token-label")
             lines.seek(0)
             _print(predictor, read_rows(lines, *columns), top, to)
@@ -66,10 +71,13 @@ def predict(
 def _checkpoint(model: Path) -> Path:
     """The checkpoint that a user means; an import, which other verbs propose, would be of no fine-tuned model."""
     try:
-        return checkpoint_file(model)
+        file = checkpoint_file(model)
     except UserError as error:
         said = "predict reads checkpoints, and transformers' pipeline uses this folder"
         raise UserError(f"{model} is a folder of transformers: {said}") from error
+    if not file.is_file() and (runs := sorted(str(path.parent) for path in model.glob(f"*/**/{file.name}"))):
+        raise UserError(f"{model} holds no checkpoint itself: name one of its runs, {first_of(runs)}")
+    return file
 
 
 @contextlib.contextmanager

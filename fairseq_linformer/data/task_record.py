@@ -60,6 +60,7 @@ class Task:
         dev_sets: splits that are scored and choose, the first alone the checkpoint; and what tables call each beside
             the task's name.
         test_sets: splits that are scored and choose nothing, in the same way.
+        columns: of the text, or the two texts, in the tables that the data was prepared from.
         source: the official files, for ``linformer prepare glue``.
         leaderboard: the file of GLUE's submission for each test split.
         trained_as: the task whose model predicts this one, where it has no training set.
@@ -73,6 +74,7 @@ class Task:
     scale: float = 1.0
     dev_sets: Mapping[str, str] = field(default_factory=lambda: {"valid": ""})
     test_sets: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
     source: Source | None = None
     leaderboard: Mapping[str, str] = field(default_factory=dict)
     trained_as: str | None = None
@@ -121,7 +123,11 @@ def letters_of(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-class TaskJson(TypedDict):
+class _Later(TypedDict, total=False):
+    columns: list[str]  # which earlier versions did not write
+
+
+class TaskJson(_Later):
     """What a summary's file keeps of a Task."""
 
     name: str

@@ -55,7 +55,7 @@ def _glue(
     """A task of GLUE, whose metrics all count; `others` are attributes of the record."""
     source = Source(files, texts, label, skips_broken)
     others.setdefault("leaderboard", {"test": f"{name}.tsv"})
-    return Task(name, kind, classes, metrics, metrics, source=source, **others)
+    return Task(name, kind, classes, metrics, metrics, columns=texts, source=source, **others)
 
 
 _COLA_FILES = {

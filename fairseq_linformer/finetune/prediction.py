@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from fairseq.data import data_utils
-from fairseq.models.roberta import RobertaHubInterface
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from torch import Tensor
 from tqdm import tqdm
@@ -22,7 +21,8 @@ from ..data.task_record import Task
 from ..data.text import first_of
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
-from ..errors import UserError
+from ..errors import UserError, check
+from ..model.hub import HubInterface
 from ..model.roberta import LinformerRobertaModel
 from ..training.text_prediction import TextPredictionTask, read_record
 from .criterion import chosen, tags
@@ -66,7 +66,7 @@ class Predictor:
     """A checkpoint that was fine-tuned with ``text_prediction`` or fairseq's ``sentence_prediction``.
 
     Args:
-        checkpoint: its file.
+        model: its file, or what ``from_pretrained`` makes of it.
         data: the prepared folder of a task with the vocabulary and the labels; by default the one that it was
             fine-tuned on.
         device: where it computes; by default the first GPU, or the CPU.
@@ -83,8 +83,14 @@ class Predictor:
         UserError: the checkpoint cannot be read, was not fine-tuned, or does not fit the data's folder.
     """
 
-    def __init__(self, checkpoint: Path, data: Path | None = None, device: str | None = None) -> None:
-        hub = _load(checkpoint, data)
+    def __init__(self, model: Path | HubInterface, data: Path | None = None, device: str | None = None) -> None:
+        hub = LinformerRobertaModel.load(model, data) if isinstance(model, Path) else model
+        checkpoint = model if isinstance(model, Path) else Path(hub.cfg.checkpoint.save_dir)
+        if not isinstance(hub.task, SentencePredictionTask):
+            raise UserError(
+                f"{checkpoint} was not fine-tuned here: its task is {hub.cfg.task._name}, not text_prediction; an "
+                "imported classifier predicts in transformers"
+            )
         self.task, cfg = hub.task, hub.task.cfg
         folder = Path(cfg.data)
         self.record = record_of(hub.task, checkpoint)
@@ -219,14 +225,26 @@ class Predictor:
         return str(np.float32(number * self.record.scale))  # in no more digits than the model has
 
 
-def _load(checkpoint: Path, data: Path | None) -> RobertaHubInterface:
-    hub = LinformerRobertaModel.load(checkpoint, data)
-    if not isinstance(hub.task, SentencePredictionTask):
-        raise UserError(
-            f"{checkpoint} was not fine-tuned here: its task is {hub.cfg.task._name}, not text_prediction; an imported "
-            "classifier predicts in transformers"
-        )
-    return hub
+def classify(hub: HubInterface, rows: Sequence[str | Sequence[str]]) -> list[Prediction]:
+    """Return the label and the probabilities of each row, as ``linformer predict`` prints them.
+
+    Args:
+        hub: a fine-tuned model, in evaluation mode from then on.
+        rows: texts; for pairs two texts each; for token labels texts or lists of words.
+
+    Raises:
+        UserError: the model was not fine-tuned, or a row is not such as it reads.
+    """
+    check("rows", rows, not isinstance(rows, str), "a list of texts")  # else each letter would be a text
+    predictor = Predictor(hub, device=str(hub.device))
+    if predictor.record.kind == "token-label":
+        words = (row.split() if isinstance(row, str) else row for row in rows)
+        return list(predictor.texts(Example(tuple(row), None) for row in words))
+    pairs = ((row, None) if isinstance(row, str) else row for row in rows)
+    return list(predictor.texts(Example(text, None, second) for text, second in pairs))
+
+
+HubInterface.classify = classify  # model/hub.py cannot import what is above it
 
 
 def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:

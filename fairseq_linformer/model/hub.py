@@ -1,6 +1,7 @@
 """Models from checkpoints: ours, those of fairseq's ``examples/linformer`` and of its RoBERTa."""
 
 from argparse import Namespace
+from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,8 @@ LOADED = {"load_checkpoint_heads": True, "compile_layers": False, "flex_attentio
 
 class HubInterface(RobertaHubInterface):
     """fairseq's, with padded batches and ``classifier_pooling`` in what a classification head predicts."""
+
+    classify: Callable[..., Any]  # finetune.prediction's
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
         """Log-probabilities, or logits, (B, classes), of token ids (B, n) or (n,), padded on the right."""

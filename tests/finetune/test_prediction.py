@@ -153,6 +153,17 @@ def test_probabilities_are_those_of_fairseqs_hub_row_by_row(reviews, monkeypatch
         assert row.label == str(int(probabilities[1] > probabilities[0]))
 
 
+def test_the_hub_classifies_texts_pairs_and_words(reviews, scores, tagged):
+    pairs = examples(9, seconds=["dog"])
+    for folder, rows in ((reviews, examples(9)), (scores, pairs), (tagged, sentences_of_words(9))):
+        hub = LinformerRobertaModel.from_pretrained(str(folder))
+        given = [row.text if row.second is None else (row.text, row.second) for row in rows]
+        assert_close(hub.classify(given), list(predictor_of(folder).texts(rows)))
+    assert hub.classify(["the old dog"]) == hub.classify([["the", "old", "dog"]]), "words stand between spaces"
+    with pytest.raises(UserError, match="rows=the old dog is not allowed"):
+        hub.classify("the old dog")
+
+
 def test_it_computes_on_the_device_that_it_is_given(reviews, monkeypatch):
     """Not on the first GPU, where there are several."""
     monkeypatch.setattr(prediction.torch.cuda, "is_available", lambda: True)
@@ -386,6 +397,12 @@ def test_pairs_and_scores(scores, tmp_path, capsys):
     assert printed(capsys, scores, path, text="second", second="text")[1:] != table[1:]
     rows = map(json.loads, printed(capsys, scores, path, second="second", to="jsonl"))
     assert [row["score"] for row in rows] == [float(score) for score in table[1:]]
+    data = shutil.copytree(scores.parent.parent / "STS-B", tmp_path / "STS-B")
+    summary = json.loads((data / "task.json").read_text())
+    summary["task"]["columns"] = ["second", "text"]  # of what it was prepared from
+    (data / "task.json").write_text(json.dumps(summary))
+    assert printed(capsys, scores, path, data=data) == printed(capsys, scores, path, text="second", second="text")
+    assert printed(capsys, scores, path, data=data, text="text", second="second") == table
 
 
 def test_several_classes_are_printed(topics, tmp_path, capsys):
@@ -490,6 +507,8 @@ def test_what_is_missing_is_named(reviews, scores, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match=r"folder of transformers: predict reads checkpoints, and .* pipeline uses"):
         printed(capsys, tmp_path, files[0])
+    with pytest.raises(UserError, match=rf"no checkpoint itself: name one of its runs, {reviews}$"):
+        printed(capsys, reviews.parent, files[0])
     for path in files:
         with pytest.raises(ValueError, match=r"STS-B predicts pairs: --second names the second text, of a \.csv"):
             printed(capsys, scores, path)
@@ -546,15 +565,6 @@ def test_options_that_do_not_go_together_are_refused(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         parser_of("predict").parse_args(words.split())
     assert "give MODEL and --input, with what goes with them, or --runs, --data and --out" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "words", ["a --input - --data b --from tsv --text c --second d --to tsv", "--runs a --data b --out c"]
-)
-def test_options_that_go_together(words):
-    values = vars(parser_of("predict").parse_args(words.split())).values()
-    given = [word for word in words.split() if not word.startswith("--")]
-    assert sorted(str(value) for value in values if value is not None) == sorted(given)
 
 
 def write_results(folder, *runs) -> Path:

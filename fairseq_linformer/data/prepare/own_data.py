@@ -79,7 +79,9 @@ def own_data(
         classes = {label for item in items["train"] for label in names_of(item.example.label)}
         task = own_task(name, kind, sorted(classes))
     has_answers = any(example.label is not None for example in splits.get("test", ()))
-    return OwnData(replace(task, test_sets={"test": "test"}) if has_answers else task, splits, notes)
+    texts = (columns.text,) if columns.second is None else (columns.text, columns.second)
+    task = replace(task, columns=texts, test_sets={"test": "test"} if has_answers else {})
+    return OwnData(task, splits, notes)
 
 
 def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[Item]:
