@@ -18,8 +18,12 @@ def run(
     shard: int | None,
     **sizes: int | None,
 ) -> None:
-    found, following = (None, pretraining_command(out)) if tokenizer is None else _of_tokenizer(tokenizer, out)
-    given: dict[str, Any] = {"tokenizer": found, **sizes}
+    named = None if tokenizer is None else read_named_checkpoint(tokenizer)
+    following = pretraining_command(out, named)
+    if tokenizer is not None:
+        tokenizer = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
+    del named  # it may be large
+    given: dict[str, Any] = {"tokenizer": tokenizer, **sizes}
     if shards is None:
         unknown = prepare_corpus(train, valid, out, **given)
     else:
@@ -27,11 +31,5 @@ def run(
     remedy = "without --tokenizer, in another --out, a new vocabulary is made, which lacks none, for a new model alone"
     for line in unknown.warning(remedy):
         print(line)
-    print("next:", following)
-
-
-def _of_tokenizer(tokenizer: Path, out: Path) -> tuple[Path, str]:
-    """What to encode with, and what to type next; a checkpoint is read once, and let go."""
-    named = read_named_checkpoint(tokenizer)
-    found = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
-    return found, pretraining_command(out, named)
+    if following is not None:
+        print("next:", following)

@@ -58,4 +58,5 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
     for line in unknown.warning(GIVEN_REMEDY):
         print(line)
-    print_next(out, [task for task in asked if task in {*done, *found} and TASKS[task].trained_as is None])
+    trained = [task for task in asked if task in {*done, *found} and TASKS[task].trained_as is None]
+    print_next(out, trained, tokenizer)

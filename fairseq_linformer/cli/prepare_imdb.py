@@ -22,4 +22,4 @@ def run(source: str, tokenizer: Path, out: Path) -> None:
     print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
     for line in summary.unknown.warning(GIVEN_REMEDY):
         print(line)
-    print_next(out.parent, [out.name])
+    print_next(out.parent, [out.name], tokenizer)

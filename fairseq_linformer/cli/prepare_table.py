@@ -104,4 +104,4 @@ def run(
     if unused:
         print(f"not used: {first_of([*map(str, unused)])}")
     print(*data.notes, *summary.lines(), *summary.unknown.warning(GIVEN_REMEDY), sep="\n")
-    print_next(out.parent, [summary.task.name])
+    print_next(out.parent, [summary.task.name], tokenizer)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..checkpoints.reading import checkpoint_file
 from ..errors import UserError
 from .ending import one_line_errors
 
@@ -37,7 +38,8 @@ def quieten_transformers() -> None:
     its_logging.disable_progress_bar()
 
 
-def print_next(data: Path, tasks: Sequence[str]) -> None:
-    """Prints the command that fine-tunes on prepared tasks, if there are any."""
-    if tasks:
-        print(f"next: linformer finetune MODEL --data {shlex.quote(str(data))} --tasks {shlex.join(tasks)}")
+def print_next(data: Path, tasks: Sequence[str], tokenizer: Path) -> None:
+    """Print the command that fine-tunes on prepared tasks, if there are any and the tokenizer is that of a model."""
+    if tasks and (model := checkpoint_file(tokenizer)).suffix == ".pt" and model.is_file():
+        words = ["linformer", "finetune", str(tokenizer), "--data", str(data), "--tasks", *tasks]
+        print(f"next: {shlex.join(words)}")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.reading import UNTRAINED
+import torch
+
 from ..checkpoints.task_state import read_task_state
 from ..system.files import check_path
 from .configuration import CONFIGS
@@ -42,11 +43,10 @@ def recipe_name(task: str) -> str:
     return name if (CONFIGS / "finetune" / "recipe" / f"{name}.yaml").is_file() else "own"
 
 
-def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None = None) -> str:
+def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None = None) -> str | None:
     """What to type to train on a prepared corpus: a new model, or the one whose tokenizer the corpus was prepared with.
 
-    A sentence encoder learns from its original, once it was converted: the one of the two that is not named
-    stands as a word in capitals.
+    None for a sentence encoder, which learns from a second model, its original.
 
     Args:
         data: the corpus.
@@ -59,11 +59,8 @@ def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None
     if named is None:
         return command_line("pretrain/tiny_512", text)
     checkpoint, state = named
-    carried = read_task_state(state.get("task_state"))
-    if not carried["sentence_modules"]:
-        return command_line("pretrain/continue", text, override("checkpoint.finetune_from_model", checkpoint))
-    original, converted = checkpoint.parent, Path("CONVERTED", UNTRAINED)
-    if carried["converted_from"]:
-        original, converted = Path("ORIGINAL"), checkpoint
-    learning = (override("criterion.teacher", original), override("checkpoint.finetune_from_model", converted))
-    return command_line("pretrain/continue", "recipe=encoder", text, *learning)
+    if read_task_state(state.get("task_state"))["sentence_modules"]:
+        return None
+    recipe = [] if torch.cuda.is_available() else ["recipe=tiny"]  # the default needs one, for fp16
+    start = override("checkpoint.finetune_from_model", checkpoint)
+    return command_line("pretrain/continue", *recipe, text, start)

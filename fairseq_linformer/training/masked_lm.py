@@ -110,7 +110,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         word_starts: with ``mask_whole_words``, whether each token of the dictionary begins a word, (V,).
     """
 
-    NEXT = "linformer prepare glue --source glue.zip --tokenizer {run} --out data-bin/tasks"
+    NEXT = "linformer export {run} --out exported"
 
     @classmethod
     def setup_task(cls, cfg: DynamicMaskedLMConfig, **kwargs: Any) -> "DynamicMaskedLMTask":
@@ -144,8 +144,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
                 check(
                     "optimizer.weight_decay", decay, decay == 0, "0 with task.only_positions_from: the rest must stay"
                 )
-        if cfg.skip_masking:
-            task.NEXT = "linformer export {run} --out exported"
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:

@@ -171,7 +171,7 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path
     for task in ("SST-2", "RTE"):
         write_official(source, task)
     (source / "RTE" / "dev.tsv").unlink()
-    words = ["--source", str(source), "--tokenizer", str(corpus), "--out", str(out)]
+    words = ["--source", str(source), "--tokenizer", str(write_run(tmp_path / "run", corpus)), "--out", str(out)]
     main(["prepare", "glue", *words])
     printed = capsys.readouterr().out
     assert f"  {source}/RTE lacks dev.tsv\n" in printed and f"  {source} holds no folder CoLA\n" in printed

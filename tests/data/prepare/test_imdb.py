@@ -324,7 +324,7 @@ def test_the_script_prepares_an_archive_with_the_tokenizer_of_a_run(tmp_path, co
     arguments = ["--source", str(archive), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
     main(["prepare", "imdb", *arguments])
     printed = capsys.readouterr().out
-    assert printed.endswith(f"\nnext: linformer finetune MODEL --data {tmp_path} --tasks out\n")
+    assert printed.endswith(f"\nnext: linformer finetune {tokenizer} --data {tmp_path} --tasks out\n")
     assert "single-label: 0 = negative, 1 = positive" in printed
     assert "valid: 2 rows (officially 25,000)\n" in printed
     assert (tmp_path / "out" / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
