@@ -1,6 +1,7 @@
 """`linformer VERB`: finds the verb, reads the words after it, and runs it."""
 
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -27,6 +28,7 @@ VERBS = {
 }
 ABOUT = """\
 usage: linformer VERB ...
+       linformer --version
 
 From text to a Linformer, and what is done with a trained one. `linformer VERB --help` says more.
 
@@ -60,6 +62,9 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
     below = [verb for verb in VERBS if verb.startswith(f"{first} ")]
     if not words or first in ("-h", "--help") or (below and words[1:2] in ([], ["-h"], ["--help"])):
         print(overview(below or list(VERBS)))
+        sys.exit(0)
+    if first == "--version":
+        print("linformer", importlib.metadata.version("fairseq-linformer"))
         sys.exit(0)
     typed = " ".join(words[: 2 if below else 1])
     _refuse(typed, below)

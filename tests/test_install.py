@@ -101,6 +101,7 @@ def test_from_text_to_a_model_in_another_folder(programs, tmp_path):
 
 def test_the_command_is_a_program_and_the_only_one(programs, tmp_path):
     assert [path.name for path in programs.glob("linformer*")] == ["linformer"]
+    assert re.fullmatch(r"linformer [\d.]+\n", done(programs / "linformer", "--version", cwd=tmp_path))
     printed = done(programs / "linformer", "--help", cwd=tmp_path)
     assert all(f"\n  {verb} " in printed for verb in VERBS)
     for verb in VERBS:

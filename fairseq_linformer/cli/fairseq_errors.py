@@ -23,7 +23,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandat
 
 from ..checkpoints.files import DamagedCheckpointError
 from ..checkpoints.reading import read_checkpoint
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 from ..training.configuration import explain_composition, no_such_option, options_around
 
 COMMAND_LINES = tuple(map(Path, fairseq_cli.__path__))
@@ -157,4 +157,6 @@ def _explain_value(error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigKeyError) and isinstance(error.parent_node, DictConfig):
         return no_such_option(name, [f"{group}{option}" for option in options_around(error.parent_node)])
     said = str(error).partition("\n")[0]
+    if choice := re.fullmatch(r"Invalid value '(.*)', expected one of \[(.*)\]", said):
+        said += did_you_mean(choice[1], choice[2].split(", "))
     return f"{name}: {said}" if error.full_key else said

@@ -281,10 +281,13 @@ class Record:
         if not self._knows_start:
             self._made_of = replace(self._made_of, checkpoint=recorded.checkpoint)
         if changes := recorded.changes(self._made_of):
-            raise UserError(
-                f"{self._folder} holds a run with other settings ({changes}): name another checkpoint.save_dir, with "
-                f"checkpoint.restore_file={checkpoint} to go on from this run there"
-            )
+            before, now = recorded._options(), self._made_of._options()
+            of_model = [f"model.{name}" for name, own in OPTIONS.items() if not own.metadata["recipe"]]
+            then = f"checkpoint.restore_file={checkpoint} to go on from this run there"
+            if any(before[name] != now[name] for name in of_model):  # its parameters may have other shapes
+                then = f"checkpoint.finetune_from_model=FILE, which linformer convert makes of {checkpoint}"
+            elsewhere = f"name another checkpoint.save_dir, with {then}"
+            raise UserError(f"{self._folder} holds a run with other settings ({changes}): {elsewhere}")
 
     def write(self) -> None:
         """Writes config.yaml, once; called when it is sure that the folder's checkpoints are this training's."""

@@ -31,8 +31,10 @@ from hydra._internal.utils import get_args  # as fairseq-hydra-train itself read
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 # What a name tells: choices from groups, and the attention. Other settings of a folder's run are compared, and refused.
@@ -110,6 +112,16 @@ ConfigStore.instance().store(
 )
 
 
+class ErrorReport(Callback):
+    """Ends a single job on its error as Hydra does, but without the line that lists all overrides."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
+        if job_return.status == JobStatus.FAILED and config.hydra.mode == RunMode.RUN:
+            error = job_return._return_value
+            sys.excepthook(type(error), error, error.__traceback__)
+            sys.exit(1)
+
+
 class FairseqLinformerPlugin(SearchPathPlugin):
     """Adds no search path: this is the one kind of plugin that Hydra asks before it composes."""
 
@@ -120,10 +132,10 @@ class FairseqLinformerPlugin(SearchPathPlugin):
         warnings.filterwarnings("ignore", r"\s*'.*' is validated against ConfigStore schema")  # fairseq's doing
         if asks_for_cpu(args.overrides):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU in sight fairseq clips and joins processes there
+        if args.config_name is not None and args.config_path is None:
+            check_config_name(args.config_dir, args.config_name)
         if args.config_dir is None:
             return
-        if args.config_name is not None:
-            check_config_name(Path(args.config_dir), args.config_name)
         if sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
             os.environ["HYDRA_FULL_ERROR"] = "1"  # as in cli/fairseq_errors.py, which is slow to import
             sys.excepthook = _report
@@ -135,14 +147,16 @@ def asks_for_cpu(overrides: list[str]) -> bool:
     return bool(said) and said[-1] in ("true", "yes", "on", "1")
 
 
-def check_config_name(folder: Path, name: str) -> None:
+def check_config_name(config_dir: str | None, name: str) -> None:
     """Ends the program where neither the folder nor fairseq has a configuration of that name.
 
     fairseq-hydra-train registers its schema under whatever name it is given: Hydra would go on with that alone.
     """
-    file = f"{name.removesuffix('.yaml')}.yaml"
-    if not folder.is_dir() or (folder / file).is_file() or (files("fairseq.config") / file).is_file():
+    file, folder = f"{name.removesuffix('.yaml')}.yaml", Path(config_dir or "")
+    if (files("fairseq.config") / file).is_file() or (config_dir and (folder / file).is_file()):
         return
+    if config_dir is None or not folder.is_dir():
+        sys.exit(f'error: --config-dir is {config_dir}, it must be a folder such as "$(linformer configs)"/pretrain')
     if (folder / "recipe" / file).is_file():
         recipe = Path(file).stem
         sys.exit(f"error: --config-name {name}: {recipe} is a recipe, given as --config-name finetune recipe={recipe}")

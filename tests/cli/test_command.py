@@ -74,7 +74,6 @@ def test_help_and_mistakes_import_neither_torch_nor_the_package():
         (["prepar"], "prepar: there is no such verb; did you mean prepare?"),
         (["prepare", "corpsu"], "prepare corpsu: there is no such verb; did you mean prepare corpus?"),
         (["train"], "train: there is no such verb; linformer --help lists them"),
-        (["--version"], "--version: there is no such verb; linformer --help lists them"),
     ],
 )
 def test_a_wrong_verb_names_the_nearest(words, said, capsys):

@@ -125,8 +125,8 @@ def printed(capsys, mistake):
         ),
         (lambda: validate.main(OmegaConf.create(VALIDATION)), "Must specify batch size"),
         (
-            lambda: merged("model", LinformerRobertaConfig(), attention="x"),
-            "model.attention: Invalid value 'x', expected",
+            lambda: merged("model", LinformerRobertaConfig(), attention="linfomer"),
+            "softmax, sparse]; did you mean linformer?",
         ),
         (
             lambda: merged("model", LinformerRobertaConfig(), projected_lenght=3),
@@ -231,7 +231,13 @@ def test_a_wrong_config_name_lists_the_names(tmp_path):
 
 def test_a_recipe_that_is_given_as_the_name_is_explained():
     with pytest.raises(SystemExit, match=r"--config-name sst_2: .* --config-name finetune recipe=sst_2$"):
-        check_config_name(ROOT / "configs/finetune", "sst_2")
+        check_config_name(str(ROOT / "configs/finetune"), "sst_2")
+
+
+def test_without_a_folder_the_command_that_prints_it_is_named():
+    for folder in (None, "nowhere"):
+        with pytest.raises(SystemExit, match="linformer configs"):
+            check_config_name(folder, "tiny_512")
 
 
 def test_the_last_word_says_whether_a_run_is_to_see_gpus():
