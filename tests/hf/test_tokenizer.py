@@ -176,8 +176,10 @@ def test_places_are_those_of_words_without_the_space_before(tmp_path: Path, kind
     words = {number: [place for own, place in zip(numbers, places, strict=True) if own == number] for number in numbers}
     expected = re.findall(r"\w+|[^\w\s]+", text) if kind == "gpt2" else text.split()
     assert [text[own[0][0] : own[-1][1]] for own in words.values()] == expected
+    encoded["offset_mapping"] = [(0, 0), *zip(numbers, numbers, strict=True), (0, 0)]  # else a lone mark is a word
     masked = transformers.DataCollatorForLanguageModeling(loaded, whole_word_mask=True, seed=1)([encoded])["labels"]
-    assert 0 < (masked != -100).sum() < len(numbers) / 2
+    states = {*zip(numbers, (masked[0, 1:-1] != -100).tolist(), strict=True)}
+    assert len(states) == len(words) and 0 < (masked != -100).sum() < len(numbers) / 2
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
