@@ -1,0 +1,116 @@
+"""scripts/benchmark.py: the timing harness, memory, operations, and a whole run in tiny sizes."""
+
+import json
+
+import benchmark
+import pytest
+import torch
+from benchmark import INFERENCE, TRAINING, Case, interleave, operations, peak_memory, quartiles
+from benchmark_models import MODELS, Sizes, text_inputs
+
+SIZES = Sizes(layers=2, embed_dim=32, heads=2, vocabulary=100, dropout=0.0, length=64, projected_length=16)
+WORDS = ["--device", "cpu", "--layers", "2", "--embed-dim", "32", "--heads", "2", "--vocab-size", "100"]
+WORDS += ["--tokens", "64", "--rounds", "1"]
+
+
+def test_calls_are_timed_in_turns():
+    order = []
+    seconds, errors = interleave({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3, warm_ups=1)
+    assert order == list("abababab")
+    assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
+    assert not errors
+    limited, _ = interleave({"a": lambda: None}, rounds=7, limit=0.0)
+    assert len(limited["a"]) == 3, "fewer have no median"
+    assert quartiles([3.0, 1.0, 2.0]) == {"low": 1.5, "seconds": 2.0, "high": 2.5}
+
+
+def test_a_call_that_fails_leaves_the_others():
+    calls = {"a": lambda: None, "b": lambda: 1 / 0}
+    seconds, errors = interleave(calls, rounds=2)
+    assert len(seconds["a"]) == 2
+    assert errors == {"b": "ZeroDivisionError: division by zero"}
+    assert calls.keys() == {"a"}, "what it holds is freed"
+
+
+def test_peak_memory_is_that_of_the_tensors():
+    """In MiB: 4, 8, the 4 freed, 2 and 1 are 11 at the end, and 12 before. The 16 allocated before are not counted."""
+    allocated = [torch.empty(4 * 2**20)]
+
+    def call():
+        first, second = torch.empty(2**20), torch.empty(2 * 2**20)
+        del first
+        allocated.clear()
+        return second, torch.empty(2**19), torch.empty(2**18)
+
+    assert peak_memory(call) == 12
+
+
+def test_peak_memory_of_a_backward_pass():
+    """x, exp(x), which is kept, and the gradient: 3 x 4 MiB."""
+
+    def call():
+        torch.ones(2**20, requires_grad=True).exp().sum().backward()
+
+    assert peak_memory(call) == pytest.approx(12, abs=1e-3)
+
+
+def test_operations_are_those_of_the_formula():
+    """Multiplications of a layer: 4 n d^2 + 2 n^2 d of softmax, 2 n d^2 + 3 n k d + 2 k d^2 of Linformer."""
+    n, k, d = SIZES.length, SIZES.projected_length, SIZES.embed_dim
+    expected = {"softmax": 4 * n * d * d + 2 * n * n * d, "linformer": 2 * n * d * d + 3 * n * k * d + 2 * k * d * d}
+    for model, multiplications in expected.items():
+        case = Case(model, "layer", INFERENCE, SIZES, 3)
+        assert operations(case) == 3 * 2 * multiplications
+        assert operations(Case(model, "layer", TRAINING, SIZES, 3)) == 9 * 2 * multiplications
+
+
+def test_each_model_is_compiled_with_its_kernel(monkeypatch):
+    """Of two models with the same layers the second would take over the graph of the first."""
+    monkeypatch.setattr(torch.compiler.config, "force_disable_caches", False)
+    torch._dynamo.reset()
+    flash, tokens = {}, text_inputs(SIZES, 1)[0]
+    for name in ("softmax-flash", "softmax-math"):
+        model = MODELS[name].model(SIZES)
+        benchmark.compile_separately(model, "aot_eager")
+        model.module.eval()
+        profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        with profiler as recorded, torch.no_grad(), model.selected_kernel():
+            model.features(tokens)
+        flash[name] = any("flash" in event.key for event in recorded.key_averages())
+    assert flash == {"softmax-flash": True, "softmax-math": False}
+
+
+def test_cases_are_measured_and_reported(tmp_path):
+    models = ["linformer", "near_and_far", "softmax-math", "softmax-cudnn", "fairseq-example"]
+    words = ["--out", str(tmp_path), "--models", *models, "--scopes", "model", "layer", "--lengths", "16", "32"]
+    benchmark.main([*WORDS, *words])
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["settings"]["embed_dim"] == 32
+    rows = {(row["model"], row["scope"], row["phase"], row["n"]): row for row in content["rows"]}
+    assert len(rows) == len(content["rows"]) == len(models) * 2 * 2 * 2
+    for (model, scope, phase, n), row in rows.items():
+        if model == "softmax-cudnn":
+            assert "reason" in row
+            assert "seconds" not in row
+        else:
+            assert 0 < row["low"] <= row["seconds"] <= row["high"]
+            assert row["MiB"] > 0
+            assert row["relative"] == pytest.approx(row["seconds"] / rows["linformer", scope, phase, n]["seconds"])
+    table = benchmark.markdown(content["rows"])
+    assert table.count("| 16 |") == table.count("| 32 |") == 4
+    assert "softmax-cudnn" not in table
+    assert "softmax-cudnn" in (tmp_path / "results.md").read_text()
+    assert (tmp_path / "benchmark.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_case_above_the_limit_is_not_repeated(tmp_path):
+    benchmark.main([*WORDS, "--out", str(tmp_path), "--models", "linformer", "--lengths", "16", "--limit", "1e-9"])
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert all("--limit" in row["reason"] for row in rows)
+
+
+def test_an_option_that_cannot_work_is_rejected_before_anything_is_measured(tmp_path):
+    words = [*WORDS, "--out", str(tmp_path / "out"), "--models", "linformer", "--set", "linformer_fetch=3"]
+    with pytest.raises(SystemExit, match="linformer_fetch=3"):
+        benchmark.main(words)
+    assert not (tmp_path / "out").exists()
