@@ -1,0 +1,456 @@
+#!/usr/bin/env python3
+"""Compare variants of one pretraining at equal updates: perplexity, by copy distance too, and what each computes.
+
+examples:
+  python scripts/compare.py --data data-bin/python --out runs/mechanisms
+  python scripts/compare.py --data data-bin/python --out runs/two --seeds 1 2 3 --learning-rates 0.005 \\
+      --all model.value_residual=true --variant softmax model.attention=softmax --variant fetch +preset=fetch
+
+A variant is a name and Hydra overrides. A YAML of scripts/comparisons has the configuration, what all variants share
+and the variants; --variant replaces the latter. Each variant is trained with every learning rate and the first seed,
+then with the best rate and the other seeds. Perplexity is measured at the same masked tokens of valid for all, and
+compared with the first variant seed by seed. The time of an update is measured for all variants in turns.
+
+OUT gets the runs (NAME/lrRATE/seedN), results.json after every run, and in the end results.md, perplexity.png and
+distance.png. The same command again continues an interrupted comparison.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial, reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import yaml
+from benchmark import interleave, quartiles
+from copy_distance import LIMITS, ClassLosses, MaskedText
+from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.optim import build_optimizer
+from fairseq.utils import move_to_cuda
+from query_key_products import share_of_products
+
+from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.checkpoints.files import LAST
+from fairseq_linformer.cli.program import program
+from fairseq_linformer.errors import UserError, check
+from fairseq_linformer.system.digests import digest_file
+from fairseq_linformer.system.files import check_data_path, write_whole
+from fairseq_linformer.system.plotting import legend, picture, scale_lengths, scale_log, style_of
+from fairseq_linformer.training.active_run import DIVERGED
+from fairseq_linformer.training.commands import override
+from fairseq_linformer.training.jobs import job_device, side_by_side
+from fairseq_linformer.training.launch import train
+
+COMPARISONS = Path(__file__).with_name("comparisons")
+CURVE_POINTS = 20
+BEYOND = f"beyond {LIMITS[-1]}"
+SET_BY_COMPARISON = {
+    "task.data": "--data",
+    "checkpoint.save_dir": "--out",
+    "common.seed": "--seeds",
+    "optimization.lr": "--learning-rates",
+    "optimization.max_update": "--updates",
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a variant."""
+
+    variant: str
+    learning_rate: float
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """The run's folder within OUT."""
+        return f"{self.variant}/lr{self.learning_rate:g}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Measurements of a run.
+
+    Attributes:
+        perplexity: of all masked tokens; infinite where the training diverged.
+        losses: by sequence and copy distance; None where it diverged.
+        curve: perplexity of the training by update.
+        share: of full attention's query-key products.
+    """
+
+    perplexity: float
+    losses: ClassLosses | None = None
+    curve: Mapping[int, float] = field(default_factory=dict)
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Trains and measures single runs.
+
+    Attributes:
+        config: a YAML of configs/, ``pretrain/tiny_512``.
+        variants: Hydra overrides by name.
+    """
+
+    data: Path
+    out: Path
+    config: str
+    variants: Mapping[str, Sequence[str]]
+    updates: int
+
+    def measure(self, trial: Trial) -> Result:
+        """Train a model unless its run is complete, and measure it.
+
+        Raises:
+            OSError: the training failed.
+        """
+        folder = self.out.absolute() / trial.folder
+        settings = [override("task.data", self.data.absolute()), f"common.seed={trial.seed}"]
+        settings += [f"optimization.lr=[{trial.learning_rate}]"]
+        try:
+            log = train(self.config, [*self.variants[trial.variant], *settings], folder, self.updates)
+        except OSError as error:
+            if DIVERGED not in str(error):
+                raise
+            return Result(math.inf)
+        file = folder / "copy_distance.json"
+        origin = {"checkpoint": digest_file(folder / LAST), "text": self.text.digest}
+        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if content.get("origin") != origin:
+            content = {"origin": origin, **self.evaluate(folder)}
+            write_whole(file, json.dumps(content) + "\n")
+        curve = training_curve(log, self.updates)
+        return Result(content["perplexity"], ClassLosses.of_json(content["losses"]), curve, content["share"])
+
+    def evaluate(self, folder: Path) -> dict[str, Any]:
+        """Return perplexity, losses by copy distance and the share of query-key products of a run's last checkpoint."""
+        roberta = self.load(folder).to(job_device())
+        length = roberta.cfg.task.tokens_per_sample
+        losses = self.text.token_losses(roberta, length)
+        classes = self.text.class_losses(losses, length).as_json()
+        share = share_of_products(roberta.model.args, length)
+        return {"perplexity": float(losses.double().mean().exp()), "losses": classes, "share": share}
+
+    def load(self, folder: Path) -> Any:
+        """Return the last checkpoint of a run as fairseq's hub interface."""
+        return LinformerRobertaModel.from_pretrained(str(folder), LAST, str(self.data.absolute()))
+
+    @cached_property
+    def text(self) -> MaskedText:
+        """The masked text that all models predict."""
+        return MaskedText.of_split(self.data)
+
+    def update(self, trial: Trial) -> Callable[[], None]:
+        """Return an update as in the training, on a batch of valid."""
+        roberta = self.load(self.out / trial.folder)
+        model, task, cfg = roberta.model.to(job_device()), roberta.task, roberta.cfg
+        task.load_dataset("valid")
+        dataset = task.dataset("valid")
+        batch = dataset.collater([dataset[index] for index in range(min(len(dataset), cfg.dataset.batch_size))])
+        batch = move_to_cuda(batch) if job_device() != "cpu" else batch
+        criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
+        optimizer = build_optimizer(cfg.optimizer, list(model.parameters()))
+
+        def call() -> None:
+            task.train_step(batch, model, criterion, optimizer, 0)
+            optimizer.clip_grad_norm(cfg.optimization.clip_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return call
+
+
+def training_curve(log: Sequence[Mapping[str, Any]], updates: int) -> dict[int, float]:
+    """Return the training perplexity in each of ``CURVE_POINTS`` parts of a run, by the last update of the part."""
+    losses: dict[int, list[float]] = {}
+    for row in log:
+        if "loss" in row:
+            part = math.ceil(CURVE_POINTS * row["num_updates"] / updates)
+            losses.setdefault(part * updates // CURVE_POINTS, []).append(row["loss"])
+    return {update: 2 ** min(1000.0, statistics.mean(bits)) for update, bits in losses.items()}
+
+
+class Comparison:
+    """All trials of the variants.
+
+    Args:
+        pretraining: runs and measures one of them.
+        learning_rates: tried for each variant with the first seed.
+        seeds: the others are trained with the best rate.
+    """
+
+    def __init__(self, pretraining: Pretraining, learning_rates: Sequence[float], seeds: Sequence[int]):
+        self.pretraining, self.learning_rates, self.seeds = pretraining, learning_rates, seeds
+        self.results: dict[Trial, Result] = {}
+        self.lock = threading.Lock()  # trials run side by side
+
+    def run(self, jobs: int, rounds: int) -> list[dict[str, Any]]:
+        """Train and measure what is not complete.
+
+        Returns:
+            The rows of results.json.
+
+        Raises:
+            UserError: a variant diverges with its best learning rate.
+            OSError: a training failed.
+        """
+        first, *others = self.seeds
+        at_once = self.seeds if len(self.learning_rates) == 1 else [first]
+        names = self.pretraining.variants
+        self.measure([Trial(name, rate, s) for name in names for rate in self.learning_rates for s in at_once], jobs)
+        best = {name: self.best_rate(name) for name in names}
+        remaining = [Trial(name, rate, seed) for name, rate in best.items() for seed in others]
+        self.measure([trial for trial in remaining if trial not in self.results], jobs)
+        for trial in (Trial(name, rate, seed) for name, rate in best.items() for seed in self.seeds):
+            if self.results[trial].losses is None:
+                raise UserError(f"{trial.folder} diverged: --learning-rates needs lower ones")
+        calls = {name: self.pretraining.update(Trial(name, rate, first)) for name, rate in best.items()}
+        seconds, _ = interleave(calls, rounds, warm_ups=2, device=job_device())
+        return self.write({name: quartiles(values) for name, values in seconds.items()})
+
+    def measure(self, trials: Sequence[Trial], jobs: int) -> None:
+        """Run trials, several at a time; results.json is written after each."""
+
+        def measure_one(trial: Trial) -> None:
+            result = self.pretraining.measure(trial)
+            with self.lock:
+                self.results[trial] = result
+                self.write({})
+
+        for error in side_by_side([partial(measure_one, trial) for trial in trials], jobs):
+            if error is not None:
+                raise error
+
+    def tried(self, variant: str) -> dict[float, float]:
+        """Return perplexity by learning rate with the first seed."""
+        rates = {rate: self.results.get(Trial(variant, rate, self.seeds[0])) for rate in self.learning_rates}
+        return {rate: result.perplexity for rate, result in rates.items() if result is not None}
+
+    def best_rate(self, variant: str) -> float:
+        """Return the learning rate with the lowest perplexity."""
+        tried = self.tried(variant)
+        return min(tried, key=tried.__getitem__)
+
+    def write(self, times: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+        """Write results.json, a row for each variant as far as it is measured, and return the rows.
+
+        Args:
+            times: seconds of an update by variant.
+        """
+        rows: list[dict[str, Any]] = []
+        reference: ClassLosses | None = None
+        for name in self.pretraining.variants:
+            results = self.measured(name)
+            losses = [result.losses for result in results.values() if result.losses is not None]
+            if losses:
+                together = reduce(add, losses)
+                rows.append({**self.describe(name, results), **distance_columns(together, reference)})
+                rows[-1]["update"] = times.get(name)
+                reference = reference or together
+        content = json.dumps({"data": str(self.pretraining.data), "variants": rows}, indent=1)
+        write_whole(self.pretraining.out / "results.json", f"{content}\n")
+        return rows
+
+    def measured(self, variant: str) -> dict[int, Result]:
+        """Return what is measured with the best learning rate, by seed."""
+        if not self.tried(variant):
+            return {}
+        trials = {seed: Trial(variant, self.best_rate(variant), seed) for seed in self.seeds}
+        return {seed: self.results[trial] for seed, trial in trials.items() if trial in self.results}
+
+    def describe(self, variant: str, results: Mapping[int, Result]) -> dict[str, Any]:
+        """Return the columns of a row but those by copy distance."""
+        return {
+            "variant": variant,
+            "overrides": [*self.pretraining.variants[variant]],
+            "updates": self.pretraining.updates,
+            "learning_rate": self.best_rate(variant),
+            "tried": {rate: finite(perplexity) for rate, perplexity in self.tried(variant).items()},
+            "share": next(iter(results.values())).share,
+            "perplexities": {seed: result.perplexity for seed, result in results.items() if result.losses},
+            "curves": {seed: result.curve for seed, result in results.items()},
+        }
+
+
+def distance_columns(losses: ClassLosses, reference: ClassLosses | None) -> dict[str, Any]:
+    """Return perplexities by copy distance: of all classes, and beyond the last limit with its ratio to a reference.
+
+    Args:
+        losses: of all seeds together.
+        reference: losses of the first variant; None for itself.
+    """
+    columns: dict[str, Any] = {"classes": describe_classes(losses)}
+    if LIMITS[-1] in losses.limits[:-1]:
+        beyond = losses.merge_beyond(LIMITS[-1])
+        columns["beyond"] = {**describe_classes(beyond)[-1], "name": BEYOND}
+        if reference is not None and reference.limits == losses.limits:
+            other = reference.merge_beyond(LIMITS[-1])
+            figures = [beyond.perplexities()[-1] / other.perplexities()[-1], *beyond.intervals(other)[:, -1]]
+            columns["ratio"] = dict(zip(("perplexity", "low", "high"), map(finite, figures), strict=True))
+    return columns
+
+
+def describe_classes(losses: ClassLosses) -> list[dict[str, Any]]:
+    """Return name, share of the tokens, and perplexity with its interval of each class; None where it has no tokens."""
+    shares = losses.counts.sum(0) / max(1, losses.counts.sum())
+    columns = zip(losses.names(), shares, losses.perplexities(), *losses.intervals(), strict=True)
+    names = ("share", "perplexity", "low", "high")
+    return [{"name": name, **dict(zip(names, map(finite, figures), strict=True))} for name, *figures in columns]
+
+
+def finite(number: float) -> float | None:
+    """Return a number as JSON has it."""
+    return float(number) if math.isfinite(number) else None
+
+
+# --- report ---
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with a line for each variant."""
+    first = rows[0]
+    classes = [[*row["classes"][: len(LIMITS) + 1], *([row["beyond"]] if "beyond" in row else [])] for row in rows]
+    seeds = ", ".join(map(str, first["perplexities"]))
+    head = ["variant", "lr", "query-key products", f"perplexity (seed {seeds})", f"behind `{first['variant']}`"]
+    head += [f"{one['name']} ({100 * (one['share'] or 0):.0f} %)" for one in classes[0]]
+    head += [f"{BEYOND}, ratio", "ms per update"]
+    lines = [head]
+    for row, columns in zip(rows, classes, strict=True):
+        pairs = [(x, first["perplexities"].get(seed)) for seed, x in row["perplexities"].items()]
+        behind = [100 * (x / reference - 1) for x, reference in pairs if reference]
+        line = [f"`{row['variant']}`", f"{row['learning_rate']:g}"]
+        line += ["unknown" if row["share"] is None else f"{100 * row['share']:.3g} %"]
+        line += [with_deviation([*row["perplexities"].values()], ".2f")]
+        line += [with_deviation(behind, "+.1f") + " %" if behind and row is not first else ""]
+        line += [with_interval(one) for one in columns]
+        times = row["update"] and {name: 1000 * x for name, x in row["update"].items()}
+        line += [with_interval(row.get("ratio")), with_interval(times, "seconds")]
+        lines.append(line)
+    first_line, *others = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([first_line, "|---" * len(head) + "|", *others])
+
+
+def with_deviation(values: Sequence[float], form: str) -> str:
+    """Return the mean, and the standard deviation of several values."""
+    mean = format(statistics.mean(values), form)
+    return f"{mean} ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 else mean
+
+
+def with_interval(figures: Mapping[str, float | None] | None, name: str = "perplexity") -> str:
+    """Return a figure with its bounds."""
+    numbers = [figures[key] for key in (name, "low", "high")] if figures else [None]
+    if None in numbers:
+        return ""
+    middle, low, high = (f"{x:,.0f}" if x >= 100 else f"{x:.3g}" for x in numbers if x is not None)
+    return f"{middle} ({low} to {high})"
+
+
+def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the perplexity in training against updates and minutes: the mean over seeds, from the lowest to the highest.
+
+    Minutes are updates times the median time of one.
+    """
+    with picture(path, 1, 2, 9, 4.2, sharey=True) as (figure, panels):
+        for number, row in enumerate(rows):
+            curves = [{int(update): x for update, x in curve.items()} for curve in row["curves"].values()]
+            updates = [update for update in curves[0] if all(update in curve for curve in curves)]
+            values = [[curve[update] for curve in curves] for update in updates]
+            minutes = row["update"]["seconds"] / 60 if row["update"] else math.nan
+            style = {**style_of(number), "marker": None, "label": row["variant"]}
+            for panel, scale in zip(panels[0], (1.0, minutes), strict=True):
+                x = [scale * update for update in updates]
+                panel.plot(x, [statistics.mean(each) for each in values], **style)
+                panel.fill_between(x, *([pick(each) for each in values] for pick in (min, max)), alpha=0.2)
+        for panel, label in zip(panels[0], ("updates", "minutes"), strict=True):
+            panel.set(xlabel=label, ylabel="masked-LM perplexity in training")
+            scale_log(panel.yaxis)
+        legend(figure, [*panels.flat])
+
+
+def plot_distances(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw perplexity against copy distance; horizontal lines are tokens without a copy."""
+    with picture(path, 1, 1, 6.5, 4.5) as (figure, panels):
+        panel = panels[0, 0]
+        limits: set[int] = set()
+        for number, row in enumerate(rows):
+            no_copy, *classes = row["classes"]
+            points = {int(one["name"].split()[-1]): one["perplexity"] for one in classes if one["perplexity"]}
+            panel.plot([*points], [*points.values()], **style_of(number), label=row["variant"])
+            if no_copy["perplexity"]:
+                panel.axhline(no_copy["perplexity"], **{**style_of(number), "marker": None, "linewidth": 0.8})
+            limits |= points.keys()
+        panel.set(xlabel="distance of the nearest unmasked copy, up to", ylabel="perplexity")
+        if limits:  # a short text has none: each of its tokens is frequent
+            scale_lengths(panel.xaxis, sorted(limits))
+            scale_log(panel.yaxis)
+        legend(figure, [panel])
+
+
+# --- command line ---
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    files = ", ".join(sorted(path.stem for path in COMPARISONS.glob("*.yaml")))
+    add("--comparison", metavar="NAME", default="mechanisms", help=f"{files}, or a YAML file (default: mechanisms)")
+    add("--data", metavar="DIR", type=Path, required=True, help="prepared corpus")
+    add("--out", metavar="DIR", type=Path, required=True, help="folder of the runs and results")
+    add("--only", metavar="NAME", nargs="+", help="variants to compare (default: all of the comparison)")
+    add("--variant", metavar="WORD", nargs="+", action="append", default=[], help="a name and Hydra overrides")
+    add("--all", metavar="OVERRIDE", nargs="+", default=[], help="Hydra overrides of all variants")
+    add("--learning-rates", metavar="LR", nargs="+", type=float, help="default: those of the comparison")
+    add("--seeds", metavar="N", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
+    add("--updates", metavar="N", type=int, help="of every run (default: those of the comparison)")
+    add("--jobs", metavar="N", type=int, default=2, help="runs at a time (default: 2)")
+    add("--rounds", metavar="N", type=int, default=7, help="times that an update is timed (default: 7)")
+    return parser.parse_args(words)
+
+
+def read_comparison(options: argparse.Namespace) -> Comparison:
+    """Return the comparison that the options describe.
+
+    Raises:
+        UserError: an override or a variant is not allowed.
+        OSError: there is no such comparison.
+    """
+    file = COMPARISONS / f"{options.comparison}.yaml"
+    check_data_path(options.data.absolute())
+    content = yaml.safe_load((file if file.is_file() else Path(options.comparison)).read_text(encoding="utf-8"))
+    variants = {name: overrides for name, *overrides in options.variant}
+    variants = variants or {name: words.split() for name, words in content["variants"].items()}
+    for name in options.only or ():
+        check("only", name, name in variants, f"one of {', '.join(variants)}")
+    shared = [*content["overrides"], *options.all]
+    chosen = {name: [*shared, *words] for name, words in variants.items() if name in (options.only or variants)}
+    for word in (word for words in chosen.values() for word in words):
+        name = word.lstrip("+~").partition("=")[0]
+        if name in SET_BY_COMPARISON:
+            raise UserError(f"{word}: {name} is set by {SET_BY_COMPARISON[name]}")
+    updates = options.updates or content["updates"]
+    pretraining = Pretraining(options.data, options.out, content["config"], chosen, updates)
+    return Comparison(pretraining, options.learning_rates or content["learning_rates"], options.seeds)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    options = parse_arguments(words)
+    with program():
+        comparison = read_comparison(options)
+        options.out.mkdir(parents=True, exist_ok=True)
+        rows = comparison.run(options.jobs, options.rounds)
+        table = markdown(rows)
+        write_whole(options.out / "results.md", f"{table}\n")
+        plot_curves(rows, options.out / "perplexity.png")
+        plot_distances(rows, options.out / "distance.png")
+        print(table)
+
+
+if __name__ == "__main__":
+    main()

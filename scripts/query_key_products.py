@@ -1,0 +1,152 @@
+"""The share of full attention's query-key products that a mechanism computes, from the shapes of its tensors.
+
+A product is that of a query and a key, a projected key, a landmark or a hashing direction. Counted are all that a layer
+computes on a CPU: scores that a mask hides afterwards, and those that select segments or rerank candidates. Kernel
+attention computes no scores; each feature of a query weighs one sum over all keys, and counts as one product.
+
+Dimensions: n sequence length, b block or chunk, m projected keys, c selected segments, d_h dimensions of a head.
+"""
+
+from collections.abc import Callable
+from math import ceil
+from statistics import mean
+from typing import Any
+
+import torch
+
+from fairseq_linformer.attention.near import CANDIDATES
+from fairseq_linformer.attention.registry import PROJECTIONS, get_attention
+
+Config = Any  # a resolved configuration of the model
+
+
+def share_of_products(config: Config, length: int) -> float | None:
+    """Return the mean share over all layers for a sequence without padding; None for a mechanism without a formula."""
+    if config.attention not in PRODUCTS:
+        return None
+    options = get_attention(config.attention).Options.read(config)
+    layers = range(config.encoder_layers)
+    return mean(PRODUCTS[config.attention](config, options, layer, length) / length**2 for layer in layers)
+
+
+def head_dim(config: Config) -> int:
+    """Return d_h."""
+    return int(config.encoder_embed_dim // config.encoder_attention_heads)
+
+
+def padded(length: int, size: int) -> int:
+    """Return the length in whole blocks."""
+    return ceil(length / size) * size
+
+
+def local_products(reach: int, global_tokens: int, length: int) -> int:
+    """Count the products of a sliding window: each block with itself, both neighbours and the global tokens."""
+    block = min(reach, length)
+    tokens = min(global_tokens, length)
+    return padded(length, block) * (tokens + 3 * block) + tokens * length
+
+
+def linformer(config: Config, options: Any, layer: int, length: int) -> int:
+    """Count the products with projected keys, local keys, sink tokens and selected segments."""
+    segments, size = projected_shape(config, layer, length)
+    window, selected = options.linformer_window[layer], options.linformer_fetch[layer]
+    class_token = length if options.linformer_class_token else 0
+    if not window:
+        return length * segments + class_token
+    block = min(options.linformer_block or window, length)
+    margin = min(max(1, window // 2), length)
+    keys = segments + min(options.linformer_sinks, length) + block + 2 * margin
+    if selected:
+        candidates = min(CANDIDATES * selected, segments)
+        keys += min(selected, segments) * size + segments + candidates * size
+    return padded(length, block) * keys + class_token
+
+
+def projected_shape(config: Config, layer: int, length: int) -> tuple[int, int]:
+    """Return m and the positions of the longest segment; a learned matrix has no segments."""
+    k = config.projected_length[layer]
+    if not hasattr(PROJECTIONS[config.projection], "windows"):
+        return k, 0
+    if config.adaptive_length:
+        return min(k, length), ceil(length / min(k, length))
+    size = config.max_positions // k
+    return ceil(length / size), size
+
+
+def alternating(config: Config, options: Any, layer: int, length: int) -> int:
+    full = options.kind_of_layer(layer) == "full"
+    return length**2 if full else local_products(options.alternating_window // 2, 0, length)
+
+
+def bigbird(config: Config, options: Any, layer: int, length: int) -> int:
+    """Count five blocks and the random ones for each block, and all keys for the first and the last block."""
+    block = min(options.bigbird_block, length)
+    random_blocks = min(options.bigbird_random_blocks, ceil(config.max_positions / options.bigbird_block))
+    return padded(length, block) * ((random_blocks + 5) * block + 2 * block)
+
+
+def long_short(config: Config, options: Any, layer: int, length: int) -> int:
+    window = min(options.long_short_window, length)
+    keys = options.long_short_rank + window + 2 * max(1, window // 2)
+    class_token = int(options.long_short_class_token)
+    return padded(length, window) * (keys + class_token) + class_token * (length + 1)
+
+
+def sparse(config: Config, options: Any, layer: int, length: int) -> int:
+    block = min(options.stride_for(config.max_positions), length)
+    rows = ceil(length / block)
+    strided = options.sparse_pattern == "strided"
+    keys = 3 * block + rows if strided else block + rows * options.sparse_expressivity
+    return rows * block * keys
+
+
+def reformer(config: Config, options: Any, layer: int, length: int) -> int:
+    """Count three chunks and all hashing directions in each round."""
+    chunk = options.reformer_chunk_length
+    functions = 1 if config.max_positions <= chunk**2 else 2
+    buckets = 2 * torch.tensor(config.max_positions) / chunk
+    directions = functions * max(1, ceil(float(buckets ** (1 / functions) / 2)))
+    return options.reformer_hashes * padded(length, chunk) * (3 * chunk + directions)
+
+
+def nystrom(config: Config, options: Any, layer: int, length: int) -> int:
+    landmarks = min(options.nystrom_landmarks, length)
+    return 2 * length * landmarks + landmarks**2
+
+
+def decayed(chunk: int, config: Config, length: int) -> int:
+    """Count the products within chunks, and the features that weigh the sums of both sides."""
+    block = min(chunk, length)
+    sums = 2 * head_dim(config) if length > block else 0
+    return padded(length, block) * (block + sums)
+
+
+def lion(config: Config, options: Any, layer: int, length: int) -> int:
+    return length * head_dim(config) if options.lion_decay == "none" else decayed(options.lion_chunk, config, length)
+
+
+def linear(config: Config, options: Any, layer: int, length: int) -> int:
+    return length * head_dim(config) * (2 if options.linear_feature_map == "hedgehog" else 1)
+
+
+PRODUCTS: dict[str, Callable[[Config, Any, int, int], int]] = {
+    "softmax": lambda config, options, layer, n: n**2,
+    "none": lambda config, options, layer, n: 0,
+    "linformer": linformer,
+    "alternating": alternating,
+    "longformer": lambda config, options, layer, n: local_products(
+        options.longformer_window[layer] // 2, options.longformer_global_tokens, n
+    ),
+    "bigbird": bigbird,
+    "long-short": long_short,
+    "sparse": sparse,
+    "reformer": reformer,
+    "nystrom": nystrom,
+    "lion": lion,
+    "quasiseparable": lambda config, options, layer, n: decayed(options.quasiseparable_chunk, config, n),
+    "linear": linear,
+    "efficient": lambda config, options, layer, n: n * head_dim(config),
+    "revisited-linformer": lambda config, options, layer, n: n * head_dim(config),
+    "performer": lambda config, options, layer, n: n * options.performer_features,
+    "rfa": lambda config, options, layer, n: n * 2 * options.rfa_features,
+}

@@ -1,0 +1,159 @@
+"""scripts/compare.py: which runs it trains, what its table says, and that an interrupted comparison goes on."""
+
+import json
+import math
+import re
+from argparse import Namespace
+
+import compare
+import numpy as np
+import pytest
+import yaml
+from compare import Comparison, Pretraining, Result, Trial, markdown, read_comparison
+from copy_distance import NO_COPY, ClassLosses
+
+from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.training.active_run import DIVERGED
+from fairseq_linformer.training.configuration import compose_configuration
+
+PERPLEXITIES = {("a", 0.1, 1): 10.0, ("a", 0.01, 1): 12.0, ("a", 0.1, 2): 20.0}
+PERPLEXITIES |= {("b", 0.1, 1): math.inf, ("b", 0.01, 1): 11.0, ("b", 0.01, 2): 24.0}
+
+
+class StubPretraining(Pretraining):
+    """Runs whose perplexities are given."""
+
+    def measure(self, trial):
+        perplexity = PERPLEXITIES.get((trial.variant, trial.learning_rate, trial.seed), math.inf)
+        if math.isinf(perplexity):
+            return Result(perplexity)
+        losses = np.log([9.0, 3.0, perplexity])
+        classes = ClassLosses.of_tokens(
+            losses, np.array([NO_COPY, 1, 400]), np.zeros(3, dtype=int), [64, 192, 384, 512]
+        )
+        return Result(perplexity, classes, {5: 30.0, 10: 20.0}, 0.25)
+
+    def update(self, trial):
+        return lambda: None
+
+
+def stub(folder, learning_rates=(0.1, 0.01)):
+    pretraining = StubPretraining(folder, folder, "pretrain/tiny_512", {"a": [], "b": []}, 10)
+    return Comparison(pretraining, learning_rates, [1, 2])
+
+
+def test_the_best_learning_rate_of_each_variant_is_trained_with_all_seeds(tmp_path):
+    comparison = stub(tmp_path)
+    rows = comparison.run(jobs=2, rounds=1)
+    assert comparison.results.keys() == {Trial(*key) for key in PERPLEXITIES}, "no other rate with the second seed"
+    assert [row["learning_rate"] for row in rows] == [0.1, 0.01]
+    content = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+    assert content["variants"][1]["tried"] == {"0.1": None, "0.01": 11.0}
+
+
+def test_the_table_compares_seed_by_seed(tmp_path):
+    rows = stub(tmp_path).run(jobs=1, rounds=1)
+    line = markdown(rows).splitlines()[3]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:5] == ["`b`", "0.01", "25 %", "17.50 ± 9.19", "+15.0 ± 7.1 %"]  # 1 of 10 and 4 of 20
+    assert cells[5].startswith("9 (")
+    assert cells[8].startswith(f"{math.sqrt(11 * 24):.3g} ("), "beyond 192"
+    assert cells[9].startswith(f"{math.sqrt(11 * 24 / 10 / 20):.3g} (")
+    for plot, name in ((compare.plot_curves, "curves.png"), (compare.plot_distances, "distances.png")):
+        plot(rows, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_variant_that_diverges_with_all_rates_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"b/lr0.1/seed1 .*--learning-rates"):
+        stub(tmp_path, learning_rates=[0.1]).run(jobs=1, rounds=1)
+
+
+@pytest.mark.parametrize("message", [f"{DIVERGED}: after update 2", "out of memory"])
+def test_a_run_that_diverges_is_a_result_and_other_failures_are_errors(message, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(message)
+
+    monkeypatch.setattr(compare, "train", fail)
+    pretraining = Pretraining(tmp_path, tmp_path, "pretrain/tiny_512", {"a": []}, 10)
+    if message == "out of memory":
+        with pytest.raises(OSError, match=message):
+            pretraining.measure(Trial("a", 0.1, 1))
+    else:
+        assert pretraining.measure(Trial("a", 0.1, 1)) == Result(math.inf)
+
+
+def options(**given):
+    defaults = {"comparison": "mechanisms", "data": "data", "out": "out", "only": None, "variant": [], "all": []}
+    named = {"learning_rates": None, "updates": None, "seeds": [1], **defaults, **given}
+    return Namespace(**{name: compare.Path(x) if name in ("data", "out") else x for name, x in named.items()})
+
+
+@pytest.mark.parametrize("word", ["optimization.lr=[1]", "+common.seed=7", "checkpoint.save_dir=/x"])
+def test_an_override_of_what_the_comparison_sets_is_rejected(word):
+    with pytest.raises(UserError, match=re.escape(word)):
+        read_comparison(options(variant=[["a", word]]))
+
+
+def test_variants_are_chosen_by_name():
+    chosen = read_comparison(options(only=["softmax"], all=["x=1"])).pretraining.variants
+    assert chosen.keys() == {"softmax"}
+    assert chosen["softmax"][-2:] == ["x=1", "model.attention=softmax"]
+    with pytest.raises(UserError, match="only=soft"):
+        read_comparison(options(only=["soft"]))
+
+
+@pytest.mark.parametrize("file", sorted(compare.COMPARISONS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_comparison_is_of_models_that_can_be_built(file, monkeypatch):
+    pretraining = read_comparison(options(comparison=file.stem)).pretraining
+    assert next(iter(pretraining.variants)) == "softmax", "with which the others are compared"
+    assert "control" in pretraining.variants
+    for words in pretraining.variants.values():
+        content = compose_configuration(pretraining.config, ["task.data=DATA", *words])
+        resolve_config(Namespace(**content["model"]), content["task"]["tokens_per_sample"])
+
+
+def test_every_mechanism_is_compared():
+    content = yaml.safe_load((compare.COMPARISONS / "mechanisms.yaml").read_text())
+    words = " ".join(content["variants"].values()).split()
+    assert {word.partition("=")[2] for word in words if word.startswith("model.attention=")} == ATTENTIONS.keys()
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_goes_on(corpus, tmp_path, monkeypatch):
+    """To the same results as one that was not interrupted."""
+    sizes = ["model.encoder_embed_dim=32", "model.encoder_attention_heads=2", "model.max_positions=32"]
+    sizes += ["model.projected_length=8", "common.cpu=true", "lr_scheduler.warmup_updates=1"]
+    variants = ["--variant", "softmax", "model.attention=softmax", "--variant", "linformer"]
+    words = ["--data", str(corpus), "--seeds", "1", "--learning-rates", "0.01", "--updates", "4", "--rounds", "1"]
+    words += ["--jobs", "1", *variants, "--all", *sizes]
+    compare.main(["--out", str(tmp_path / "whole"), *words])
+
+    measure = Pretraining.measure
+
+    def measure_first(self, trial):
+        if trial.variant != "softmax":
+            raise KeyboardInterrupt
+        return measure(self, trial)
+
+    monkeypatch.setattr(Pretraining, "measure", measure_first)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        compare.main(["--out", str(tmp_path / "resumed"), *words])
+    (row,) = json.loads((tmp_path / "resumed/results.json").read_text())["variants"]
+    assert row["variant"] == "softmax"
+    first = tmp_path / "resumed/softmax/lr0.01/seed1/checkpoint_last.pt"
+    written = first.stat().st_mtime_ns
+    monkeypatch.setattr(Pretraining, "measure", measure)
+    compare.main(["--out", str(tmp_path / "resumed"), *words])
+    assert first.stat().st_mtime_ns == written, "what is complete is not trained again"
+
+    whole, resumed = (
+        json.loads((tmp_path / name / "results.json").read_text())["variants"] for name in ("whole", "resumed")
+    )
+    assert all(row.pop("update")["seconds"] > 0 for row in [*whole, *resumed])
+    assert whole == resumed
+    assert [row["share"] for row in whole] == [1.0, 8 / 32]
+    for name in ("results.md", "perplexity.png", "distance.png"):
+        assert (tmp_path / "resumed" / name).is_file()
