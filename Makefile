@@ -7,7 +7,7 @@
 # make test-exhaustive  what takes minutes and seldom tells more: compiled code, ONNX of every mechanism, exports in each
 #                  TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
 # make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
-# make gpu         what the package is worth on this machine's GPUs, in 25 minutes (docs/benchmark.md); GPU= passes options:
+# make gpu         speed and quality on this machine's GPU, in 25 minutes (docs/benchmark.md); GPU= passes options:
 #                  GPU="--limit 540", GPU="--dry-run --out trial" on the CPU, GPU=--tables
 # make docs        the documentation as a site in site/; a link that leads nowhere is an error
 # make check       ruff, mypy, the site, then the tests, as in CI

@@ -1,238 +1,281 @@
 #!/usr/bin/env python3
-"""What the package is worth on this machine's GPUs: parts in order of worth, each in a process with a limit of its own.
+"""Measure speed and quality on this machine's GPU: scripts/benchmark.py and scripts/compare.py, in order of worth.
 
 examples:
-  python scripts/gpu.py                         make gpu: 25 minutes at most; what is left is for the next call
-  python scripts/gpu.py --limit 540             goes on where the last call ended, by the results.json of --out
-  python scripts/gpu.py --dry-run --out trial   every part in tiny sizes on the CPU; a folder for it alone
-  python scripts/gpu.py --tables                fills docs/benchmark.md from results.json, and draws its picture
+  python scripts/gpu.py                          make gpu: at most 25 minutes; the next call goes on
+  python scripts/gpu.py --limit 540              at most nine minutes
+  python scripts/gpu.py --dry-run --out trial    every kind of part in tiny sizes on the CPU, in about two minutes
+  python scripts/gpu.py --tables                 fill docs/benchmark.md from results.json
 
-OUT gets results.json after every figure and results.md after every part. A part that failed says why, and the next call
-tries it again after those that it has not tried; one that is done is repeated where the GPU, PyTorch or the code of
-attention and model is another.
-The package need not be installed. Without fairseq there are no trainings, no example of fairseq's, and hardly a test.
+OUT gets results.json and results.md after every part, and what the parts print in log.txt. A part that is done is
+repeated where the GPU, PyTorch or the code of attention and model has changed; one that failed is tried again after
+those that have not been tried. The package need not be installed, but fairseq must be importable.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+SCRIPTS = Path(__file__).resolve().parent
+ROOT = SCRIPTS.parent
+sys.path[:0] = [str(ROOT), str(SCRIPTS)]
 
-import torch
-from benchmarking.store import PACKAGE, code_digest
-from gpu_report import DRY_RUN, fill_page, write_report
-from gpu_speed import ANCHOR, OURS, PEERS, Rows, Sizes, measure_attention, measure_models, reason
-from gpu_training import VARIANTS, Trainings, run_tests
+import benchmark  # noqa: E402
+import compare  # noqa: E402
+import fairseq  # noqa: E402
+import torch  # noqa: E402
 
-from fairseq_linformer.system.files import write_whole
+from fairseq_linformer.system.files import write_whole  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
-NO_GPU = "gpu: PyTorch finds no GPU here; make gpu GPU='--dry-run --out trial' runs every part in tiny sizes on the CPU"
-# Models that are compiled in one process, each in some twenty seconds.
-FIRST = (ANCHOR, "softmax-flash", "fetch", "hf-modernbert")
-LATER = (ANCHOR, *(name for name in (*OURS, *PEERS) if name not in FIRST))
-LENGTHS = (2048, 8192, 512, 4096, 32768)  # n, in order of worth, the first two before the trainings
-DRY = Sizes("cpu", 2, 32, 2, 200, tokens=128, rounds=1, product=64, compiler="eager")
+DRY_RUN = "dry run"  # in place of the card
+PAGE = ROOT / "docs/benchmark.md"
+BLOCK = re.compile(r"(?<=<!-- make gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)
+PICTURE = Path("benchmark/gpu.png")  # beside the page
+
+LENGTHS = (2048, 8192, 512, 4096, 32768, 1024, 16384)  # in order of worth
+FIRST = ["near_and_far", "softmax-flash", "fetch", "modernbert"]
+OTHERS = ["near_and_far", "softmax-cudnn", "alternating", "longformer", "linformer"]
+SIZES = ["--device", "cuda", "--dtype", "bfloat16", "--layers", "12", "--vocab-size", "50265", "--tokens", "65536"]
+SIZES += ["--rounds", "10", "--limit", "25", "--set", "value_residual=true", "sharing=layerwise"]
+TINY_SIZES = ["--device", "cpu", "--layers", "2", "--embed-dim", "32", "--heads", "2", "--vocab-size", "200"]
+TINY_SIZES += ["--tokens", "128", "--rounds", "1"]
+TINY_MODEL = ["model.encoder_layers=2", "model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64"]
+TINY_MODEL += ["model.encoder_attention_heads=2", "model.max_positions=64", "model.projected_length=16"]
+TINY_MODEL += ["task.lengths=[32:0.67,64:0.33]", "dataset.batch_size=2", "dataset.num_workers=0"]
+TINY_MODEL += ["lr_scheduler.warmup_updates=2", "common.log_interval=2", "common.cpu=true"]
+
+Parts = dict[str, dict[str, Any]]  # results.json
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured in one process.
+    """A command of its own.
 
     Attributes:
-        run: gives the rows of the part.
-        least: seconds without which it is not begun.
-        most: after so many it is ended.
+        command: after ``python``.
+        minimum: seconds without which it is not started.
+        limit: seconds after which it is stopped.
+        out: folder with the results.json that it writes.
     """
 
-    run: Callable[[], Rows]
-    least: float
-    most: float
+    command: Sequence[str]
+    minimum: float
+    limit: float
+    out: Path | None = None
 
 
-def parts_of(trainings: Trainings, dry: bool) -> dict[str, Part]:
-    """All parts by name, in order of worth."""
-    sizes, lengths, later = (DRY, (64,), ()) if dry else (Sizes(), LENGTHS, (1024, 16384))
+def parts_of(work: Path, dry_run: bool) -> dict[str, Part]:
+    """Return all parts by name, in order of worth."""
+    data = work / "data" if dry_run else ROOT / "data-bin/python"
+    parts: dict[str, Part] = {}
 
-    def models(n: int) -> dict[str, Part]:
-        first, others = (partial(measure_models, sizes, n, own, compiled=True) for own in (FIRST, LATER))
-        return {
-            f"compiled, n={n}": Part(first, 100, 180),
-            f"models, n={n}": Part(partial(measure_models, sizes, n), 45, 150),
-            f"compiled, n={n}, others": Part(others, 100, 180),
-        }
+    def add(name: str, script: str, words: Sequence[str], minimum: float, limit: float) -> None:
+        out = work / name.replace(" ", "-").replace(",", "")
+        parts[name] = Part([str(SCRIPTS / script), "--out", str(out), *words], minimum, limit, out)
 
-    def quality(corpus: str) -> dict[str, Part]:
-        prepared = Part(partial(trainings.prepare, corpus), 30, 240)
-        return {f"{corpus}, data": prepared} | {
-            f"{corpus}, {name}": Part(partial(trainings.quality, corpus, name), 120, 420)
-            for name in (["fetch"] if dry else VARIANTS)
-        }
+    def add_benchmarks(n: int) -> None:
+        sizes = [*(TINY_SIZES if dry_run else SIZES), "--lengths", str(n)]
+        compiled = ["--phases", benchmark.TRAINING, "--compile", "eager" if dry_run else "inductor"]
+        add(f"compiled, n={n}", "benchmark.py", [*sizes, *compiled, "--models", *FIRST], 100, 180)
+        add(f"eager, n={n}", "benchmark.py", [*sizes, "--models", *FIRST, *OTHERS[1:], "fairseq-example"], 60, 180)
+        if not dry_run:
+            add(f"compiled others, n={n}", "benchmark.py", [*sizes, *compiled, "--models", *OTHERS], 100, 180)
 
-    found = {"tests": Part(partial(run_tests, dry), 30, 300)}
+    files = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in file.read_text()]
+    tests = ["-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    parts["tests"] = Part([*tests, *(["--collect-only"] if dry_run else []), *files], 30, 300)
+    lengths = [64] if dry_run else LENGTHS
     for n in lengths[:2]:
-        found |= models(n)
-    found |= quality("python")
+        add_benchmarks(n)
+    if not (data / "dict.txt").is_file():
+        parts["data"] = Part([__file__, "--prepare", str(data), *(["--dry-run"] if dry_run else [])], 30, 240)
+    words = ["--comparison", "gpu", "--data", str(data), "--seeds", "1", "--jobs", "1"]
+    if dry_run:
+        words += ["--updates", "8", "--rounds", "1", "--all", *TINY_MODEL]
+        words += ["--variant", "softmax", "model.attention=softmax", "--variant", "fetch", "+preset=fetch"]
+    add("quality", "compare.py", words, 120, 1500)
     for n in lengths[2:]:
-        found |= models(n)
-    for n in lengths:
-        found[f"attention, n={n}"] = Part(partial(measure_attention, sizes, n), 20, 60)
-    for n in later:
-        found |= models(n)
-    found |= {} if dry else quality("books")
-    found["scaling"] = Part(trainings.scaling, 60, 300)
-    return {name: replace(part, least=0, most=600) for name, part in found.items()} if dry else found  # on busy cores
+        add_benchmarks(n)
+    return parts
+
+
+def prepare(data: Path, dry_run: bool) -> None:
+    """Prepare the sources of this Python's standard library as a corpus of 4,000 pieces."""
+    text = data.with_name(f"{data.name}-text")
+    commands = [[SCRIPTS / "python_sources.py", "--out", text]]
+    words = ["prepare", "corpus", "--vocab-size", 400 if dry_run else 4000, "--out", data]
+    commands += [[SCRIPTS / "clone.py", *words, "--train", text / "train.txt", "--valid", text / "valid.txt"]]
+    for number, command in enumerate(commands):
+        subprocess.run([sys.executable, *map(str, command)], check=True)
+        for file in text.glob("*.txt") if dry_run and number == 0 else ():
+            file.write_text(file.read_text(encoding="utf-8")[:100_000], encoding="utf-8")
 
 
 class Results:
-    """results.json of a folder: by part its rows, whether it is done, and what it was made with.
+    """results.json of a folder: each part's rows, and what they were made with.
 
-    Ends the program where that is a dry run's and this is none, or the other way round.
+    Ends the program where the folder has results of a dry run and this is none, or the other way round.
     """
 
-    def __init__(self, out: Path, dry: bool):
+    def __init__(self, out: Path, dry_run: bool):
         self.file = out / "results.json"
-        self.parts: dict[str, dict[str, Any]] = json.loads(self.file.read_text()) if self.file.is_file() else {}
-        for kept in {part["made_with"]["card"] for part in self.parts.values()}:
-            if (kept == DRY_RUN) != dry:
-                sys.exit(f"gpu: {self.file} holds other figures, {kept}: name another --out")
-        card = DRY_RUN if dry else name_of_card()
-        code = code_digest((PACKAGE / "attention", PACKAGE / "model"))
-        self.made_with = {"card": card, "torch": torch.__version__, "code": code}
+        self.parts: Parts = read_parts(self.file)
+        for card in {part["made_with"]["card"] for part in self.parts.values()}:
+            if (card == DRY_RUN) != dry_run:
+                sys.exit(f"gpu: {self.file} has results of {card}: name another --out")
+        card = DRY_RUN if dry_run else card_name()
+        self.made_with = {"card": card, "torch": torch.__version__, "code": benchmark.code_digest()}
 
     def is_done(self, name: str) -> bool:
-        own = self.parts.get(name, {})
-        return own.get("done", False) and own["made_with"] == self.made_with
+        """Return True if a part is complete with this machine and code."""
+        part = self.parts.get(name, {})
+        return part.get("done", False) and part["made_with"] == self.made_with
 
     def was_tried(self, name: str) -> bool:
-        """Whether a part has failed, or reached its limit, as the code and the machine are now."""
+        """Return True if a part was started with this machine and code."""
         return self.parts.get(name, {}).get("tried_with") == self.made_with
 
-    def begin(self, name: str) -> None:
-        """Rows of another machine or code are not kept beside new ones."""
-        own = self.parts.get(name, {})
-        rows = own.get("rows", {}) if own.get("made_with") == self.made_with else {}
-        self.parts[name] = {"made_with": self.made_with, "tried_with": self.made_with, "done": False, "rows": rows}
-
-    def write(self) -> None:
+    def add(self, name: str, part: Part, seconds: float, reason: str | None) -> None:
+        """Add what a part has measured; results of earlier code stay where it has measured nothing."""
+        content = (
+            json.loads((part.out / "results.json").read_text())
+            if part.out and (part.out / "results.json").is_file()
+            else {}
+        )
+        measured = {key: content[key] for key in ("rows", "variants") if content.get(key)}
+        entry = {"made_with": self.made_with, **measured} if measured or not reason else self.parts.get(name, {})
+        self.parts[name] = {"made_with": self.made_with, **entry, "tried_with": self.made_with, "done": reason is None}
+        self.parts[name] |= {"seconds": round(seconds, 1), **({"reason": reason} if reason else {})}
         write_whole(self.file, json.dumps(self.parts, indent=1) + "\n")
+        write_whole(self.file.with_name("results.md"), report(self.parts) + "\n")
 
 
-def name_of_card() -> str:
-    """Asked for in another process: on some machines only one at a time may use a GPU."""
+def read_parts(file: Path) -> Parts:
+    """Return the content of results.json; nothing where there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def card_name() -> str:
+    """Ask in another process: on some machines only one at a time may use a GPU."""
     command = [sys.executable, "-c", "import torch; print(torch.cuda.get_device_name())"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[-1]
 
 
-def environment_of(name: str, dry: bool) -> dict[str, str]:
-    """Of a part's process: one GPU, or all of them."""
-    paths = [str(ROOT), str(ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    every = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
-    devices = "" if dry else every if name == "scaling" else every.split(",")[0]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": devices}
+def environment(dry_run: bool) -> dict[str, str]:
+    """Return the environment of the parts: one GPU, and fairseq's programs in PATH wherever pip has put them."""
+    paths = [str(ROOT), str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    programs = [str(Path(fairseq.__file__).parents[1] / "bin"), os.environ.get("PATH", "")]
+    device = "" if dry_run else os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    joined = {"PYTHONPATH": os.pathsep.join(paths), "PATH": os.pathsep.join(programs)}
+    return {**os.environ, **joined, "CUDA_VISIBLE_DEVICES": device}
 
 
-def run_part(name: str, part: Part, results: Results, words: list[str], seconds: float) -> None:
-    """Measures a part in a process of its own, which has so many seconds, and keeps each row as it comes."""
-    before = results.parts.get(name, {})
-    results.begin(name)
-    own, start = results.parts[name], time.monotonic()
-    command = [sys.executable, __file__, "--part", name, *words]
-    with results.file.with_name("log.txt").open("a") as log:
-        options: Any = {"stdout": subprocess.PIPE, "stderr": log, "text": True, "start_new_session": True}
-        process = subprocess.Popen(command, env=environment_of(name, "--dry-run" in words), **options)
-        timer = threading.Timer(seconds, stop, [own, f"ended after its limit of {seconds:.0f} s", process])
-        timer.start()
+def run_part(part: Part, seconds: float, log: Path, variables: dict[str, str]) -> str | None:
+    """Run a part for at most so many seconds, and return why it is not complete.
+
+    Whatever ends this function ends all processes of the part.
+    """
+    with log.open("a") as stream:
+        process = subprocess.Popen(
+            [sys.executable, *part.command],
+            stdout=stream,
+            stderr=stream,
+            cwd=ROOT,
+            env=variables,
+            start_new_session=True,
+        )
         try:
-            for line in process.stdout or ():
-                if line.startswith('{"'):  # a line of ``measure``
-                    said = json.loads(line)
-                    own["rows"] |= said.pop("rows", {})
-                    own |= said
-                    results.write()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)  # to end by itself
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return f"stopped at its limit of {seconds:.0f} s"
         finally:
-            timer.cancel()
-            end(process)
-    own["seconds"] = round(time.monotonic() - start, 1)
-    if not own["done"]:
-        own.setdefault("reason", f"its process ended with status {process.returncode}: log.txt")
-        if before.get("rows") and not own["rows"]:  # figures of earlier code rather than none
-            results.parts[name] = {**before, **{key: own[key] for key in ("tried_with", "reason", "seconds")}}
-    results.write()
+            stop(process)
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"status {status}: {lines[-1][:200] if lines else log}" if status else None
 
 
-def stop(own: dict[str, Any], why: str, process: "subprocess.Popen[str]") -> None:
-    """Ends a part's process for a reason."""
-    own["reason"] = why
-    end(process)
-
-
-def end(process: "subprocess.Popen[str]") -> None:
-    """Ends a process and those that it started; where it is still at work they have ten seconds to save."""
-    with contextlib.suppress(ProcessLookupError):
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            for _ in range(100):
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and those that it has started; they have ten seconds to save."""
+    for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            for _ in range(10 * seconds):
                 process.poll()
-                os.killpg(process.pid, 0)
+                os.killpg(process.pid, 0)  # raises when the last one has ended
                 time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def measure(name: str, part: Part) -> None:
-    """A part's rows as lines of JSON on standard output; why it failed, if so."""
-    stdout, sys.stdout = sys.stdout, sys.stderr  # what libraries print belongs into the log
-    threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
-    try:
-        for case, row in part.run():
-            print(json.dumps({"rows": {case: row}}), file=stdout, flush=True)
-        print(json.dumps({"done": True}), file=stdout, flush=True)
-    except Exception as error:
-        print(f"{name}: {traceback.format_exc()}", file=sys.stderr)
-        print(json.dumps({"reason": reason(error)}), file=stdout, flush=True)
-
-
-def end_with(parent: int) -> None:
-    """Ends this process and those that it started when its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
-
-
-def run_all(parts: dict[str, Part], results: Results, words: list[str], limit: float) -> None:
-    """Runs what is not done, as long as there is time for it."""
-    until = time.monotonic() + limit
+def run_all(parts: dict[str, Part], results: Results, limit: float, variables: dict[str, str]) -> None:
+    """Run what is not done, as long as there is time for it."""
+    end = time.monotonic() + limit
     for name in sorted(parts, key=results.was_tried):
-        part = parts[name]
-        left = until - time.monotonic()
+        part, left = parts[name], end - time.monotonic()
         if results.is_done(name):
             continue
-        if left < part.least:
-            print(f"{name}: not begun, {left:.0f} s are left", flush=True)
+        if left < part.minimum:
+            print(f"{name}: not started, {left:.0f} s are left", flush=True)
             continue
-        run_part(name, part, results, words, min(part.most, left))
-        own = results.parts[name]
-        print(f"{name}: {own['seconds']} s, {own.get('reason', 'done')}", flush=True)
-        try:
-            write_report(results.file, [*parts])
-        except Exception as error:  # which may not cost the parts that are left
-            print(f"results.md: {reason(error)}", flush=True)
+        start = time.monotonic()
+        reason = run_part(part, min(part.limit, left), results.file.with_name("log.txt"), variables)
+        results.add(name, part, time.monotonic() - start, reason)
+        print(f"{name}: {time.monotonic() - start:.0f} s, {reason or 'done'}", flush=True)
+
+
+def report(parts: Parts, lengths: Sequence[int] = ()) -> str:
+    """Return all tables in Markdown, and the reasons of what is missing.
+
+    Args:
+        parts: content of results.json.
+        lengths: n to show, without reasons; all by default.
+    """
+    if not parts:
+        return "Not measured yet."
+    codes: dict[str, list[str]] = {}
+    for part in parts.values():
+        if "rows" in part or "variants" in part:
+            made_with = part["made_with"]
+            codes.setdefault(f"{made_with['card']}, torch {made_with['torch']}", []).append(made_with["code"])
+    texts = ["; ".join(f"{machine}, code {', '.join(dict.fromkeys(own))}" for machine, own in codes.items())]
+    texts[0] += ". Times (peak memory) beside the first time, with its share of the peak rate in bfloat16."
+    texts += [benchmark.markdown(rows_of(parts), lengths)]
+    variants = [row for part in parts.values() for row in part.get("variants", ())]
+    texts += [f"Perplexity by copy distance:\n\n{compare.markdown(variants)}"] if variants else []
+    reasons = [f"- {name}: {part['reason']}" for name, part in parts.items() if "reason" in part]
+    if reasons and not lengths:
+        texts.append("Not complete:\n\n" + "\n".join(reasons))
+    return "\n\n".join(filter(None, texts))
+
+
+def rows_of(parts: Parts) -> list[dict[str, Any]]:
+    """Return the rows of all benchmarks."""
+    return [row for part in parts.values() for row in part.get("rows", ())]
+
+
+def page_block(parts: Parts) -> str:
+    """Return what docs/benchmark.md shows of results.json."""
+    shown = report(parts, (512, 2048, 4096, 8192, 32768))
+    return f"\n{shown}\n\n" + (f"![Time and memory against n]({PICTURE})\n\n" if rows_of(parts) else "")
+
+
+def fill_page(file: Path, page: Path) -> None:
+    """Write the tables into a page and draw its picture; ends the program after a dry run."""
+    parts = read_parts(file)
+    if any(part["made_with"]["card"] == DRY_RUN for part in parts.values()):
+        sys.exit(f"gpu: {file} has results of a dry run, which fill no tables")
+    write_whole(page, BLOCK.sub(lambda _: page_block(parts), page.read_text(encoding="utf-8"), count=1))
+    if rows_of(parts):
+        benchmark.plot(rows_of(parts), page.parent / PICTURE)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -241,24 +284,23 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=1500, help="of this call (default: 1500)")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument("--tables", action="store_true", help="fill docs/benchmark.md, measure nothing")
-    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--prepare", metavar="DIR", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_arguments()
+    if options.prepare:
+        return prepare(options.prepare, options.dry_run)
     out = options.out.absolute()
     if options.tables:
-        return fill_page(out / "results.json", ROOT / "docs/benchmark.md")
+        return fill_page(out / "results.json", PAGE)
     if not options.dry_run and not torch.cuda.is_available():
-        sys.exit(NO_GPU)
-    work = out / "work" if options.dry_run else ROOT / "runs/gpu"
-    parts = parts_of(Trainings(work, options.dry_run), options.dry_run)
-    if options.part:
-        return measure(options.part, parts[options.part])
+        sys.exit("gpu: PyTorch finds no GPU; make gpu GPU='--dry-run --out trial' rehearses on the CPU")
     out.mkdir(parents=True, exist_ok=True)
-    words = ["--out", str(out), *(["--dry-run"] if options.dry_run else [])]
-    run_all(parts, Results(out, options.dry_run), words, options.limit)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the running part ends, too
+    parts = parts_of(out / "work" if options.dry_run else ROOT / "runs/gpu", options.dry_run)
+    run_all(parts, Results(out, options.dry_run), options.limit, environment(options.dry_run))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,132 @@
+"""scripts/gpu.py: a rehearsal of every part on the CPU; what is kept, stopped and repeated; the page's block."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpu
+from gpu import Part, Results, run_all, run_part
+from tests.helpers import ROOT
+from tests.helpers.processes import wait_until
+
+MADE_WITH = {"card": "NVIDIA H100", "torch": "2.13.0", "code": "0123456789ab"}
+ROW = {"model": "near_and_far", "scope": "model", "phase": "training step", "n": 512, "k": 128, "sequences": 4}
+ROW |= {"compiled": True, "seconds": 0.1, "low": 0.1, "high": 0.1, "MiB": 2048.0, "share": 0.41, "relative": 1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_dry_run_measures_every_part(tmp_path):
+    command = [sys.executable, ROOT / "scripts/gpu.py", "--dry-run", "--out", tmp_path]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert {name: part.get("reason") for name, part in content.items()} == dict.fromkeys(content)
+    assert content.keys() == gpu.parts_of(tmp_path, dry_run=True).keys()
+    rows = gpu.rows_of(content)
+    assert {row["model"] for row in rows if "seconds" in row} >= {*gpu.FIRST, *gpu.OTHERS} - {"softmax-cudnn"}
+    assert [row["variant"] for row in content["quality"]["variants"]] == ["softmax", "fetch"]
+    printed = subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert not printed, "nothing is left to do"
+
+
+def writes(folder, rows, after=""):
+    """A part that writes rows, and then does something else."""
+    program = f"import json, pathlib; pathlib.Path({str(folder / 'results.json')!r}).write_text({json.dumps(rows)!r})"
+    return Part(["-c", f"{program}\n{after}"], 0, 60, folder)
+
+
+@pytest.fixture
+def results(tmp_path):
+    return Results(tmp_path, dry_run=True)
+
+
+def run(results, part, name="part"):
+    run_all({name: part}, results, 60, gpu.environment(dry_run=True))
+    return json.loads(results.file.read_text())[name]
+
+
+def test_results_are_kept_until_code_or_machine_change(results, tmp_path, capsys):
+    assert run(results, writes(tmp_path / ".", {"rows": [ROW]}))["rows"] == [ROW]
+    capsys.readouterr()
+    run(results, Part(["-c", "raise SystemExit(1)"], 0, 60))
+    assert not capsys.readouterr().out, "what is done is not repeated"
+    results.made_with = {**results.made_with, "code": "other"}
+    part = run(results, Part(["-c", "raise SystemExit('no memory')"], 0, 60))
+    assert part["rows"] == [ROW], "results of earlier code rather than none"
+    assert part["made_with"] != results.made_with
+    assert part["reason"] == "status 1: no memory"
+    assert not results.is_done("part")
+    assert results.was_tried("part")
+
+
+def test_a_part_that_is_stopped_keeps_what_it_has_measured_and_leaves_no_process(results, tmp_path):
+    number = tmp_path / "number"
+    after = "import os, subprocess, time; child = subprocess.Popen(['sleep', '100'])\n"
+    after += f"pathlib.Path({str(number)!r}).write_text(str(child.pid)); time.sleep(100)"
+    part = writes(tmp_path, {"rows": [ROW]}, after)
+    seconds = 3.0
+    reason = run_part(part, seconds, tmp_path / "log.txt", gpu.environment(dry_run=True))
+    results.add("part", part, seconds, reason)
+    assert "limit" in reason
+    assert results.parts["part"]["rows"] == [ROW]
+    assert not results.is_done("part")
+    state = Path(f"/proc/{number.read_text()}/stat")
+    wait_until(lambda: not state.is_file() or " Z " in state.read_text())
+
+
+def test_what_was_not_tried_comes_first_and_a_limit_holds(results, capsys):
+    run(results, Part(["-c", "raise SystemExit(1)"], 0, 60), "tried")
+    capsys.readouterr()
+    quick = Part(["-c", ""], 0, 60)
+    parts = {"tried": quick, "new": quick, "long": Part(["-c", ""], 10_000, 60)}
+    start = time.monotonic()
+    run_all(parts, results, 60, gpu.environment(dry_run=True))
+    assert time.monotonic() - start < 60
+    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["new", "long", "tried"]
+    assert results.is_done("new")
+    assert not results.is_done("long")
+
+
+@pytest.mark.parametrize("card", [MADE_WITH["card"], gpu.DRY_RUN])
+def test_a_dry_run_does_not_share_a_folder_with_a_gpu(card, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "card_name", lambda: MADE_WITH["card"])
+    (tmp_path / "results.json").write_text(json.dumps({"tests": {"made_with": {**MADE_WITH, "card": card}}}))
+    with pytest.raises(SystemExit, match="--out"):
+        Results(tmp_path, dry_run=card != gpu.DRY_RUN)
+
+
+def test_without_a_gpu_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    with pytest.raises(SystemExit, match="--dry-run"):
+        gpu.main()
+
+
+def test_the_page_shows_the_results_of_this_repository():
+    (block,) = gpu.BLOCK.findall(gpu.PAGE.read_text())
+    assert block == gpu.page_block(gpu.read_parts(ROOT / "gpu/results.json"))
+
+
+def test_a_page_is_filled_again_and_again(tmp_path):
+    file, page = tmp_path / "results.json", tmp_path / "page.md"
+    (tmp_path / "benchmark").mkdir()
+    page.write_text("before\n<!-- make gpu -->\nold\n<!-- end -->\nafter\n")
+    for seconds, shown in ((0.1, "| 512 | 100 ms, 41 % (2 GiB) |"), (0.2, "| 512 | 200 ms, 41 % (2 GiB) |")):
+        file.write_text(json.dumps({"a": {"made_with": MADE_WITH, "rows": [{**ROW, "seconds": seconds}]}}))
+        gpu.fill_page(file, page)
+        text = page.read_text()
+        assert text.startswith("before\n<!-- make gpu -->\n")
+        assert text.endswith("<!-- end -->\nafter\n")
+        assert shown in text
+    assert "old" not in text
+    assert "100 ms" not in text
+    assert (tmp_path / gpu.PICTURE).is_file()
+    file.write_text(file.read_text().replace(MADE_WITH["card"], gpu.DRY_RUN))
+    with pytest.raises(SystemExit, match="dry run"):
+        gpu.fill_page(file, page)
