@@ -23,7 +23,6 @@ VERBS = {
     "import": "import_",
     "convert": "convert",
     "analyze": "analyze",
-    "study": "study",
     "configs": "configs",
 }
 ABOUT = """\
@@ -42,8 +41,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Runs what is typed after `linformer`."""
     words = list(sys.argv[1:] if words is None else words)
     verb, rest = find_verb(words)
-    # The parser of study is in the clone.
-    options = {"words": rest} if verb == "study" else vars(parser_of(verb).parse_args(rest))
+    options = vars(parser_of(verb).parse_args(rest))
     try:  # here, as it takes seconds, for which a mistake need not wait
         from fairseq_linformer.cli.program import program
     except KeyboardInterrupt:  # which `program` takes from then on
@@ -71,7 +69,7 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def parser_of(verb: str) -> Parser:
-    """The parser of a verb other than study."""
+    """The parser of a verb."""
     module = _module(verb)
     parser = Parser(f"linformer {verb}", module.__doc__)
     module.add_arguments(parser)

@@ -22,8 +22,4 @@ OLD_VERBS = {
     "export-onnx": "export MODEL --format onnx",
     "import-hf": "import",
     "convert-roberta": "convert",
-    "compare": "study",
-    "benchmark": "study",
-    "recall": "study",
-    "long-documents": "study",
 }

@@ -21,7 +21,7 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from benchmarking.masked_text import token_stream
+from copy_distance import token_stream
 from docstrings import (
     collect_docstrings,
     installation_roots,
@@ -203,9 +203,8 @@ def masked_lm_perplexity(model: BaseFairseqModel, task: MaskedLMTask) -> float:
 
 def perplexity_of_frequencies(task: MaskedLMTask) -> float:
     """Perplexity on valid of a model that predicts each token by its frequency in train."""
-    dictionary = task.source_dictionary
-    streams = (token_stream(f"{task.cfg.data}/{split}", dictionary) for split in ("train", "valid"))
-    return unigram_perplexity(*(np.bincount(ids, minlength=len(dictionary)) for ids in streams))
+    streams = (token_stream(Path(task.cfg.data), split) for split in ("train", "valid"))
+    return unigram_perplexity(*(np.bincount(ids, minlength=len(task.source_dictionary)) for ids in streams))
 
 
 def report_perplexity(roberta: RobertaHubInterface) -> None:

@@ -23,7 +23,7 @@ from tests.helpers.configs import composed
 PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
 RECIPES = sorted(path.stem for path in (ROOT / "configs/finetune/recipe").glob("*.yaml"))
 RECIPE_GROUPS = ("common", "dataset", "lr_scheduler", "optimization")  # a recipe is how long and how fast, no more
-COSTS = (ROOT / "docs/costs.md").read_text()
+COSTS = (ROOT / "docs/experiments/costs.md").read_text()
 MODELS = sorted(path.stem for path in (ROOT / "configs/model").glob("*_*.yaml"))
 
 
@@ -43,7 +43,8 @@ def test_pretraining(name):
         tokens = 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] * cfg.task.tokens_per_sample
         assert tokens == 2**20, "the header's batch arithmetic"
         header = (ROOT / f"configs/pretrain/{name}.yaml").read_text()
-        assert "What it costs: docs/costs.md" in header and f"| {size} | {int(length):,} | Linformer |" in COSTS
+        assert "What it costs: docs/experiments/costs.md" in header
+        assert f"| {size} | {int(length):,} | Linformer |" in COSTS
 
 
 NAMES = {

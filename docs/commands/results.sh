@@ -19,12 +19,12 @@ tune() { # MODEL NAME [OVERRIDE...]
 }
 tune runs/books books
 
-# With value residuals (the pretraining of preset, residual and softmax: docs/commands/quality.sh)
+# With value residuals (the pretraining of preset, residual and softmax: docs/commands/quality.sh at commit 05efffa)
 for RUN in preset residual softmax; do tune runs/$RUN $RUN; done
 tune runs/preset preset_adaptive model.adaptive_length=true
 tune runs/preset preset_class_token model.linformer_class_token=true
 
-# Without a window (the pretraining of runs/source: docs/commands/conversion.sh)
+# Without a window (the pretraining of runs/source: docs/commands/conversion.sh at commit 05efffa)
 linformer convert runs/source --out start/linformer model.attention=linformer model.projected_length=128
 fairseq-hydra-train --config-dir configs/pretrain --config-name continue recipe=tiny task.data=data-bin/books \
     checkpoint.finetune_from_model=start/linformer/checkpoint.pt checkpoint.save_dir=runs/linformer dataset.batch_size=4 \

@@ -58,7 +58,8 @@ LEAST_UPDATES = 200  # of runs on fewer rows than train has
 VALIDATIONS = 10  # of such runs, at most, as of a recipe's 10 epochs
 RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
 BATCH_SIZES = (16, 32)
-# Models narrower than those that are published learn little with these: docs/when.md has up to 2e-3 for d = 128.
+# Models narrower than those that are published learn little with these: up to 2e-3 for d = 128
+# (docs/experiments/when.md).
 NARROW, NARROW_RATES = 384, (1e-4, 5e-4, 2e-3)
 ONE_PROCESS = "distributed_training.distributed_world_size=1"  # otherwise every GPU in sight, and batches of that many
 

@@ -14,7 +14,6 @@ from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.inputs import sentences
 
-PARSED = [verb for verb in VERBS if verb != "study"]
 CORPUS = ["prepare", "corpus", "--train", "a,b", "c=d", "--valid", "e", "--out", "o"]
 TUNING = ["finetune", "run", "--data", "tasks", "--tasks", "cola"]
 
@@ -45,7 +44,7 @@ def test_half_a_verb_lists_what_begins_with_it(words, capsys):
     assert listed == [verb for verb in VERBS if verb.startswith("prepare ")]
 
 
-@pytest.mark.parametrize("verb", PARSED)
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_says_what_may_be_typed(verb, capsys):
     """And every flag what it is for, defaults in one way, where the parser knows them."""
     with pytest.raises(SystemExit, match="0"):
@@ -164,19 +163,6 @@ def test_an_override_elsewhere_is_refused(words, capsys):
 def test_a_list_is_of_paths_as_they_are():
     given = vars(parser_of("prepare corpus").parse_args(CORPUS[2:]))
     assert given["train"] == [Path("a,b"), Path("c=d")]
-
-
-def test_study_needs_a_clone(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairseq_linformer.cli.study.SCRIPTS", tmp_path)
-    with pytest.raises(
-        SystemExit, match=r"^error: linformer study needs a clone of the repository: there is no .*study\.py$"
-    ):
-        main(["study", "recall", "--out", "x"])
-    (tmp_path / "study.py").write_text("def main(words):\n    raise SystemExit(' '.join(words))\n")
-    monkeypatch.delitem(sys.modules, "study", raising=False)
-    with pytest.raises(SystemExit, match=r"^recall --help$"):
-        main(["study", "recall", "--help"])
-    del sys.modules["study"]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fairseq_linformer.checkpoints.files import LAST
-from tests.helpers.commands import SIZES, with_flags, with_hydra
+from tests.helpers.commands import with_flags, with_hydra
 from tests.helpers.inputs import sentences, write_imdb, write_official, write_sst_2
 
 from .kills import Command, Result, Undisturbed, run_undisturbed
@@ -63,13 +63,6 @@ def _lines(inputs: Path, made: Path) -> Iterator[tuple[str, list[object], Result
     yield "predict", ["linformer", "predict", runs / "WNLI/seed1", *rows], _printed, ""
     submission = ["--runs", runs, "--data", tasks, "--out", "made"]
     yield "predict, submission", ["linformer", "predict", *submission], _submitted, REFUSED
-    small = [f"model.{name}={value}" for name, value in SIZES.items()]
-    variants = ["--data", data, "--out", "runs", "--variant", "softmax", "model.attention=softmax", "--all", *small]
-    study = ["scripts/study.py", "perplexity", *variants, "--seeds", 1, "--updates", 3]
-    yield "study perplexity", study, _printed_table, ""
-    sizes = ["--layers", 1, "--embed-dim", 24, "--heads", 3, "--vocab-size", 50, "--tokens", 64, "--rounds", 1]
-    sizes += ["--suites", "growth", "--lengths", 512, 1024, "--threads", 1, "--out", "measured"]
-    yield "study speed", ["scripts/study.py", "speed", *sizes], _measured, ""
 
 
 def contents(folder: Path, _: str = "") -> dict[str, str]:
@@ -93,17 +86,7 @@ def _printed(_: Path, printed: str) -> str:
     return printed
 
 
-def _printed_table(_: Path, printed: str) -> list[str]:
-    return [line for line in printed.splitlines() if line.startswith("|")]
-
-
 def _submitted(folder: Path, _: str) -> dict[str, bytes]:
     with zipfile.ZipFile(folder / "made/submission.zip") as zipped:
         members = {name: zipped.read(name) for name in zipped.namelist()}
     return members | {path.name: path.read_bytes() for path in (folder / "made").glob("*.tsv")}
-
-
-def _measured(folder: Path, _: str) -> list[list[Any]]:
-    """What was measured, not how fast it was."""
-    rows = json.loads((folder / "measured/results.json").read_text())["rows"]
-    return [[row["group"], row["model"], row["n"], "seconds" in row] for row in rows]

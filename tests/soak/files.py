@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarking.store import STUDY_FILE, Store, digest
 from fairseq.data import Dictionary
 
 from fairseq_linformer.checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
@@ -221,8 +220,8 @@ def sentencepiece_models() -> Files:
 
 
 def state_files() -> Files:
-    """Summaries of prepared folders, runs, scores, results and benchmarks."""
-    return Files([_summary(), _results(), *_run_folder(), *_study()])
+    """Summaries of prepared folders, runs, scores and results."""
+    return Files([_summary(), _results(), *_run_folder()])
 
 
 def _state(path: str, content: Any, read: Callable[[Path], Any], right: Callable[[Any], Any]) -> File:
@@ -294,27 +293,3 @@ def _run_folder() -> list[File]:
 
     contents = {name: json.loads((run / name).read_bytes()) for name in (RUN_FILE, SCORES_FILE)}
     return [_state(str(run / name), content, read, lambda said: True) for name, content in contents.items()]
-
-
-def _study() -> list[File]:
-    """The settings of a study, and one of its results."""
-    settings = {"study": "speed", "layers": 1, "lengths": [512]}
-    row = {"suite": "models", "group": "n=512", "model": "linformer", "note": "", "phase": "step", "n": 512}
-    rows = [{**row, "d": 24, "k": 128, "rows": 1, "seconds": 0.5}]
-    kept = {"made_of": {"cases": "0"}, "result": rows, "digest": digest(rows)}
-    for folder in ("study", "measured/models"):
-        Path(folder).mkdir(parents=True)
-    return [
-        _state(
-            f"study/{STUDY_FILE}",
-            settings,
-            lambda path: bool(Store(path.parent, settings)),
-            lambda said: {**said, **settings} == said,
-        ),
-        _state(
-            "measured/models/00 n=512-0.json",
-            kept,
-            lambda path: next(Store(path.parents[1], {}).all("models")),
-            lambda said: said["result"],
-        ),
-    ]

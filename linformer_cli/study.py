@@ -1,1 +1,0 @@
-"""Run a comparison or a benchmark of the documentation, from a clone."""
