@@ -23,6 +23,7 @@ import hashlib
 import json
 import math
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ from typing import Any, TypeVar
 
 import torch
 import yaml
-from benchmark_models import LOCAL, MODELS, Model, PackageModel, Sizes, layer_inputs, text_inputs
+from benchmark_models import LOCAL, MODELS, Model, Sizes, layer_inputs, package_config, text_inputs
 from torch import Tensor
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -67,20 +68,19 @@ class Case:
     sizes: Sizes
     sequences: int
 
-    def describe(self) -> Row:
-        """Return the columns of a row that identify the case."""
-        sizes = {"n": self.sizes.length, "k": self.sizes.projected_length, "sequences": self.sequences}
-        return {"model": self.model, "scope": self.scope, "phase": self.phase, **sizes}
-
     def build(self) -> Model:
         """Build the model, or the attention of one layer.
 
         Raises:
             ImportError: a package is not installed.
+            NotImplementedError: the attention of a layer cannot be used alone.
         """
         torch.manual_seed(1)
         source = MODELS[self.model]
-        return source.model(self.sizes) if self.scope == "model" else source.layer(self.sizes)
+        build = source.model if self.scope == "model" else source.layer
+        if build is None:
+            raise NotImplementedError("measured as a whole model only")
+        return build(self.sizes)
 
     def inputs(self) -> Sequence[Tensor]:
         """Draw a batch."""
@@ -194,24 +194,14 @@ def operations(case: Case) -> int | None:
     return case.sequences * int(counter.get_total_flops()) * (1 if case.phase == INFERENCE else 3)
 
 
-def peak_rate(size: int = 8192) -> float:
-    """Return the GPU's operations per second in bfloat16: by its data sheet, or of a matrix product."""
-    for card, rate in PEAK_RATES.items():
-        if card in torch.cuda.get_device_name():
-            return rate
-    left, right = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
-    return 2 * size**3 / min(timed(lambda: left @ right, "cuda") for _ in range(10))
-
-
-def longest_kernels(call: Call) -> dict[str, float]:
-    """Return the kernels of a call on the GPU that take longest, with their share of the time."""
+def kernel_times(call: Call) -> dict[str, float]:
+    """Return the kernels of a call on the GPU with their share of the time, the longest first."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
         call()
         torch.cuda.synchronize()
-    times = {event.key[:120]: event.self_device_time_total for event in recorded.key_averages()}
-    ordered = sorted(times, key=times.__getitem__, reverse=True)
-    attention = [name for name in ordered[6:] if any(part in name for part in KERNEL_NAMES.values())]
-    return {name: round(times[name] / sum(times.values()), 3) for name in [*ordered[:6], *attention]}
+    events = sorted(recorded.key_averages(), key=lambda event: -event.self_device_time_total)
+    whole = sum(event.self_device_time_total for event in events) or 1
+    return {event.key[:120]: round(event.self_device_time_total / whole, 3) for event in events}
 
 
 # --- the runner ---
@@ -219,25 +209,20 @@ def longest_kernels(call: Call) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Runner:
-    """Measures the cases of a group in turns.
-
-    Attributes:
-        compiler: backend that compiles each layer; None for eager execution.
-        limit: seconds that a call may take, and after which a group begins no further round.
-    """
+    """Measures the cases of a group in turns."""
 
     device: str
     dtype: str
     rounds: int
-    limit: float
-    compiler: str | None = None
+    limit: float  # seconds that a call may take, and after which a group begins no further round
+    compiler: str | None = None  # backend that compiles each layer; None for eager execution
 
     def measure(self, cases: Sequence[Case]) -> list[Row]:
         """Return a row for each case, with times and memory or with the reason why there are none.
 
         The cases are phases of models on the same batch.
         """
-        rows = {case: {**case.describe(), "compiled": self.compiler is not None} for case in cases}
+        rows = {case: self._columns(case) for case in cases}
         calls: dict[Case, Call] = {}
         models: dict[str, Model] = {}
         batch = [self._move(tensor) for tensor in cases[0].inputs()]
@@ -259,6 +244,11 @@ class Runner:
             if "seconds" in row and "seconds" in first:
                 row["relative"] = row["seconds"] / first["seconds"]
         return [*rows.values()]
+
+    def _columns(self, case: Case) -> Row:
+        sizes = {"n": case.sizes.length, "k": case.sizes.projected_length, "sequences": case.sequences}
+        compiled = self.compiler is not None
+        return {"model": case.model, "scope": case.scope, "phase": case.phase, **sizes, "compiled": compiled}
 
     @contextlib.contextmanager
     def _reason(self, row: Row) -> Iterator[None]:
@@ -321,12 +311,14 @@ class Runner:
         """
         row: Row = {"MiB": peak_memory(call, self.device)}
         if self.device == "cuda":
-            row["kernels"] = longest_kernels(call)
+            kernels = kernel_times(call)
             expected = KERNEL_NAMES.get(case.model.removeprefix("softmax-"), "")
-            if not any(expected in name for name in row["kernels"]):
-                raise RuntimeError(f"no kernel is named {expected}: {', '.join(row['kernels'])}")
-            if count := operations(case):
-                row["share"] = count / seconds / peak_rate()
+            if not any(expected in name for name in kernels):
+                raise RuntimeError(f"no kernel is named {expected}: {', '.join(kernels)}")
+            row["kernels"] = dict([*kernels.items()][:6])
+            rates = [rate for card, rate in PEAK_RATES.items() if card in torch.cuda.get_device_name()]
+            if rates and (count := operations(case)):
+                row["share"] = count / seconds / rates[0]
         return row
 
 
@@ -348,15 +340,13 @@ def compile_separately(model: Model, compiler: str) -> None:
 # --- report ---
 
 
-def describe_machine(device: str) -> dict[str, Any]:
-    """Return what times depend on beside the code."""
+def machine_name(device: str) -> str:
+    """Return the GPU, or the CPU and the number of threads."""
     if device == "cuda":
-        return {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+        return torch.cuda.get_device_name()
     file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    threads = torch.get_num_threads()
-    return {"device": f"{names[0] if names else platform.processor()}, {threads} threads", "torch": torch.__version__}
+    names = re.findall(r"^model name\s*: (.+)$", file.read_text(), re.MULTILINE) if file.is_file() else []
+    return f"{[*names, platform.processor()][0]}, {torch.get_num_threads()} threads"
 
 
 def code_digest() -> str:
@@ -455,12 +445,12 @@ def cases_of(options: argparse.Namespace, scope: str, n: int) -> list[Case]:
     sizes: dict[str, Any] = {"layers": options.layers, "embed_dim": options.embed_dim, "heads": options.heads}
     sizes |= {"vocabulary": options.vocab_size, "dropout": options.dropout, "length": n}
     k = n // 4 if n <= 512 else 256  # as in the recipes
-    given = [(name, yaml.safe_load(value)) for name, _, value in (word.partition("=") for word in options.set)]
+    extra = [(name, yaml.safe_load(value)) for name, _, value in (word.partition("=") for word in options.set)]
     cases = []
     for model in options.models:
         local = options.device == "cuda" and model in LOCAL and options.dropout == 0
         flex = [("flex_attention", True)] if local else []
-        shape = Sizes(**sizes, projected_length=k, options=(*given, *flex))
+        shape = Sizes(**sizes, projected_length=k, options=(*extra, *flex))
         case = Case(model, scope, "", shape, max(1, options.tokens // n))
         cases += [replace(case, phase=phase) for phase in options.phases]
     return cases
@@ -471,8 +461,8 @@ def main(words: Sequence[str] | None = None) -> None:
     groups = [cases_of(options, scope, n) for scope in options.scopes for n in sorted(options.lengths)]
     with program():
         for model, sizes in dict.fromkeys((case.model, case.sizes) for group in groups for case in group):
-            if isinstance(own := MODELS[model], PackageModel):
-                own.config(sizes)  # rejects options before anything is measured
+            if (model_options := MODELS[model].options) is not None:
+                package_config(model_options, sizes)  # rejects options before anything is measured
         options.out.mkdir(parents=True, exist_ok=True)
         write_report(options.out, measure_groups(options, groups))
 
@@ -480,7 +470,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def measure_groups(options: argparse.Namespace, groups: Sequence[Sequence[Case]]) -> list[Row]:
     """Measure group after group; results.json is written after each."""
     runner = Runner(options.device, options.dtype, options.rounds, options.limit, options.compile)
-    settings = {**describe_machine(options.device), "code": code_digest(), **vars(options), "out": str(options.out)}
+    settings = {**vars(options), "out": str(options.out), "machine": machine_name(options.device)}
+    settings |= {"torch": torch.__version__, "code": code_digest()}
     rows: list[Row] = []
     for cases in tqdm(groups, unit="group", disable=None):
         rows += runner.measure(cases)

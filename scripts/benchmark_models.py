@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,22 +42,16 @@ Inputs = Sequence[Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that all models of a comparison share.
-
-    Attributes:
-        length: n, the longest sequence and that of every batch.
-        projected_length: k of a Linformer.
-        options: further options of this package's models.
-    """
+    """Sizes that all models of a comparison share."""
 
     layers: int
     embed_dim: int
     heads: int
     vocabulary: int
     dropout: float
-    length: int
-    projected_length: int
-    options: tuple[tuple[str, Any], ...] = ()
+    length: int  # n, the longest sequence and that of every batch
+    projected_length: int  # k of a Linformer
+    options: tuple[tuple[str, Any], ...] = ()  # further ones of this package's models
 
     def fairseq_options(self) -> dict[str, Any]:
         """Return the sizes under fairseq's names."""
@@ -80,21 +75,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, or one layer's attention, ready to be measured.
-
-    Attributes:
-        module: with all parameters.
-        features: maps the inputs to what inference returns, (B, n, d).
-        loss: maps the inputs to a scalar.
-        layers: modules to compile, each by itself.
-        kernel: implementation of scaled-dot-product attention; None for PyTorch's choice.
-    """
+    """A model, or one layer's attention, ready to be measured."""
 
     module: nn.Module
-    features: Callable[..., Tensor]
-    loss: Callable[..., Tensor]
-    layers: Iterable[nn.Module] = ()
-    kernel: SDPBackend | None = None
+    features: Callable[..., Tensor]  # maps the inputs to what inference returns, (B, n, d)
+    loss: Callable[..., Tensor]  # maps the inputs to a scalar
+    layers: Iterable[nn.Module] = ()  # to compile, each by itself
+    kernel: SDPBackend | None = None  # of scaled-dot-product attention; None for PyTorch's choice
 
     def selected_kernel(self) -> AbstractContextManager[None]:
         """Return a context in which PyTorch uses the model's kernel."""
@@ -116,64 +103,70 @@ def layer_inputs(sizes: Sizes, sequences: int) -> Inputs:
 
 
 @dataclass(frozen=True)
-class PackageModel:
-    """A model of this package by its options, with the padding and mask information that its training tasks pass."""
-
-    options: Mapping[str, Any]
-    kernel: str | None = None
-
-    def config(self, sizes: Sizes) -> ResolvedConfig:
-        """Return the resolved configuration.
-
-        Raises:
-            UserError: an option cannot work.
-        """
-        options = {"arch": "linformer_roberta_base", "projected_length": sizes.projected_length, "sharing": "key-value"}
-        options |= {**sizes.fairseq_options(), **self.options, **dict(sizes.options)}
-        return resolve_config(Namespace(**options), sizes.length)
-
-    def model(self, sizes: Sizes) -> Model:
-        """Build the whole model."""
-        model = LinformerRobertaModel.of_config(self.config(sizes), sizes.dictionary())
-
-        def features(tokens: Tensor, *_: Tensor) -> Tensor:
-            return model.encoder.extract_features(tokens, padded=False)[0]
-
-        def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
-            masks = {"masked_tokens": masked, "masked_positions": indices}
-            return model(tokens, **masks, masked_targets=tokens.flatten()[indices], padded=False)[0] / len(indices)
-
-        return Model(model, features, loss, model.encoder.sentence_encoder.layers, self._backend)
-
-    def layer(self, sizes: Sizes) -> Model:
-        """Build the attention of one layer, without a value residual."""
-        config = self.config(replace(sizes, layers=1, options=(*sizes.options, ("value_residual", False))))
-        attention = get_attention(config.attention).build_layers(config)[0]
-        if config.flex_attention:
-            attach(attention)
-        return Model(attention, attention, lambda x: attention(x).sum(), (attention,), self._backend)
-
-    @property
-    def _backend(self) -> SDPBackend | None:
-        return None if self.kernel is None else KERNELS[self.kernel]
-
-
-@dataclass(frozen=True)
-class OtherModel:
-    """A model of another project."""
+class Source:
+    """Builders of a whole model, and of the attention of one layer where it can be used alone."""
 
     model: Callable[[Sizes], Model]
-    one_layer: Callable[[Sizes], Model] | None = None
+    layer: Callable[[Sizes], Model] | None = None
+    options: Mapping[str, Any] | None = None  # of a model of this package
 
-    def layer(self, sizes: Sizes) -> Model:
-        """Build the attention of one layer.
 
-        Raises:
-            NotImplementedError: the project's layer cannot be used alone.
-        """
-        if self.one_layer is None:
-            raise NotImplementedError("measured as a whole model only")
-        return self.one_layer(sizes)
+def package_source(options: Mapping[str, Any], kernel: str | None = None) -> Source:
+    """Return the builders of a model of this package."""
+    arguments = (options, None if kernel is None else KERNELS[kernel])
+    return Source(partial(package_model, *arguments), partial(package_layer, *arguments), options)
+
+
+def preset_source(name: str) -> Source:
+    """Return the builders of the model in a YAML of configs/pretrain/preset."""
+    return package_source(yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))["model"])
+
+
+def package_config(options: Mapping[str, Any], sizes: Sizes) -> ResolvedConfig:
+    """Return the configuration of a model of this package, by default with one E = F per layer.
+
+    Raises:
+        UserError: an option cannot work.
+    """
+    defaults = {"arch": "linformer_roberta_base", "projected_length": sizes.projected_length, "sharing": "key-value"}
+    merged = {**defaults, **sizes.fairseq_options(), **options, **dict(sizes.options)}
+    return resolve_config(Namespace(**merged), sizes.length)
+
+
+def package_model(options: Mapping[str, Any], kernel: SDPBackend | None, sizes: Sizes) -> Model:
+    """Build a model of this package; it knows of a batch's masks and padding what the training tasks pass."""
+    model = LinformerRobertaModel.of_config(package_config(options, sizes), sizes.dictionary())
+
+    def features(tokens: Tensor, *_: Tensor) -> Tensor:
+        return model.encoder.extract_features(tokens, padded=False)[0]
+
+    def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
+        masks = {"masked_tokens": masked, "masked_positions": indices}
+        return model(tokens, **masks, masked_targets=tokens.flatten()[indices], padded=False)[0] / len(indices)
+
+    return Model(model, features, loss, model.encoder.sentence_encoder.layers, kernel)
+
+
+def package_layer(options: Mapping[str, Any], kernel: SDPBackend | None, sizes: Sizes) -> Model:
+    """Build the attention of one layer, without a value residual."""
+    sizes = replace(sizes, layers=1, options=(*sizes.options, ("value_residual", False)))
+    config = package_config(options, sizes)
+    attention = get_attention(config.attention).build_layers(config)[0]
+    if config.flex_attention:
+        attach(attention)
+    return Model(attention, attention, lambda x: attention(x).sum(), (attention,), kernel)
+
+
+def masked_language_model(
+    module: nn.Module, features: Callable[..., Tensor], head: Callable[[Tensor], Tensor], layers: Iterable[nn.Module]
+) -> Model:
+    """Return a model of another project, whose head computes masked positions only."""
+
+    def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
+        logits = head(features(tokens).flatten(0, 1)[indices])
+        return F.cross_entropy(logits.float(), tokens.flatten()[indices])
+
+    return Model(module, features, loss, layers)
 
 
 def fairseq_example(sizes: Sizes) -> Model:
@@ -198,28 +191,17 @@ def fairseq_example(sizes: Sizes) -> Model:
     def features(tokens: Tensor, *_: Tensor) -> Tensor:
         return model.encoder.extract_features(tokens)[0]
 
-    def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
-        logits = model(tokens, masked_tokens=masked)[0]
-        return F.cross_entropy(logits.float(), tokens.flatten()[indices])
-
-    return Model(model, features, loss, model.encoder.sentence_encoder.layers)
+    return masked_language_model(model, features, model.encoder.lm_head, model.encoder.sentence_encoder.layers)
 
 
 def fairseq_example_layer(sizes: Sizes) -> Model:
     """Build the attention layer of the example, which takes (n, B, d)."""
-    attention = _example_module("multihead_linear_attention").MultiheadLinearAttention(
-        sizes.embed_dim,
-        sizes.heads,
-        dropout=sizes.dropout,
-        self_attention=True,
-        q_noise=0.0,
-        qn_block_size=8,
-        compressed=sizes.length // sizes.projected_length,
-        max_seq_len=sizes.length,
-        shared_kv_compressed=1,
-        shared_compress_layer=None,
-        freeze_compress=0,
-    )
+    layer_class = _example_module("multihead_linear_attention").MultiheadLinearAttention
+    ratio = sizes.length // sizes.projected_length
+    projection: dict[str, Any] = {"compressed": ratio, "max_seq_len": sizes.length, "shared_kv_compressed": 1}
+    projection |= {"shared_compress_layer": None, "freeze_compress": 0}
+    noise = {"dropout": sizes.dropout, "q_noise": 0.0, "qn_block_size": 8}
+    attention = layer_class(sizes.embed_dim, sizes.heads, self_attention=True, **noise, **projection)
 
     def features(x: Tensor) -> Tensor:
         x = x.transpose(0, 1)
@@ -254,30 +236,18 @@ def modernbert(sizes: Sizes) -> Model:
         **special,
     )
     model = ModernBertForMaskedLM(config)
-
-    def features(tokens: Tensor, *_: Tensor) -> Tensor:
-        return model.model(tokens)[0]
-
-    def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
-        x = features(tokens).flatten(0, 1)[indices]  # the head computes masked positions only, as in all models here
-        return F.cross_entropy(model.decoder(model.head(x)).float(), tokens.flatten()[indices])
-
-    return Model(model, features, loss, model.model.layers)
+    head = nn.Sequential(model.head, model.decoder)
+    return masked_language_model(model, lambda tokens, *_: model.model(tokens)[0], head, model.model.layers)
 
 
-def preset(name: str) -> PackageModel:
-    """Return the model of a YAML in configs/pretrain/preset."""
-    return PackageModel(yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))["model"])
-
-
-MODELS: dict[str, PackageModel | OtherModel] = {
-    **{name: PackageModel({"attention": name}) for name in ATTENTIONS},
-    "near_and_far": preset("near_and_far"),
-    "fetch": preset("fetch"),
+MODELS = {
+    **{name: package_source({"attention": name}) for name in ATTENTIONS},
+    "near_and_far": preset_source("near_and_far"),
+    "fetch": preset_source("fetch"),
     # as many local keys as the presets have
-    "longformer": PackageModel({"attention": "longformer", "longformer_window": 256}),
-    **{f"softmax-{kernel}": PackageModel({"attention": "softmax"}, kernel) for kernel in KERNELS},
-    "fairseq-example": OtherModel(fairseq_example, fairseq_example_layer),
-    "modernbert": OtherModel(modernbert),
+    "longformer": package_source({"attention": "longformer", "longformer_window": 256}),
+    **{f"softmax-{kernel}": package_source({"attention": "softmax"}, kernel) for kernel in KERNELS},
+    "fairseq-example": Source(fairseq_example, fairseq_example_layer),
+    "modernbert": Source(modernbert),
 }
 LOCAL = ("near_and_far", "fetch", "longformer", "alternating")  # models with a local window, for flex_attention

@@ -50,13 +50,7 @@ from fairseq_linformer.training.launch import train
 COMPARISONS = Path(__file__).with_name("comparisons")
 CURVE_POINTS = 20
 BEYOND = f"beyond {LIMITS[-1]}"
-SET_BY_COMPARISON = {
-    "task.data": "--data",
-    "checkpoint.save_dir": "--out",
-    "common.seed": "--seeds",
-    "optimization.lr": "--learning-rates",
-    "optimization.max_update": "--updates",
-}
+SET_BY_FLAGS = ("task.data", "checkpoint.save_dir", "common.seed", "optimization.lr", "optimization.max_update")
 
 
 @dataclass(frozen=True)
@@ -75,19 +69,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """Measurements of a run.
+    """Measurements of a run; where the training diverged, perplexity is infinite and there is nothing else."""
 
-    Attributes:
-        perplexity: of all masked tokens; infinite where the training diverged.
-        losses: by sequence and copy distance; None where it diverged.
-        curve: perplexity of the training by update.
-        share: of full attention's query-key products.
-    """
-
-    perplexity: float
-    losses: ClassLosses | None = None
-    curve: Mapping[int, float] = field(default_factory=dict)
-    share: float | None = None
+    perplexity: float  # of all masked tokens
+    losses: ClassLosses | None = None  # by sequence and copy distance
+    curve: Mapping[int, float] = field(default_factory=dict)  # perplexity of the training by update
+    share: float | None = None  # of full attention's query-key products
 
 
 @dataclass(frozen=True)
@@ -181,9 +168,9 @@ class Comparison:
     """All trials of the variants.
 
     Args:
-        pretraining: runs and measures one of them.
+        pretraining: trains and measures one of them.
         learning_rates: tried for each variant with the first seed.
-        seeds: the others are trained with the best rate.
+        seeds: all but the first are trained with the best rate only.
     """
 
     def __init__(self, pretraining: Pretraining, learning_rates: Sequence[float], seeds: Sequence[int]):
@@ -201,17 +188,15 @@ class Comparison:
             UserError: a variant diverges with its best learning rate.
             OSError: a training failed.
         """
-        first, *others = self.seeds
-        at_once = self.seeds if len(self.learning_rates) == 1 else [first]
-        names = self.pretraining.variants
-        self.measure([Trial(name, rate, s) for name in names for rate in self.learning_rates for s in at_once], jobs)
-        best = {name: self.best_rate(name) for name in names}
-        remaining = [Trial(name, rate, seed) for name, rate in best.items() for seed in others]
-        self.measure([trial for trial in remaining if trial not in self.results], jobs)
-        for trial in (Trial(name, rate, seed) for name, rate in best.items() for seed in self.seeds):
+        names, rates = self.pretraining.variants, self.learning_rates
+        seeds = self.seeds if len(rates) == 1 else self.seeds[:1]
+        self.measure([Trial(name, rate, seed) for name in names for rate in rates for seed in seeds], jobs)
+        trials = {name: self.best_trials(name) for name in names}
+        self.measure([trial for best in trials.values() for trial in best if trial not in self.results], jobs)
+        for trial in (trial for best in trials.values() for trial in best):
             if self.results[trial].losses is None:
                 raise UserError(f"{trial.folder} diverged: --learning-rates needs lower ones")
-        calls = {name: self.pretraining.update(Trial(name, rate, first)) for name, rate in best.items()}
+        calls = {name: self.pretraining.update(best[0]) for name, best in trials.items()}
         seconds, _ = interleave(calls, rounds, warm_ups=2, device=job_device())
         return self.write({name: quartiles(values) for name, values in seconds.items()})
 
@@ -230,13 +215,13 @@ class Comparison:
 
     def tried(self, variant: str) -> dict[float, float]:
         """Return perplexity by learning rate with the first seed."""
-        rates = {rate: self.results.get(Trial(variant, rate, self.seeds[0])) for rate in self.learning_rates}
-        return {rate: result.perplexity for rate, result in rates.items() if result is not None}
+        trials = (Trial(variant, rate, self.seeds[0]) for rate in self.learning_rates)
+        return {trial.learning_rate: self.results[trial].perplexity for trial in trials if trial in self.results}
 
-    def best_rate(self, variant: str) -> float:
-        """Return the learning rate with the lowest perplexity."""
+    def best_trials(self, variant: str) -> list[Trial]:
+        """Return the trials with the best learning rate, one for each seed; none where no rate has been tried."""
         tried = self.tried(variant)
-        return min(tried, key=tried.__getitem__)
+        return [Trial(variant, min(tried, key=tried.__getitem__), seed) for seed in self.seeds] if tried else []
 
     def write(self, times: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
         """Write results.json, a row for each variant as far as it is measured, and return the rows.
@@ -246,37 +231,23 @@ class Comparison:
         """
         rows: list[dict[str, Any]] = []
         reference: ClassLosses | None = None
-        for name in self.pretraining.variants:
-            results = self.measured(name)
-            losses = [result.losses for result in results.values() if result.losses is not None]
-            if losses:
-                together = reduce(add, losses)
-                rows.append({**self.describe(name, results), **distance_columns(together, reference)})
-                rows[-1]["update"] = times.get(name)
-                reference = reference or together
+        for name, overrides in self.pretraining.variants.items():
+            trials = [trial for trial in self.best_trials(name) if trial in self.results]
+            results = {trial.seed: self.results[trial] for trial in trials}
+            losses = {seed: result.losses for seed, result in results.items() if result.losses is not None}
+            if not losses:
+                continue
+            row: dict[str, Any] = {"variant": name, "overrides": [*overrides], "updates": self.pretraining.updates}
+            row |= {"learning_rate": trials[0].learning_rate, "share": results[next(iter(losses))].share}
+            row["tried"] = {rate: finite(perplexity) for rate, perplexity in self.tried(name).items()}
+            row["perplexities"] = {seed: results[seed].perplexity for seed in losses}
+            row["curves"] = {seed: results[seed].curve for seed in losses}
+            together = reduce(add, losses.values())
+            rows.append({**row, **distance_columns(together, reference), "update": times.get(name)})
+            reference = reference or together
         content = json.dumps({"data": str(self.pretraining.data), "variants": rows}, indent=1)
         write_whole(self.pretraining.out / "results.json", f"{content}\n")
         return rows
-
-    def measured(self, variant: str) -> dict[int, Result]:
-        """Return what is measured with the best learning rate, by seed."""
-        if not self.tried(variant):
-            return {}
-        trials = {seed: Trial(variant, self.best_rate(variant), seed) for seed in self.seeds}
-        return {seed: self.results[trial] for seed, trial in trials.items() if trial in self.results}
-
-    def describe(self, variant: str, results: Mapping[int, Result]) -> dict[str, Any]:
-        """Return the columns of a row but those by copy distance."""
-        return {
-            "variant": variant,
-            "overrides": [*self.pretraining.variants[variant]],
-            "updates": self.pretraining.updates,
-            "learning_rate": self.best_rate(variant),
-            "tried": {rate: finite(perplexity) for rate, perplexity in self.tried(variant).items()},
-            "share": next(iter(results.values())).share,
-            "perplexities": {seed: result.perplexity for seed, result in results.items() if result.losses},
-            "curves": {seed: result.curve for seed, result in results.items()},
-        }
 
 
 def distance_columns(losses: ClassLosses, reference: ClassLosses | None) -> dict[str, Any]:
@@ -333,8 +304,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         times = row["update"] and {name: 1000 * x for name, x in row["update"].items()}
         line += [with_interval(row.get("ratio")), with_interval(times, "seconds")]
         lines.append(line)
-    first_line, *others = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([first_line, "|---" * len(head) + "|", *others])
+    written = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([written[0], "|---" * len(head) + "|", *written[1:]])
 
 
 def with_deviation(values: Sequence[float], form: str) -> str:
@@ -370,7 +341,8 @@ def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                 panel.fill_between(x, *([pick(each) for each in values] for pick in (min, max)), alpha=0.2)
         for panel, label in zip(panels[0], ("updates", "minutes"), strict=True):
             panel.set(xlabel=label, ylabel="masked-LM perplexity in training")
-            scale_log(panel.yaxis)
+        if any(curve for row in rows for curve in row["curves"].values()):  # else no loss was logged
+            scale_log(panels[0, 0].yaxis)
         legend(figure, [*panels.flat])
 
 
@@ -431,9 +403,8 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
     shared = [*content["overrides"], *options.all]
     chosen = {name: [*shared, *words] for name, words in variants.items() if name in (options.only or variants)}
     for word in (word for words in chosen.values() for word in words):
-        name = word.lstrip("+~").partition("=")[0]
-        if name in SET_BY_COMPARISON:
-            raise UserError(f"{word}: {name} is set by {SET_BY_COMPARISON[name]}")
+        if word.lstrip("+~").partition("=")[0] in SET_BY_FLAGS:
+            raise UserError(f"{word} is not allowed: it is set by a flag of this program")
     updates = options.updates or content["updates"]
     pretraining = Pretraining(options.data, options.out, content["config"], chosen, updates)
     return Comparison(pretraining, options.learning_rates or content["learning_rates"], options.seeds)

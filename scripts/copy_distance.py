@@ -69,17 +69,11 @@ def class_limits(length: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ClassLosses:
-    """Losses at masked tokens, summed by sequence and class of distance.
+    """Losses at masked tokens, summed by sequence and class of distance."""
 
-    Attributes:
-        limits: upper limits of the classes, ascending; the class ``NO_COPY`` comes before them.
-        sums: (S, C) of losses in nats.
-        counts: (S, C) of masked tokens.
-    """
-
-    limits: tuple[int, ...]
-    sums: np.ndarray
-    counts: np.ndarray
+    limits: tuple[int, ...]  # upper limits of the classes, ascending; the class NO_COPY comes before them
+    sums: np.ndarray  # (S, C) of losses in nats
+    counts: np.ndarray  # (S, C) of masked tokens
 
     @classmethod
     def of_tokens(

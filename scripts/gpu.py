@@ -44,81 +44,58 @@ PICTURE = Path("benchmark/gpu.png")  # beside the page
 
 LENGTHS = (2048, 8192, 512, 4096, 32768, 1024, 16384)  # in order of worth
 FIRST = ["near_and_far", "softmax-flash", "fetch", "modernbert"]
-OTHERS = ["near_and_far", "softmax-cudnn", "alternating", "longformer", "linformer"]
+REMAINING = ["near_and_far", "softmax-cudnn", "alternating", "longformer", "linformer"]
 SIZES = ["--device", "cuda", "--dtype", "bfloat16", "--layers", "12", "--vocab-size", "50265", "--tokens", "65536"]
 SIZES += ["--rounds", "10", "--limit", "25", "--set", "value_residual=true", "sharing=layerwise"]
 TINY_SIZES = ["--device", "cpu", "--layers", "2", "--embed-dim", "32", "--heads", "2", "--vocab-size", "200"]
 TINY_SIZES += ["--tokens", "128", "--rounds", "1"]
-TINY_MODEL = ["model.encoder_layers=2", "model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64"]
-TINY_MODEL += ["model.encoder_attention_heads=2", "model.max_positions=64", "model.projected_length=16"]
-TINY_MODEL += ["task.lengths=[32:0.67,64:0.33]", "dataset.batch_size=2", "dataset.num_workers=0"]
-TINY_MODEL += ["lr_scheduler.warmup_updates=2", "common.log_interval=2", "common.cpu=true"]
 
 Parts = dict[str, dict[str, Any]]  # results.json
 
 
 @dataclass(frozen=True)
 class Part:
-    """A command of its own.
-
-    Attributes:
-        command: after ``python``.
-        minimum: seconds without which it is not started.
-        limit: seconds after which it is stopped.
-        out: folder with the results.json that it writes.
-    """
+    """A command of Python."""
 
     command: Sequence[str]
-    minimum: float
-    limit: float
-    out: Path | None = None
+    minimum: float  # seconds without which it is not started
+    limit: float  # seconds after which it is stopped
+    out: Path | None = None  # folder with the results.json that it writes
 
 
 def parts_of(work: Path, dry_run: bool) -> dict[str, Part]:
     """Return all parts by name, in order of worth."""
-    data = work / "data" if dry_run else ROOT / "data-bin/python"
-    parts: dict[str, Part] = {}
+    files = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in file.read_text()]
+    tests = ["-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    parts = {"tests": Part([*tests, *(["--collect-only"] if dry_run else []), *files], 30, 300)}
 
     def add(name: str, script: str, words: Sequence[str], minimum: float, limit: float) -> None:
-        out = work / name.replace(" ", "-").replace(",", "")
+        out = work / re.sub(r"\W+", "-", name)
         parts[name] = Part([str(SCRIPTS / script), "--out", str(out), *words], minimum, limit, out)
 
     def add_benchmarks(n: int) -> None:
         sizes = [*(TINY_SIZES if dry_run else SIZES), "--lengths", str(n)]
         compiled = ["--phases", benchmark.TRAINING, "--compile", "eager" if dry_run else "inductor"]
         add(f"compiled, n={n}", "benchmark.py", [*sizes, *compiled, "--models", *FIRST], 100, 180)
-        add(f"eager, n={n}", "benchmark.py", [*sizes, "--models", *FIRST, *OTHERS[1:], "fairseq-example"], 60, 180)
+        add(f"eager, n={n}", "benchmark.py", [*sizes, "--models", *FIRST, *REMAINING[1:], "fairseq-example"], 60, 180)
         if not dry_run:
-            add(f"compiled others, n={n}", "benchmark.py", [*sizes, *compiled, "--models", *OTHERS], 100, 180)
+            add(f"compiled, remaining, n={n}", "benchmark.py", [*sizes, *compiled, "--models", *REMAINING], 100, 180)
 
-    files = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in file.read_text()]
-    tests = ["-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    parts["tests"] = Part([*tests, *(["--collect-only"] if dry_run else []), *files], 30, 300)
     lengths = [64] if dry_run else LENGTHS
     for n in lengths[:2]:
         add_benchmarks(n)
-    if not (data / "dict.txt").is_file():
-        parts["data"] = Part([__file__, "--prepare", str(data), *(["--dry-run"] if dry_run else [])], 30, 240)
-    words = ["--comparison", "gpu", "--data", str(data), "--seeds", "1", "--jobs", "1"]
-    if dry_run:
-        words += ["--updates", "8", "--rounds", "1", "--all", *TINY_MODEL]
-        words += ["--variant", "softmax", "model.attention=softmax", "--variant", "fetch", "+preset=fetch"]
+    data = work / "data" if dry_run else ROOT / "data-bin/python"
+    if not (data / "dict.txt").is_file():  # else it was prepared by hand
+        text = work / "text"
+        parts["text"] = Part([str(SCRIPTS / "python_sources.py"), "--out", str(text)], 30, 120)
+        words = ["--train", str(text / ("valid.txt" if dry_run else "train.txt")), "--valid", str(text / "valid.txt")]
+        words += ["--vocab-size", "400" if dry_run else "4000", "--out", str(data)]
+        parts["data"] = Part([str(SCRIPTS / "clone.py"), "prepare", "corpus", *words], 30, 240)
+    words = ["--comparison", "rehearsal" if dry_run else "gpu", "--data", str(data), "--seeds", "1", "--jobs", "1"]
     add("quality", "compare.py", words, 120, 1500)
     for n in lengths[2:]:
         add_benchmarks(n)
     return parts
-
-
-def prepare(data: Path, dry_run: bool) -> None:
-    """Prepare the sources of this Python's standard library as a corpus of 4,000 pieces."""
-    text = data.with_name(f"{data.name}-text")
-    commands = [[SCRIPTS / "python_sources.py", "--out", text]]
-    words = ["prepare", "corpus", "--vocab-size", 400 if dry_run else 4000, "--out", data]
-    commands += [[SCRIPTS / "clone.py", *words, "--train", text / "train.txt", "--valid", text / "valid.txt"]]
-    for number, command in enumerate(commands):
-        subprocess.run([sys.executable, *map(str, command)], check=True)
-        for file in text.glob("*.txt") if dry_run and number == 0 else ():
-            file.write_text(file.read_text(encoding="utf-8")[:100_000], encoding="utf-8")
 
 
 class Results:
@@ -147,11 +124,7 @@ class Results:
 
     def add(self, name: str, part: Part, seconds: float, reason: str | None) -> None:
         """Add what a part has measured; results of earlier code stay where it has measured nothing."""
-        content = (
-            json.loads((part.out / "results.json").read_text())
-            if part.out and (part.out / "results.json").is_file()
-            else {}
-        )
+        content = read_parts(part.out / "results.json") if part.out else {}
         measured = {key: content[key] for key in ("rows", "variants") if content.get(key)}
         entry = {"made_with": self.made_with, **measured} if measured or not reason else self.parts.get(name, {})
         self.parts[name] = {"made_with": self.made_with, **entry, "tried_with": self.made_with, "done": reason is None}
@@ -226,6 +199,8 @@ def run_all(parts: dict[str, Part], results: Results, limit: float, variables: d
         if left < part.minimum:
             print(f"{name}: not started, {left:.0f} s are left", flush=True)
             continue
+        if part.out:
+            (part.out / "results.json").unlink(missing_ok=True)  # of an earlier call
         start = time.monotonic()
         reason = run_part(part, min(part.limit, left), results.file.with_name("log.txt"), variables)
         results.add(name, part, time.monotonic() - start, reason)
@@ -246,7 +221,7 @@ def report(parts: Parts, lengths: Sequence[int] = ()) -> str:
         if "rows" in part or "variants" in part:
             made_with = part["made_with"]
             codes.setdefault(f"{made_with['card']}, torch {made_with['torch']}", []).append(made_with["code"])
-    texts = ["; ".join(f"{machine}, code {', '.join(dict.fromkeys(own))}" for machine, own in codes.items())]
+    texts = ["; ".join(f"{machine}, code {', '.join(dict.fromkeys(each))}" for machine, each in codes.items())]
     texts[0] += ". Times (peak memory) beside the first time, with its share of the peak rate in bfloat16."
     texts += [benchmark.markdown(rows_of(parts), lengths)]
     variants = [row for part in parts.values() for row in part.get("variants", ())]
@@ -264,8 +239,8 @@ def rows_of(parts: Parts) -> list[dict[str, Any]]:
 
 def page_block(parts: Parts) -> str:
     """Return what docs/benchmark.md shows of results.json."""
-    shown = report(parts, (512, 2048, 4096, 8192, 32768))
-    return f"\n{shown}\n\n" + (f"![Time and memory against n]({PICTURE})\n\n" if rows_of(parts) else "")
+    tables = report(parts, (512, 2048, 4096, 8192, 32768))
+    return f"\n{tables}\n\n" + (f"![Time and memory against n]({PICTURE})\n\n" if rows_of(parts) else "")
 
 
 def fill_page(file: Path, page: Path) -> None:
@@ -284,14 +259,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=1500, help="of this call (default: 1500)")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument("--tables", action="store_true", help="fill docs/benchmark.md, measure nothing")
-    parser.add_argument("--prepare", metavar="DIR", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_arguments()
-    if options.prepare:
-        return prepare(options.prepare, options.dry_run)
     out = options.out.absolute()
     if options.tables:
         return fill_page(out / "results.json", PAGE)
@@ -299,8 +271,9 @@ def main() -> None:
         sys.exit("gpu: PyTorch finds no GPU; make gpu GPU='--dry-run --out trial' rehearses on the CPU")
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the running part ends, too
-    parts = parts_of(out / "work" if options.dry_run else ROOT / "runs/gpu", options.dry_run)
-    run_all(parts, Results(out, options.dry_run), options.limit, environment(options.dry_run))
+    results = Results(out, options.dry_run)
+    work = out / "work" if options.dry_run else ROOT / "runs/gpu" / results.made_with["code"]
+    run_all(parts_of(work, options.dry_run), results, options.limit, environment(options.dry_run))
 
 
 if __name__ == "__main__":

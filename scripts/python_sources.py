@@ -14,7 +14,7 @@ lines, tables of character encodings, and files above 200,000 bytes, which are t
 import argparse
 import random
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairseq_linformer.cli.program import program
@@ -32,15 +32,11 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def source_files() -> list[Path]:
-    """The files of the running Python's standard library, in a shuffled order that depends on their names alone."""
+    """Return the files of the running Python's standard library, in a shuffled order that depends on their names."""
     library = Path(sysconfig.get_path("stdlib"))
-    return files_below(library, lambda name: not {"site-packages", "encodings"} & set(name.parts))
-
-
-def files_below(folder: Path, takes: Callable[[Path], bool]) -> list[Path]:
-    """The files whose paths below a folder are taken, and that are no tables, shuffled in the same way."""
-    names = sorted(path.relative_to(folder) for path in folder.rglob("*.py"))
-    files = [path for path in (folder / name for name in names if takes(name)) if path.stat().st_size <= LARGEST]
+    names = sorted(path.relative_to(library) for path in library.rglob("*.py"))
+    files = [library / name for name in names if not {"site-packages", "encodings"} & set(name.parts)]
+    files = [path for path in files if path.stat().st_size <= LARGEST]
     random.Random(1).shuffle(files)
     return files
 
