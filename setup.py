@@ -65,7 +65,6 @@ setup(
     ],
     python_requires=">=3.10,<3.14",
     packages=find_namespace_packages(include=["fairseq_linformer*", "linformer_cli", "hydra_plugins*"]),
-    package_data={"fairseq_linformer.analysis": ["looks.html"]},
     package_dir={"": "."},  # so that an editable install puts this folder on the path: there Hydra finds plugins
     cmdclass={"build_py": BuildWithConfigs, "sdist": ArchiveWithConfigs},
     entry_points={"console_scripts": ["linformer = linformer_cli.command:main"]},

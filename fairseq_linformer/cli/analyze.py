@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
-from ..analysis.analyze import analyze
 from ..checkpoints.sentence_modules import is_of_transformers
+from ..errors import UserError
 from .program import quieten_transformers
 
 
-def run(
-    model: list[Path], input: Path, out: Path, beside: Path | None, tokenizer: Path | None, rows: int, tokens: int
-) -> None:
-    if any(map(is_of_transformers, filter(None, [*model, beside]))):
+def run(model: Path, input: Path, out: Path, tokenizer: Path | None, rows: int, tokens: int) -> None:
+    try:
+        import matplotlib  # noqa: F401  # only the pictures of this command need it
+    except ImportError as error:
+        raise UserError(f"matplotlib is needed ({error}): pip install 'fairseq-linformer[analysis]'") from error
+    from ..analysis import analyze
+
+    if is_of_transformers(model):
         quieten_transformers()
-    files, found = analyze(model, input, out, rows, tokens, beside, tokenizer)
-    print(f"{out}: {', '.join(files)}")
-    print(*found, sep="\n")
+    print(f"{out}: {', '.join(analyze(model, input, out, rows, tokens, tokenizer))}")

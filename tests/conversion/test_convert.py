@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_linformer.analysis.reading import read_model
+from fairseq_linformer.analysis import read_model
 from fairseq_linformer.checkpoints.reading import UNTRAINED
 from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
 from fairseq_linformer.conversion.convert import convert, converted_options, long_options
