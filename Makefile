@@ -6,7 +6,6 @@
 # make test-fast   those that take seconds at most and start no process
 # make test-exhaustive  what takes minutes and seldom tells more: compiled code, ONNX of every mechanism, exports in each
 #                  TRANSFORMERS= (4.57.6 5.0.0 5.23.0) without fairseq
-# make soak        random kills and mutated input, for at most half an hour (docs/reliability.md)
 # make gpu         speed and quality on this machine's GPU, in 25 minutes (docs/benchmark.md); GPU= passes options:
 #                  GPU="--limit 540", GPU="--dry-run --out trial" on the CPU, GPU=--tables
 # make docs        the documentation as a site in site/; a link that leads nowhere is an error
@@ -22,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED = $(PYTHON) $(TORCH) $(EXTRAS)
 
-.PHONY: install quickstart test test-fast test-exhaustive soak gpu docs check clean
+.PHONY: install quickstart test test-fast test-exhaustive gpu docs check clean
 
 install: $(VENV)/.installed
 ifneq (,$(filter command environment,$(origin PYTHON) $(origin TORCH) $(origin EXTRAS)))
@@ -48,9 +47,6 @@ test-fast: install
 test-exhaustive: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m exhaustive
 	PYTHON=$(BIN)/python TORCH=$(TORCH) bash tests/hf/check_versions.sh $(TRANSFORMERS)
-
-soak: install
-	PYTHONPATH=scripts $(BIN)/python -m tests.soak
 
 # Without `install`: a machine with GPUs may have no network, and PyTorch and packages of its own.
 gpu:

