@@ -15,7 +15,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,36 +87,32 @@ def install_checkpoint_files() -> None:
 class UnfinishedFile(io.BufferedWriter):
     """A file that has reached the disk when it is closed. Where that or its ``with`` block fails, it is removed.
 
-    An error in writing is raised only on closing. torch would raise another one in its place, and fairseq would write
-    the checkpoint a second and a third time into the same file.
+    An error in writing, or Ctrl-C, is raised only on closing. torch would raise another one in its place, and fairseq
+    would write the checkpoint a second and a third time into the same file. Where it does, closing fails, too.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(io.FileIO(path, "w"), 1 << 20)
-        self._path = path
-        self._failure: OSError | None = None
+        self._failure: BaseException | None = None
 
     def write(self, data: Any) -> int:
-        if self._failure is None:
-            with self._noting_failure():
-                return super().write(data)
+        self._try(super().write, data)
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        if self._failure is None:
-            with self._noting_failure():
-                super().flush()
+        self._try(super().flush)
 
     def close(self) -> None:
         if self.closed:
             return
         self.flush()
-        if self._failure is None:
-            with self._noting_failure():
-                os.fsync(self.fileno())
+        self._try(os.fsync, self.fileno())
+        self._try(_check_begin, self.name)
         if self._failure is not None:
             self._discard()
-            raise OSError(self._failure.errno, self._failure.strerror, self._path)
+            if isinstance(self._failure, OSError):
+                self._failure.filename = self.name
+            raise self._failure
         super().close()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -125,16 +121,25 @@ class UnfinishedFile(io.BufferedWriter):
         else:
             self._discard()
 
-    @contextlib.contextmanager
-    def _noting_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._failure = error
+    def _try(self, step: Callable[..., Any], *arguments: Any) -> None:
+        """Do a step, unless one before it failed."""
+        if self._failure is None:
+            try:
+                step(*arguments)
+            except BaseException as error:
+                self._failure = error
 
     def _discard(self) -> None:
         self.raw.close()
-        Path(self._path).unlink(missing_ok=True)
+        Path(self.name).unlink(missing_ok=True)
+
+
+def _check_begin(path: str) -> None:
+    """Raise an error for an archive that follows the beginning of another: an interruption between two writes."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if archive.infolist()[0].header_offset > 0:
+                raise InterruptedError(errno.EINTR, "interrupted while it was written")
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:

@@ -1,5 +1,7 @@
 """Checkpoints as files: whole on the disk or not there, and never read where they are not what was written."""
 
+import io
+import itertools
 import random
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, torch_persistent_save
 from fairseq.file_io import PathManager
 
-from fairseq_linformer.checkpoints.files import DamagedCheckpointError, check_whole
+from fairseq_linformer.checkpoints.files import DamagedCheckpointError, UnfinishedFile, check_whole
 from fairseq_linformer.checkpoints.resuming import mend_last_checkpoint, read_progress
 from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import state
@@ -32,6 +34,24 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_is_named_and_leaves_the_last
     with no_space(), pytest.raises(OSError, match="too large") as raised:
         torch_persistent_save(state(2), str(last))
     assert raised.value.filename == f"{last}.tmp"
+    assert read_progress(last).updates == 1 and list(tmp_path.iterdir()) == [last]
+
+
+@pytest.mark.parametrize("piece", range(1, 12))
+def test_a_checkpoint_whose_writing_is_interrupted_leaves_the_last_one(tmp_path, monkeypatch, piece):
+    """torch makes a RuntimeError of Ctrl-C in it, and fairseq writes the checkpoint again, into the same file."""
+    last, pieces = tmp_path / "checkpoint_last.pt", itertools.count()
+    torch_persistent_save(state(1), str(last))
+
+    def write(stream, data):
+        if next(pieces) == piece:
+            raise KeyboardInterrupt
+        return io.BufferedWriter.write(stream, data)
+
+    monkeypatch.setattr(UnfinishedFile, "write", write)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises((KeyboardInterrupt, InterruptedError)):
+        torch_persistent_save(state(2), str(last))
     assert read_progress(last).updates == 1 and list(tmp_path.iterdir()) == [last]
 
 
