@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.checkpoint_utils import _upgrade_state_dict, load_checkpoint_to_cpu
 from fairseq.utils import split_paths
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..errors import UserError
@@ -21,7 +21,7 @@ NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its confi
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a fairseq checkpoint, of any version, onto the CPU.
+    """Reads a fairseq checkpoint, of any version, onto the CPU; one of ``cfg`` and ``model`` alone as untrained.
 
     Returns:
         The checkpoint: ``model`` has the parameters, ``cfg`` the configuration.
@@ -35,7 +35,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         if path.suffix != ".pt":  # which fairseq's own reading checks
             check_whole(path)
-        state = load_checkpoint_to_cpu(str(path))
+        state = _load(path)
     except UserError:
         raise
     except Exception as error:  # which one torch raises depends on how the file is broken
@@ -46,6 +46,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} {NO_CHECKPOINT}, but {missing}")
     state["args"] = None  # cfg has its content by now
     return state
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return load_checkpoint_to_cpu(str(path))
+    except KeyError:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if {"optimizer_history", "extra_state"} <= content.keys():
+            raise
+    start = {"optimizer_history": [{"lr_scheduler_state": {}}], "extra_state": {"train_iterator": None}}
+    cfg = OmegaConf.create(content.get("cfg") or {}, flags={"allow_objects": True})
+    return _upgrade_state_dict({**start, **content, "cfg": cfg})
 
 
 def _is_checkpoint(content: Any) -> bool:

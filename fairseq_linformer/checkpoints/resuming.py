@@ -68,7 +68,9 @@ def read_progress(path: Path) -> Progress:
             task_state=read_task_state(state.get("task_state")),
         )
     except _NOT_OF_FAIRSEQ as error:
-        raise UserError(f"{path} is not a fairseq checkpoint: it lacks what a run resumes from") from error
+        lacks = f"it lacks what a run resumes from ({type(error).__name__}: {error})"
+        advice = f"linformer convert {path} --out DIR makes a start of its weights"
+        raise UserError(f"{path} is not a fairseq checkpoint: {lacks}; {advice}") from error
 
 
 def updates_of_training(state: Mapping[str, Any]) -> int:

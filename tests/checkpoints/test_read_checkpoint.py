@@ -20,6 +20,7 @@ from fairseq_linformer.checkpoints.reading import (
     read_checkpoint,
     vocabulary_folder,
 )
+from fairseq_linformer.checkpoints.resuming import read_progress, updates_of_training
 from fairseq_linformer.data.dictionaries import load_dictionary
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
@@ -250,6 +251,16 @@ def test_checkpoints_made_by_hand_are_refused_by_name(corpus, tmp_path, change, 
     torch.save({**whole, **change}, tmp_path / "checkpoint_best.pt")
     with pytest.raises(ValueError, match=said):
         LinformerRobertaModel.from_pretrained(str(tmp_path), data_name_or_path=str(corpus))
+
+
+def test_weights_and_configuration_alone_are_read_but_are_no_run_to_go_on_from(tmp_path):
+    checkpoint = write_run(tmp_path / "run", "data") / "checkpoint_best.pt"
+    whole = torch.load(checkpoint, weights_only=True)
+    torch.save({"cfg": whole["cfg"], "model": whole["model"]}, checkpoint)
+    state = read_checkpoint(checkpoint)
+    assert (state["cfg"], updates_of_training(state)) == (whole["cfg"], 0)
+    with pytest.raises(UserError, match=r"KeyError: 'optimizer_history'.* linformer convert"):
+        read_progress(checkpoint)
 
 
 @pytest.mark.parametrize("data", [None, 3, ["a", "b"]])
