@@ -51,23 +51,19 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 def stacked(matrices: Sequence[Tensor]) -> list[Tensor]:
     """Each matrix, ``orthogonalised``, those of one shape together."""
-    alike: dict[torch.Size, list[int]] = {}
-    for number, matrix in enumerate(matrices):
-        alike.setdefault(matrix.shape, []).append(number)
-    found = [matrices[0]] * len(matrices)
-    for numbers in alike.values():
+    directions = list(matrices)
+    for shape in {matrix.shape for matrix in matrices}:
+        numbers = [number for number, matrix in enumerate(matrices) if matrix.shape == shape]
         stack = orthogonalised(torch.stack([matrices[number] for number in numbers]))
         for number, direction in zip(numbers, stack.unbind(), strict=True):
-            found[number] = direction
-    return found
+            directions[number] = direction
+    return directions
 
 
 def parted(parameters: Sequence[torch.nn.Parameter], mark: str) -> tuple[list[torch.nn.Parameter], ...]:
     """Those that the model marks with a ``param_group``, and the others."""
-    kinds: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
-    for parameter in parameters:
-        kinds[getattr(parameter, "param_group", None) == mark].append(parameter)
-    return kinds[True], kinds[False]
+    marked = [parameter for parameter in parameters if getattr(parameter, "param_group", None) == mark]
+    return marked, [parameter for parameter in parameters if getattr(parameter, "param_group", None) != mark]
 
 
 class Muon(FusedAdam):
@@ -78,8 +74,9 @@ class Muon(FusedAdam):
         W <- W - lr (0.2 sqrt(max(r, c)) orthogonalised(G + mu M) + weight_decay W)
 
     An orthogonal matrix has entries of 1 / sqrt(max(r, c)) in quadratic mean, so that a step has 0.2 lr, about as Adam:
-    one learning rate and one weight decay serve both. Of the other groups, parameters that the model marks with
-    ``EMBEDDINGS`` have ``embedding_lr_multiplier`` times that learning rate.
+    one learning rate and one weight decay serve both. Where G is 0, as of a layer that LayerDrop skips, W only decays.
+    Of the other groups, parameters that the model marks with ``EMBEDDINGS`` have ``embedding_lr_multiplier`` times that
+    learning rate, and the same lr times weight decay.
 
     Source: Liu et al. 2025, "Muon is scalable for LLM training", arXiv 2502.16982, equation 4.
     """
@@ -105,9 +102,10 @@ class Muon(FusedAdam):
         if "momentum" in group:
             return []
         (whole,) = super()._of_this_step(group)
-        rate = group["lr"] * group["embedding_lr_multiplier"]
+        multiplier = group["embedding_lr_multiplier"]
         embeddings, others = parted(group["params"], EMBEDDINGS)
-        return [{**whole, "params": others}, {**whole, "params": embeddings, "lr": rate}]
+        scaled = {"lr": group["lr"] * multiplier, "weight_decay": group["weight_decay"] / multiplier}
+        return [{**whole, "params": others}, {**whole, "params": embeddings, **scaled}]
 
     @torch.no_grad()
     def _step_of_matrices(self, group: dict[str, Any]) -> None:
@@ -128,8 +126,9 @@ class Muon(FusedAdam):
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         # One by one the matrices of base, 2,000 small kernels, would keep a GPU waiting for the host.
         directions = map(orthogonalised, ahead) if ahead[0].is_cpu else stacked(ahead)
-        for matrix, direction in zip(matrices, directions, strict=True):
-            matrix.add_(direction, alpha=-0.2 * math.sqrt(max(matrix.shape)) * group["lr"])
+        moves = torch.stack(torch._foreach_norm(gradients, math.inf)) > 0  # on the device
+        for matrix, direction, moved in zip(matrices, directions, moves, strict=True):
+            matrix.addcmul_(direction, moved, value=-0.2 * math.sqrt(max(matrix.shape)) * group["lr"])
 
 
 @dataclass
@@ -138,7 +137,7 @@ class MuonConfig(FairseqAdamConfig):
 
     momentum: float = field(default=0.95, metadata={"help": "mu, of the gradients of the layers' matrices"})
     embedding_lr_multiplier: float = field(
-        default=1.0, metadata={"help": "learning rate of token embeddings and untied LM head, in units of the others'"}
+        default=1.0, metadata={"help": "learning rate of token embeddings and untied LM head over the others'"}
     )
 
 

@@ -80,14 +80,24 @@ def test_the_others_take_adams_steps():
     assert not torch.allclose(found[0], expected[0])
 
 
+def test_a_matrix_without_a_gradient_stays():
+    """A layer that LayerDrop skips has zeros in 16 bits; orthogonalised, its momentum would keep its full size."""
+    parameters, optimizer = make(weight_decay=0.0)
+    train(parameters, optimizer, 0, 1)
+    before = [matrix.detach().clone() for matrix in parameters[:3]]
+    parameters[0].grad.zero_()
+    optimizer.step()
+    assert [torch.equal(new, old) for new, old in zip(parameters, before, strict=False)] == [True, False, False]
+
+
 def test_embeddings_have_a_learning_rate_of_their_own():
-    """Ten times the others'. What they are given for a step is theirs no longer than that."""
+    """Ten times the others', and their weight decay. What they are given for a step is theirs no longer than that."""
     found, muon = make(embedding_lr_multiplier=10.0)
     expected, adam = make(FairseqAdam)
     for step in range(5):
         train(found, muon, step, step + 1)
         for group in adam.param_groups:
-            group["lr"] = 1.0 / (step + 1)
+            group.update(lr=1.0 / (step + 1), weight_decay=0.01)
         for mine, same in zip(expected, found, strict=True):
             mine.grad = same.grad.clone()
         adam.step()
