@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
-from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from omegaconf import MISSING
 from torch import Tensor, nn
 
 from ..errors import UserError
 from ..model.roberta import LinformerRobertaModel
+from . import masked_lm_loss
 from .teacher import TEACHER_HELP, WithTeacher, layer_errors
 
 
@@ -103,11 +103,8 @@ class MaskedLmDistillation(WithTeacher, MaskedLmLoss):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        MaskedLmLoss.reduce_metrics(logging_outputs)
-        size = sum(log["sample_size"] for log in logging_outputs)
-        for name, base in (("divergence", math.log(2)), ("layer_error", 1.0)):
-            if all(name in log for log in logging_outputs):
-                metrics.log_scalar(name, sum(log[name] for log in logging_outputs) / size / base, size, round=3)
+        masked_lm_loss.MaskedLmLoss.reduce_metrics(logging_outputs)
+        masked_lm_loss.log_per_token(logging_outputs, divergence=math.log(2), layer_error=1.0)
 
 
 def divergence_from(logits: Tensor, targets: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class EncoderDistillation(WithTeacher, FairseqCriterion):
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """The loss of a batch, what to divide its gradients by, and what is logged."""
-        inputs, cfg = sample["net_input"], self.cfg
+        inputs, tokens, cfg = sample["net_input"], sample["ntokens"], self.cfg
         features, extra = model(**inputs, **ASKED)
         targets, layers = self._targets(inputs["src_tokens"], features)
         own, wanted = features.size(-1), targets.size(-1)
@@ -87,13 +87,14 @@ class EncoderDistillation(WithTeacher, FairseqCriterion):
         errors = layer_errors(extra["inner_states"], layers, real) if cfg.layers_weight > 0 else features.new_zeros(0)
         vectors, teachers = (pooled(of, real, self.pooling) for of in (features, targets))
         cosines = (vectors * teachers).sum(1)
-        similarities = similarity_error(vectors, teachers)
-        loss = cfg.pooled_weight * (1 - cosines).mean() + cfg.similarities_weight * similarities
-        loss = (loss + cfg.layers_weight * errors.sum() / max(1, len(errors))) * sample["ntokens"]
-        log = {"loss": loss, "cosine": cosines.sum(), "similarity_error": similarities * sample["ntokens"]}
-        log |= {f"layer_{number}": error * sample["ntokens"] for number, error in enumerate(errors, 1)}
-        counts = {"sample_size": sample["ntokens"], "ntokens": sample["ntokens"], "nsentences": len(cosines)}
-        return loss, sample["ntokens"], {name: value.detach() for name, value in log.items()} | counts
+        similarities = (vectors @ vectors.T - teachers @ teachers.T).square().sum()  # a text and itself add 0
+        pairs = len(cosines) * (len(cosines) - 1)
+        loss = cfg.pooled_weight * (1 - cosines).mean() + cfg.similarities_weight * similarities / max(1, pairs)
+        loss = (loss + cfg.layers_weight * errors.sum() / max(1, len(errors))) * tokens
+        log = {"loss": loss, "cosine": cosines.sum(), "similarity_error": similarities}
+        log |= {f"layer_{number}": error * tokens for number, error in enumerate(errors, 1)}
+        counts = {"sample_size": tokens, "ntokens": tokens, "nsentences": len(cosines), "npairs": pairs}
+        return loss, tokens, {name: value.detach() for name, value in log.items()} | counts
 
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
         """Refuses a training of only those positions that another teacher would lack."""
@@ -119,14 +120,13 @@ class EncoderDistillation(WithTeacher, FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        size, texts = (sum(log[name] for log in logging_outputs) for name in ("sample_size", "nsentences"))
         sums = {name: sum(log[name] for log in logging_outputs) for name in logging_outputs[0]}
-        metrics.log_scalar("loss", sums["loss"] / size, size, round=4)
-        metrics.log_scalar("cosine", sums["cosine"] / texts, texts, round=4)
-        layers = [name for name in sums if name.startswith("layer_")]
-        sums |= {"layer_error": sum(sums[name] for name in layers) / len(layers)} if layers else {}
-        for name in ("similarity_error", *layers, *(["layer_error"] if layers else [])):
-            metrics.log_scalar(name, sums[name] / size, size, round=4)
+        if layers := [sums[name] for name in sums if name.startswith("layer_")]:
+            sums["layer_error"] = sum(layers) / len(layers)
+        per = {"cosine": "nsentences", "similarity_error": "npairs"}
+        for name in [name for name in sums if name not in ("sample_size", "ntokens", *per.values())]:
+            count = sums[per.get(name, "sample_size")]
+            metrics.log_scalar(name, sums[name] / max(1, count), count, round=4)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
@@ -149,13 +149,3 @@ def pooled(features: Tensor, real: Tensor, how: str) -> Tensor:
     else:
         vectors = mean_over_text(features, ~real)
     return F.normalize(vectors, dim=1)
-
-
-def similarity_error(vectors: Tensor, targets: Tensor) -> Tensor:
-    """The mean squared error of the cosines between every two texts of a batch; 0 where it has one.
-
-    Args:
-        vectors, targets: (B, d), of length 1.
-    """
-    errors = vectors @ vectors.T - targets @ targets.T
-    return errors.fill_diagonal_(0).square().sum() / max(1, len(errors) * (len(errors) - 1))

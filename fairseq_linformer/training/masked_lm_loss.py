@@ -1,8 +1,11 @@
 """The loss of masked language modelling without the logits of all masked tokens in memory."""
 
+import math
 from typing import Any
 
 from fairseq.criterions import masked_lm
+from fairseq.logging import metrics
+from fairseq.utils import get_perplexity
 from torch import Tensor, nn
 
 from ..model.roberta import LinformerRobertaEncoder
@@ -29,3 +32,17 @@ class MaskedLmLoss(masked_lm.MaskedLmLoss):  # under fairseq's name, which check
         size = masked.int().sum()
         log = {"loss": loss.detach(), "sample_size": size}
         return loss, size, {**log, "ntokens": sample["ntokens"], "nsentences": sample["nsentences"]}
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        log_per_token(logging_outputs, loss=math.log(2))
+        metrics.log_derived("ppl", lambda meters: get_perplexity(meters["loss"].avg))
+
+
+def log_per_token(logging_outputs: list[dict[str, Any]], **bases: float) -> None:
+    """Log sums over masked tokens, divided by their number and a base; 0, of no weight, where none is masked."""
+    size = sum(log["sample_size"] for log in logging_outputs)
+    for name, base in bases.items():
+        if all(name in log for log in logging_outputs):
+            total = sum(log[name] for log in logging_outputs)
+            metrics.log_scalar(name, total / (size + (size == 0)) / base, size, round=3)

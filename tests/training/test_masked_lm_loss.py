@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fairseq.criterions import masked_lm
+from fairseq.logging import metrics
 from fairseq.tasks import setup_task
 from omegaconf import OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -110,8 +111,12 @@ def test_where_nothing_is_masked_the_loss_and_all_gradients_are_zero(tmp_path):
     model = built()
     for described in (True, False):
         batch = sample(masked=0.0, described=described)
-        loss, size, _, gradients = step(both(tmp_path)[0], model, batch)
+        loss, size, log, gradients = step(both(tmp_path)[0], model, batch)
         assert loss == 0 and size == 0
+        for kind in (MaskedLmLoss, MaskedLmDistillation):
+            with metrics.aggregate(new_root=True) as logged:
+                kind.reduce_metrics([{**log, "divergence": loss}])
+            assert {float(value) for name, value in logged.get_smoothed_values().items() if name != "ppl"} == {0.0}
         assert all(value is not None and not value.any() for value in gradients.values())
 
 
