@@ -110,7 +110,7 @@ def test_what_continues_reads_the_model_from_the_checkpoint():
     assert (tiny.dataset.batch_size, tiny.optimization.update_freq) == (2, [1]) and not tiny.common.fp16
     taught = composed("pretrain", "continue", *words, "recipe=encoder", "criterion.teacher=T")
     assert (taught.criterion._name, taught.criterion.teacher) == ("encoder_distillation", "T")
-    assert (taught.task.shortest_text, taught.task.skip_masking, taught.task.tokens_per_sample) == (513, True, None)
+    assert (taught.task.only_positions_from, taught.task.shortest_text, taught.task.skip_masking) == (0, None, True)
 
 
 WORDS = ["task.data=data-bin/tasks/MINE/", "checkpoint.finetune_from_model=CHECKPOINT"]

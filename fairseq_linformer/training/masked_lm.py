@@ -20,6 +20,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 from torch import Tensor
 
+from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..data.batches import DescribedBatches
 from ..data.corpus_rows import ENDS, CutLines, MixedTexts, ShuffledBatches
 from ..data.dictionaries import DICTIONARY_FILE
@@ -29,16 +30,11 @@ from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
+from ..model.roberta import LinformerRobertaModel
 from .freezing import freeze_but_positions, freeze_lm_head
 from .masked_lm_loss import MaskedLmLoss
 from .option_checks import VALIDATED
-from .task import (
-    TrainingTask,
-    check_file,
-    length_of_model,
-    save_interval,
-    set_options,
-)
+from .task import TrainingTask, check_file, length_of_model, save_interval, set_options
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +70,8 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
         default=None,
         metadata={
             "help": "train nothing but the embeddings of the positions from this one on, counted from 0, so that what "
-            "the model gives for texts of at most so many tokens stays as it is (default: everything is trained)"
+            "the model gives for texts of at most so many tokens stays as it is; 0: those that criterion.teacher lacks "
+            "(and shortest_text, if not given, is one more than it reads) (default: everything is trained)"
         },
     )
     save_interval_minutes: float = save_interval()
@@ -130,6 +127,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             longest = length_of_model(cfg)
             check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
             set_options(cfg, tokens_per_sample=longest)
+        if task.to_train is not None and cfg.only_positions_from == 0:
+            _set_lengths_of_teacher(cfg, getattr(task.to_train.criterion, "teacher", None))
         shortest, longest = cfg.shortest_text, cfg.tokens_per_sample
         works = shortest is None or longest is None or ENDS < shortest <= longest
         check("shortest_text", shortest, works, f"from {ENDS + 1} to tokens_per_sample={longest}")
@@ -290,6 +289,13 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         tokens, targets = thin_masks(*masked, sample["id"], kept, seed, pad, self.word_starts)
         others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
         return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
+
+
+def _set_lengths_of_teacher(cfg: DynamicMaskedLMConfig, teacher: str | None) -> None:
+    check("task.only_positions_from", 0, teacher is not None, "left out without criterion.teacher")
+    state = read_checkpoint(checkpoint_file(Path(str(teacher))))
+    longest = LinformerRobertaModel.resolve(state["cfg"]).max_positions
+    set_options(cfg, only_positions_from=longest, shortest_text=cfg.shortest_text or longest + 1)
 
 
 def _check_masks(cfg: DynamicMaskedLMConfig) -> None:

@@ -94,7 +94,11 @@ def test_it_is_the_sum_over_texts_layers_and_tokens(tmp_path, longest, lengths):
     assert values["cosine"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-4)
     assert [values[f"layer_{number}"] for number in (1, 2)] == pytest.approx(layers, abs=1e-4)
     assert values["layer_error"] == pytest.approx(sum(layers) / 2, abs=1e-4)
-    assert criterion(model, given)[2].keys() == log.keys()  # in validation too
+    alone = criterion(model, batch(40))[2]
+    assert alone.keys() == log.keys()  # in validation too
+    with metrics.aggregate() as logged:
+        criterion.reduce_metrics([log, alone])  # which has no pair of texts
+    assert logged.get_smoothed_values()["similarity_error"] == pytest.approx(similarities, abs=1e-4)
 
 
 def test_the_language_model_head_has_no_gradient(tmp_path):
@@ -187,15 +191,9 @@ def test_positions_that_are_not_there_are_refused(first, options, count):
     [
         ({"shortest_text": 31}, "shortest_text=31 is not allowed: it must be from 3 to tokens_per_sample=30"),
         ({"shortest_text": 2}, "shortest_text=2 is not allowed: it must be from 3"),
-        (
-            {"shortest_text": 8, "shorten_method": "truncate"},
-            "shorten_method=truncate is not .* none with shortest",
-        ),
+        ({"shortest_text": 8, "shorten_method": "truncate"}, "shorten_method=truncate is not .* none with shortest"),
         ({"shortest_text": 8, "lengths": "15:0.5,30:0.5"}, "lengths=15:0.5,30:0.5 is not allowed: .* left out with"),
-        (
-            {"skip_masking": True, "mask_prob_end": 0.1},
-            "mask_prob_end=0.1 is not allowed: .* left out with skip",
-        ),
+        ({"skip_masking": True, "mask_prob_end": 0.1}, "mask_prob_end=0.1 is not allowed: .* left out with skip"),
     ],
 )
 def test_options_of_the_task_that_cannot_be_together(tmp_path, options, said):
@@ -212,8 +210,7 @@ def test_the_commands_of_the_documentation(corpus, tmp_path):
     source = tmp_path / "source"
     run("linformer", "convert", source, "--out", "start", *longer, "model.max_positions=30", cwd=tmp_path)
     words = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "continue"]
-    words += ["recipe=encoder", f"task.data={corpus}", "task.shortest_text=5", f"criterion.teacher={source}"]
-    words += ["task.only_positions_from=15"]
+    words += ["recipe=encoder", f"task.data={corpus}", f"criterion.teacher={source}"]
     words += ["checkpoint.finetune_from_model=start/checkpoint.pt", "common.cpu=true", "dataset.num_workers=0"]
     words += ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=12"]
     words += ["dataset.max_tokens=300", "checkpoint.save_interval_updates=6", "common.log_interval=1"]
