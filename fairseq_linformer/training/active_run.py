@@ -33,6 +33,7 @@ from ..checkpoints.task_state import INHERITED
 from ..checkpoints.vocabulary import check_same_vocabulary
 from ..errors import UserError, check
 from ..system.files import LOCK_FILE, is_in, lock
+from .configuration import typed_options
 from .provenance import Record
 from .run_start import Start, checkpoint_to_read, named_start
 from .timed_saving import TimedSaving
@@ -120,7 +121,9 @@ class ActiveRun:
         if resumed is not None and self._is_complete(resumed):
             self._report(resumed.updates)
             sys.exit(0)
-        self._log_often_enough()
+        updates = cfg.optimization.max_update
+        if updates > 0 and "log_interval" not in typed_options("common"):
+            cfg.common.log_interval = max(1, min(cfg.common.log_interval, updates // FEWEST_LOG_LINES))
         if self._is_master:
             atexit.register(self._report_at_exit)
         self._stop_on_signal()
@@ -187,11 +190,6 @@ class ActiveRun:
                 f"checkpoint.save_dir={self.folder}: it holds {kept.name} of another run, but no {LAST} to go on from; "
                 f"train in another folder, or go on with checkpoint.restore_file={shlex.quote(str(kept))}"
             )
-
-    def _log_often_enough(self) -> None:
-        updates = self.cfg.optimization.max_update
-        if updates > 0:
-            self.cfg.common.log_interval = max(1, min(self.cfg.common.log_interval, updates // FEWEST_LOG_LINES))
 
     def _is_complete(self, progress: Progress) -> bool:
         limits = self.cfg.optimization

@@ -24,9 +24,6 @@ _BESIDE = Path(__file__).resolve().parents[2]
 _INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _BESIDE / "configs"
 
-# model.NAME=VALUE of Hydra, where null gives none, and --some-name of fairseq-train.
-_MODEL_OPTION = re.compile(r"(?:\+*model\.|--)([\w-]+)(?:=(?!null$)|$)")
-
 _composing = threading.Lock()  # Hydra keeps what it composes with in the process
 
 
@@ -40,9 +37,10 @@ def typed_command() -> list[str]:
     return ["fairseq-hydra-train", *where, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
 
 
-def typed_model_options() -> set[str]:
-    """The options of the model that the command line of this process gives a value, by whatever notation."""
-    found = (_MODEL_OPTION.match(word) for word in typed_command()[1:])
+def typed_options(group: str) -> set[str]:
+    """The options of a group that the command line of this process gives a value, by whatever notation."""
+    # GROUP.NAME=VALUE of Hydra, where null gives none, and --some-name of fairseq-train.
+    found = (re.match(rf"(?:\+*{group}\.|--)([\w-]+)(?:=(?!null$)|$)", word) for word in typed_command()[1:])
     return {match[1].replace("-", "_") for match in found if match}
 
 

@@ -12,7 +12,7 @@ from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
 from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
-from .configuration import typed_model_options
+from .configuration import typed_options
 
 RESET = ("optimizer", "lr_scheduler", "dataloader", "meters")  # what is of a checkpoint and can be left out
 OF_NO_SIZE = "linformer_roberta"  # the architecture of configs/model/options.yaml
@@ -81,7 +81,7 @@ def adopt_model_options(cfg: DictConfig) -> None:
     if source is None:
         raise no_such_checkpoint(*start)
     options = architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"]))
-    adopt(cfg.model, options, typed=typed_model_options())
+    adopt(cfg.model, options, typed=typed_options("model"))
 
 
 def adopt(model: DictConfig, options: Mapping[str, Any], typed: Collection[str] = ()) -> None:

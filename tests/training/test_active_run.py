@@ -6,12 +6,14 @@ from contextlib import nullcontext
 import pytest
 import torch
 from fairseq.checkpoint_utils import save_checkpoint, torch_persistent_save
+from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.optim import FairseqOptimizer, build_optimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 from fairseq_cli.train import should_stop_early
 from omegaconf import OmegaConf
 
+from fairseq_linformer.training import configuration
 from fairseq_linformer.training.active_run import ActiveRun
 from fairseq_linformer.training.task import TrainingTask
 from tests.helpers import ROOT
@@ -20,19 +22,7 @@ from tests.helpers.checkpoints import state
 
 def config(folder, **changes):
     options = {
-        "checkpoint": {
-            "save_dir": str(folder),
-            "restore_file": "checkpoint_last.pt",
-            "finetune_from_model": None,
-            "reset_optimizer": False,
-            "write_checkpoints_asynchronously": False,
-            "no_save_optimizer_state": False,
-            "no_last_checkpoints": False,
-            "best_checkpoint_metric": "loss",
-            "maximize_best_checkpoint_metric": False,
-            "patience": -1,
-            "keep_interval_updates": -1,
-        },
+        "checkpoint": {**vars(CheckpointConfig()), "save_dir": str(folder), "model_parallel_size": 1},
         "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0, "update_freq": [1]},
         "optimizer": {"_name": "adam"},
         "criterion": {"_name": "masked_lm"},
@@ -64,29 +54,20 @@ def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
     assert f"checkpoint_best.pt, perplexity {2**4.5:.2f}\nnext: next {folder}" in said
 
 
-def test_a_perplexity_beyond_all_floats_is_infinite(folder, capsys):
+def test_a_perplexity_beyond_all_floats_is_infinite_and_a_folder_one_word_for_the_shell(folder, capsys):
+    folder = folder.rename(folder.with_name("my run"))
     extra = {**state(5)["extra_state"], "best": 1e4}
     torch_persistent_save(state(5, extra_state=extra), str(folder / "checkpoint_best.pt"))
     with pytest.raises(SystemExit):
-        ActiveRun(config(folder, **{"optimization.max_update": 5}), {}, "next {run}")
-    assert "checkpoint_best.pt, perplexity inf\nnext: " in capsys.readouterr().out
-
-
-def test_what_to_type_next_is_one_word_for_the_shell(folder, capsys):
-    folder = folder.rename(folder.with_name("my run"))
-    with pytest.raises(SystemExit):
         ActiveRun(config(folder, **{"optimization.max_update": 5}), {}, "export {run} --out exported")
-    assert f"\nnext: export '{folder}' --out exported\n" in capsys.readouterr().out
+    said = f"checkpoint_best.pt, perplexity inf\nnext: export '{folder}' --out exported\n"
+    assert said in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"optimization.max_update": 0, "optimization.max_epoch": 3},
-        {"optimization.stop_time_hours": 1},
-    ],
-)
+LIMITS = [{"optimization.max_update": 0, "optimization.max_epoch": 3}, {"optimization.stop_time_hours": 1}]
+
+
+@pytest.mark.parametrize("changes", [{}, *LIMITS])
 def test_a_run_that_has_not_goes_on(folder, capsys, changes):
     assert ActiveRun(config(folder, **changes), {}, "").folder == folder
     assert "complete" not in capsys.readouterr().out
@@ -126,7 +107,10 @@ def test_a_start_with_all_updates_is_refused(folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("updates", "interval"), [(10, 1), (1000, 50), (100000, 100), (0, 100)])
-def test_a_short_run_logs_often_enough(tmp_path, updates, interval):
+@pytest.mark.parametrize("typed", ["common.log_interval=100", "--log-interval", "common.seed=1"])
+def test_a_short_run_logs_often_enough_or_as_typed(tmp_path, updates, interval, typed, monkeypatch):
+    monkeypatch.setattr(configuration, "typed_command", lambda: ["fairseq-train", typed])
+    interval = interval if typed == "common.seed=1" else 100
     cfg = config(tmp_path, **{"optimization.max_update": updates})
     ActiveRun(cfg, {}, "")
     assert cfg.common.log_interval == interval
@@ -170,9 +154,8 @@ def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
 
     monkeypatch.setattr(FairseqTask, "train_step", too_large)
-    with pytest.raises(
-        ValueError, match=r"lower dataset.batch_size .* \(CUDA out of memory. .* 2.00 GiB\.\)$"
-    ) as error:
+    said = r"lower dataset.batch_size .* \(CUDA out of memory. .* 2.00 GiB\.\)$"
+    with pytest.raises(ValueError, match=said) as error:
         TrainingTask(None).train_step({}, None, None, None, 1)
     assert not isinstance(error.value, RuntimeError)
 

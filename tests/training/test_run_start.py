@@ -82,22 +82,15 @@ def test_what_was_typed_stays():
 @pytest.mark.parametrize(
     "words",
     [
-        [
-            "fairseq-hydra-train",
-            "--config-name",
-            "continue",
-            "model.attention=linformer",
-            "++model.sinks=null",
-            "task.data=D",
-        ],
-        ["fairseq-train", "D", "--attention", "linformer", "--user-dir", "P"],
-        ["fairseq-train", "D", "--attention=linformer"],
+        "fairseq-hydra-train --config-name continue model.attention=linformer ++model.sinks=null task.data=D",
+        "fairseq-train D --attention linformer --user-dir P",
+        "fairseq-train D --attention=linformer",
     ],
 )
 def test_a_default_that_was_typed_stays_too(words, monkeypatch):
     """Else a run in a folder named after Linformer trains the full attention of the checkpoint."""
-    monkeypatch.setattr(configuration, "typed_command", lambda: words)
-    typed = configuration.typed_model_options()
+    monkeypatch.setattr(configuration, "typed_command", words.split)
+    typed = configuration.typed_options("model")
     assert "attention" in typed and not {"data", "sinks"} & typed
     model = composed("finetune", "finetune", "task.data=D").model
     adopt(model, {"attention": "softmax", "local_conv": 9}, typed)
