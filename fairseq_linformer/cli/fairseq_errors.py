@@ -11,6 +11,7 @@ from types import TracebackType
 
 import fairseq
 import fairseq_cli
+import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu, verify_checkpoint_directory
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.options import parse_args_and_arch
@@ -35,6 +36,7 @@ TOO_LONG = "should not exceed max_tokens="  # and its batches of a row that is l
 TOO_FEW = " available devices"  # and what starts a process for each GPU
 EMPTY = "The dataset is empty."  # and its iterators of a split without a batch
 NO_TASK = "--task is missing: it is that of the training, such as --task dynamic_masked_lm"
+NO_PROFILE = "common.profile=true is not allowed: it must be false without a GPU"
 _USER_ERRORS = [f"{kind.__module__}.{kind.__name__}" for kind in (UserError, DamagedCheckpointError)]  # in a traceback
 
 
@@ -93,6 +95,8 @@ def explain(error: BaseException) -> str | None:
         text = f"common.user_dir={frames[-1].f_locals['args'].user_dir}: there is no such folder"
     if isinstance(error, KeyError) and frames and frames[-1].f_code is parse_args_and_arch.__code__:
         text = NO_TASK
+    if torch.cuda.cudart.__code__ in [frame.f_code for frame in frames]:  # before any option is checked
+        text = NO_PROFILE
     for frame in frames:
         if frame.f_code is load_checkpoint_to_cpu.__code__:
             return _why_unread(Path(frame.f_locals["path"]))
@@ -104,7 +108,7 @@ def explain(error: BaseException) -> str | None:
         return explain_composition(error)
     raised_in = frames[-1].f_code.co_filename if frames else ""
     in_words = isinstance(error, UserError) or _is_in(_speaking(type(error)), raised_in)
-    in_words = in_words or text.startswith((EMPTY, NO_TASK))
+    in_words = in_words or text.startswith((EMPTY, NO_TASK, NO_PROFILE))
     # The command lines assert what they need of their options, the trainer what it needs of a checkpoint.
     says_it = _is_in(COMMAND_LINES, raised_in) or any(words in text for words in (RESET, TOO_LONG, TOO_FEW))
     asserted = isinstance(error, AssertionError) and says_it

@@ -40,6 +40,7 @@ from omegaconf import DictConfig, OmegaConf
 # What a name tells: choices from groups, and the attention. Other settings of a folder's run are compared, and refused.
 _TELLS = re.compile(r"[a-z_]+$|model\.attention$")
 _OF_MULTIRUN = re.compile(r"[+~]*hydra[./](mode|launcher|sweeper|sweep)\b")  # what a single job has no use for
+_NUMBERS = re.compile(r"(optimization\.(?:lr|update_freq)=)([\d.e+,-]+)")  # fairseq wants a list
 _LONGEST = 120  # characters of a name; file systems allow 255 bytes
 
 
@@ -59,6 +60,24 @@ def run_name(name: str, overrides: Sequence[str]) -> str:
 
 OmegaConf.register_new_resolver("folder_name", lambda path: Path(os.path.abspath(path)).name, replace=True)
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
+def complete_command(words: Sequence[str]) -> list[str]:
+    """Return a command line with lists where it has a number for one, and without the warm-up that a schedule lacks."""
+    words = [_NUMBERS.sub(lambda word: word[1] + re.sub(r"[^,]+", r"[\g<0>]", word[2]), word) for word in words]
+    without = "~lr_scheduler.warmup_updates"
+    return [*words, without] if without not in words and let_recipes_warm_up().intersection(words) else words
+
+
+def let_recipes_warm_up() -> set[str]:
+    """Let recipes set ``warmup_updates`` of each of fairseq's schedules; return the choices of those that lack it."""
+    lacking = set()
+    for name, schedule in ConfigStore.instance().repo.get("lr_scheduler", {}).items():
+        if schedule.node.get("warmup_updates") is None:
+            options = OmegaConf.to_container(schedule.node)
+            schedule.node = OmegaConf.create({**options, "warmup_updates": None})  # of no dataclass, which forbids it
+            lacking.add(f"lr_scheduler={name.removesuffix('.yaml')}")
+    return lacking
 
 
 class ProcessLauncher(Launcher):
@@ -126,8 +145,11 @@ class FairseqLinformerPlugin(SearchPathPlugin):
     """Adds no search path: this is the one kind of plugin that Hydra asks before it composes."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        let_recipes_warm_up()
         if Path(*sys.argv[:1]).stem != "fairseq-hydra-train":
             return
+        if (words := complete_command(sys.argv[1:])) != sys.argv[1:]:  # Hydra has read its command line by now
+            os.execv(sys.executable, [sys.executable, sys.argv[0], *words])
         args = get_args()
         warnings.filterwarnings("ignore", r"\s*'.*' is validated against ConfigStore schema")  # fairseq's doing
         if asks_for_cpu(args.overrides):

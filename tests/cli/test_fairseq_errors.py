@@ -55,6 +55,7 @@ def while_handling(raised):
         raise raised  # noqa: B904  its __context__ alone leads to ours, as in fairseq
 
 
+WITHOUT_A_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU")
 WRAPPER = Exception("please ensure that the architectures match.")  # fairseq's
 
 
@@ -115,10 +116,7 @@ def printed(capsys, mistake):
         (lambda: TextPredictionTask.setup_task(TextPredictionConfig(data="gone")), "data=gone: there is no such fol"),
         (lambda: verify_checkpoint_directory(""), "checkpoint.save_dir is empty: it must be the name of a folder"),
         (lambda: load_model_ensemble(["gone.pt"]), "Model file not found: gone.pt"),
-        (
-            lambda: parse_args_and_arch(get_validation_parser(), ["data"]),
-            "--task is missing: it is that of the training",
-        ),
+        (lambda: parse_args_and_arch(get_validation_parser(), ["data"]), "--task is missing: it is that of the tr"),
         (
             lambda: EpochBatchIterator(TensorDataset(torch.empty(0)), list, []).first_batch,
             "The dataset is empty. This could indicate that all",
@@ -133,6 +131,7 @@ def printed(capsys, mistake):
             "model.projected_lenght: there is no such option; did you mean model.projected_length?",
         ),
         (lambda: str(OmegaConf.structured(MaskedLMConfig).data), "task.data is missing: pass task.data=VALUE"),
+        pytest.param(torch.cuda.profiler.profile().__enter__, "common.profile=true is not", marks=WITHOUT_A_GPU),
     ],
 )
 def test_what_a_user_can_mend_is_one_line(mistake, said, capsys):
