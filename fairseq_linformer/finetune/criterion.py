@@ -17,6 +17,7 @@ from typing import Any, Optional
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
@@ -45,6 +46,12 @@ class TextPredictionCriterionConfig(FairseqDataclass):
     regression_target: Optional[bool] = field(  # noqa: UP045
         default=None, metadata={"help": "whether labels are scores (default: as the data says)"}
     )
+    class_weights: Any = field(
+        default=None,
+        metadata={
+            "help": "of the loss: a list as label/dict.txt has classes, or balanced: rows / (classes x its rows)"
+        },
+    )
 
 
 @dataclass
@@ -70,7 +77,8 @@ class TextPredictionCriterion(FairseqCriterion):
     """The loss of the task's kind of label; its metrics in validation.
 
     Cross-entropy per row or word; for several classes per row the binary cross-entropy of each, averaged over classes;
-    the squared error of a score. Losses are logged in base 2, as fairseq's are.
+    the squared error of a score. Losses are logged in base 2, as fairseq's are; ``class_weights`` weigh them, also in
+    validation.
 
     The metrics are those of the task's record over all rows of a split, however they are batched and whichever rank
     validated them, times 100 and rounded to one digit; ``score`` is the mean of its headline metrics. A word that was
@@ -87,6 +95,7 @@ class TextPredictionCriterion(FairseqCriterion):
         check("criterion", "text_prediction", hasattr(task, "record"), allowed)
         self.record: Task = task.record
         self.head = cfg.classification_head_name
+        self.weights = class_weights(cfg.class_weights, task.record, task.label_dictionary)
         if self.record.kind == "token-label":
             self.usual = usual_class(task.label_dictionary, len(self.record.classes))
         for name in self.record.metrics:
@@ -130,11 +139,13 @@ class TextPredictionCriterion(FairseqCriterion):
 
     def _outcome(self, logits: Tensor, sample: Mapping[str, Any]) -> Outcome:
         targets = sample["target"]
+        if self.weights is not None:
+            self.weights = self.weights.to(logits.device)
         if self.record.kind == "multi-label":
             return several_classes(logits, targets)
         if self.record.kind == "token-label":
-            return classes_of_words(logits, targets, sample["places"], self.usual)
-        return scores(logits, targets) if self.record.kind == "regression" else one_class(logits, targets)
+            return classes_of_words(logits, targets, sample["places"], self.usual, self.weights)
+        return scores(logits, targets) if self.record.kind == "regression" else one_class(logits, targets, self.weights)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
@@ -192,10 +203,24 @@ class TextPredictionCriterion(FairseqCriterion):
         return rows[:, :width], rows[:, width : 2 * width]
 
 
-def one_class(logits: Tensor, targets: Tensor) -> Outcome:
+def class_weights(given: Any, record: Task, dictionary: Dictionary) -> Tensor | None:
+    """Return the weights of the classes, (classes,), that the option gives; it must suit the task."""
+    if given is None:
+        return None
+    name, count, kinds = "criterion.class_weights", len(record.classes), ("single-label", "token-label")
+    check(name, given, record.kind in kinds, f"left out with {record.kind} tasks")
+    rows = dictionary.count[dictionary.nspecial :][:count]
+    weights = [sum(rows) / (count * max(1, own)) for own in rows] if given == "balanced" else given
+    works = isinstance(weights, Sequence) and len(weights) == count
+    works = works and all(isinstance(weight, int | float) and weight >= 0 for weight in weights)
+    check(name, given, works, f"balanced, or a list of {count} numbers from 0 on, for {', '.join(record.classes)}")
+    return torch.tensor([float(weight) for weight in weights])
+
+
+def one_class(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Outcome:
     """Of logits (B, classes) and targets (B, 1)."""
     targets = targets.view(-1)
-    loss = F.nll_loss(F.log_softmax(logits, dim=-1, dtype=torch.float32), targets, reduction="sum")
+    loss = F.nll_loss(F.log_softmax(logits, dim=-1, dtype=torch.float32), targets, weights, reduction="sum")
     return Outcome(loss, len(targets), torch.stack((targets, logits.argmax(dim=1)), dim=1))
 
 
@@ -217,7 +242,9 @@ def chosen(logits: Tensor) -> Tensor:
     return logits.float().sigmoid() > THRESHOLD
 
 
-def classes_of_words(logits: Tensor, targets: Tensor, places: Tensor, usual: int) -> Outcome:
+def classes_of_words(
+    logits: Tensor, targets: Tensor, places: Tensor, usual: int, weights: Tensor | None = None
+) -> Outcome:
     """Of logits (B, n, classes), and (B, words) the classes of words, below 0 where there is none, and their places.
 
     Args:
@@ -229,7 +256,7 @@ def classes_of_words(logits: Tensor, targets: Tensor, places: Tensor, usual: int
     at_words = logits.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1]))
     log_probabilities = F.log_softmax(at_words.flatten(0, 1), dim=-1, dtype=torch.float32)
     learned = targets.where(seen & known, IGNORED).flatten()
-    loss = F.nll_loss(log_probabilities, learned, ignore_index=IGNORED, reduction="sum")
+    loss = F.nll_loss(log_probabilities, learned, weights, ignore_index=IGNORED, reduction="sum")
     row = torch.arange(len(targets), device=targets.device)[:, None].expand_as(targets)[known]
     first = row.diff(prepend=row.new_full((1,), -1)) > 0
     rows = torch.stack((targets[known], predictions[known], first.to(targets.dtype)), dim=1)

@@ -65,6 +65,7 @@ _OPTIONS_THAT_MAY_CHANGE = (
     "optimization.stop_time_hours",
     "optimization.update_freq",
     "lr_scheduler.total_num_update",
+    "lr_scheduler.max_update",
     "optimizer.lr",  # which is optimization.lr
     "lr_scheduler.lr",
     "task.save_interval_minutes",
@@ -84,7 +85,7 @@ _WARM_UP = "lr_scheduler.warmup_updates"
 # nothing is best where nothing is validated.
 _NOT_IN_ALL = (_TEACHER, _TOKENS, _BEST_ON, _WARM_UP)
 # What earlier versions had not, with the values by which they trained.
-_LATER_OF_MUON = {"optimizer.embedding_lr_multiplier": 1.0}
+_LATER = {"optimizer.embedding_lr_multiplier": 1.0, "criterion.class_weights": None}
 
 _SHOWN = 3  # options that a message names
 
@@ -184,7 +185,7 @@ class Provenance:
         return ", ".join(changed)
 
     def _options(self) -> dict[str, Any]:
-        """The configuration; options of model, task and muon that it does not name are at their defaults."""
+        """The configuration; options of model and task, and later ones, that it does not name are at their defaults."""
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
         given = {
@@ -192,8 +193,7 @@ class Provenance:
         }
         if given.get(_MAX_TOKENS) is not None:
             given[_MAX_TOKENS] = "given"  # how many is in _TOKENS
-        later = _LATER_OF_MUON if given.get("optimizer._name") == "muon" else {}
-        return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **later, **given}
+        return {**{f"model.{name}": own.default for name, own in OPTIONS.items()}, **of_task, **_LATER, **given}
 
 
 def _may_change(name: str) -> bool:

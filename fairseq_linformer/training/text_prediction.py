@@ -67,6 +67,7 @@ class TextPredictionConfig(SentencePredictionConfig):
     train_rows: Optional[int] = field(  # noqa: UP045
         default=None, metadata={"help": "rows of train to train on, stratified, others for each seed (default: all)"}
     )
+    freeze_encoder: bool = field(default=False, metadata={"help": "train the classification head alone"})
     save_interval_minutes: float = save_interval()
 
 
@@ -115,6 +116,8 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         """The model, with the head that the kind of label needs. The LM head is not trained."""
         model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.freeze_encoder:
+            model.encoder.requires_grad_(False)
         freeze_lm_head(model)
         if self.record.kind == "token-label":
             pooling = model.args.classifier_pooling

@@ -75,7 +75,7 @@ class Given(nn.Module):
         return logits, {}
 
 
-def criterion_of(kind="single-label", classes=("0", "1"), metrics=(), headline=(), counts=None):
+def criterion_of(kind="single-label", classes=("0", "1"), metrics=(), headline=(), counts=None, **options):
     """The criterion of a task with these metrics; by default those of the kind."""
     dictionary = Dictionary()
     for name, count in zip(classes, counts or itertools.repeat(1), strict=False):
@@ -84,7 +84,8 @@ def criterion_of(kind="single-label", classes=("0", "1"), metrics=(), headline=(
     record = own_task("own", kind, classes)
     record = replace(record, metrics=metrics or record.metrics, headline=headline or metrics or record.headline)
     task = SimpleNamespace(record=record, label_dictionary=dictionary)
-    return TextPredictionCriterion(TextPredictionCriterionConfig(classification_head_name="head"), task).eval()
+    config = TextPredictionCriterionConfig(classification_head_name="head", **options)
+    return TextPredictionCriterion(config, task).eval()
 
 
 def batch(targets, predictions, classes):
@@ -143,10 +144,7 @@ def test_metrics_are_those_of_the_whole_set(size, together):
 def test_the_best_checkpoint_is_of_a_metric_of_the_task(pairs, tmp_path):
     """Said before the first update: fairseq would end at the first validation, or keep the worst checkpoint."""
     for words, said in (
-        (
-            ["checkpoint.best_checkpoint_metric=accuracy"],
-            "=accuracy .* one of score, pearson, spearman, loss",
-        ),
+        (["checkpoint.best_checkpoint_metric=accuracy"], "=accuracy .* one of score, pearson, spearman, loss"),
         (["checkpoint.best_checkpoint_metric=loss"], "maximize_.*=True .* it must be false with"),
     ):
         output = run(*fine_tuning(pairs, *words), cwd=tmp_path, status=1)
@@ -193,6 +191,21 @@ def test_losses_of_one_class_and_of_scores_are_fairseqs_to_the_bit(regression):
     with metrics.aggregate(new_root=True) as second:
         ours.reduce_metrics([found[2]])
     assert second.get_smoothed_values() == first.get_smoothed_values()
+
+
+@pytest.mark.parametrize(("given", "expected"), [("balanced", [10 / 18, 5.0]), ([1, 0.5], [1.0, 0.5])])
+def test_classes_weigh_in_the_loss_as_asked(given, expected):
+    """Those of words too; balanced, a class that nine of ten rows have weighs 10 / (2 * 9)."""
+    logits, targets = torch.randn(3, 2, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 0])
+    losses = nn.functional.cross_entropy(logits, targets, torch.tensor(expected), reduction="sum")
+    sample = {"net_input": {"logits": logits}, "target": targets[:, None], "ntokens": 30}
+    words = {**sample, "net_input": {"logits": logits[:, None]}, "places": torch.zeros(3, 1, dtype=torch.int64)}
+    for kind, batch in (("single-label", sample), ("token-label", words)):
+        loss, size, _ = criterion_of(kind, counts=[9, 1], class_weights=given)(Given(), batch)
+        assert (loss.item(), size) == (pytest.approx(losses.item()), 3)
+        for weights in ([1, 2, 3], [1, -1], "balance", 3):
+            with pytest.raises(UserError, match=r"^criterion\.class_weights=.* a list of 2 numbers .* for 0, 1$"):
+                criterion_of(kind, class_weights=weights)
 
 
 def test_several_classes_per_row():
