@@ -56,7 +56,10 @@ class Attention(ValueResidual, RelativePositions, ABC):
         return [cls(config, options, layer) for layer in range(config.encoder_layers)]
 
     def finish_initialisation(self) -> None:
-        """Sets what starts from other parameters. The model calls it again once it has drawn all linear maps anew."""
+        """Set parameters to a start that is not random. The model calls it again once it has drawn all linear maps."""
+
+    def reset_buffers(self) -> None:
+        """Draw the buffers, which transformers builds in memory that holds nothing."""
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
         """Adds, in place, what the checkpoint of another mechanism lacks.

@@ -74,8 +74,12 @@ class BigBirdAttention(Attention):
         super().__init__(config, options, layer)
         self.block = options.bigbird_block
         blocks = (config.max_positions + self.block - 1) // self.block
-        drawn = draw_random_blocks(blocks, self.num_heads, options.bigbird_random_blocks)
-        self.register_buffer("random_blocks", drawn)
+        shape = (blocks, self.num_heads, min(options.bigbird_random_blocks, blocks))
+        self.register_buffer("random_blocks", torch.empty(shape, dtype=torch.int64))
+        self.reset_buffers()
+
+    def reset_buffers(self) -> None:
+        self.random_blocks.copy_(draw_random_blocks(*self.random_blocks.shape))
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)

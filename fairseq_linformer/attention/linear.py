@@ -99,8 +99,11 @@ class RandomKernelAttention(KernelAttention):
     def __init__(self, config: AttentionConfig, options: Options, layer: int, redraw_interval: int):
         super().__init__(config, options, layer)
         self.redraw_interval = redraw_interval
-        seed = torch.randint(2**24, (), device="cpu")  # exact in float32, should a copy be cast to it
-        self.register_buffer("seed", seed)
+        self.register_buffer("seed", torch.zeros((), dtype=torch.int64, device="cpu"))
+
+    def reset_buffers(self) -> None:
+        self.seed.random_(2**24)  # exact in float32, should a copy be cast to it
+        self.redraw(0)
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
@@ -141,7 +144,12 @@ class HedgehogMap(nn.Module):
 
     def __init__(self, heads: int, size: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.eye(size).repeat(2, heads, 1, 1))
+        self.weight = nn.Parameter(torch.empty(2, heads, size, size))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.weight.copy_(torch.eye(self.weight.size(-1)))
 
     def forward(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """(B, h, n, d_h) each, and padding (B, 1, n, 1), to (B, h, n, 2 d_h) each.

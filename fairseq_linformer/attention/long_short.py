@@ -87,6 +87,9 @@ class LongShortAttention(Attention):
         self.local_norm = nn.LayerNorm(self.embed_dim)  # LN_L
         self.global_norm = nn.LayerNorm(self.embed_dim)  # LN_G
         self.conv = convolution_per_head(self.num_heads, options.long_short_conv_width)
+        self.finish_initialisation()
+
+    def finish_initialisation(self) -> None:
         if self.conv is not None:
             nn.init.zeros_(self.conv.weight)
 

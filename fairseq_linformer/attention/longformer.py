@@ -78,7 +78,8 @@ class LongformerAttention(Attention):
     def finish_initialisation(self) -> None:
         if self.global_tokens:
             for copy, original in self.GLOBAL.items():
-                self.get_parameter(copy).copy_(self.get_parameter(original))
+                if not self.get_parameter(original).is_meta:  # transformers 4 loads it after this
+                    self.get_parameter(copy).copy_(self.get_parameter(original))
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
         if self.global_tokens and not any(f"{name}.{copy}" in state for copy in self.GLOBAL):

@@ -57,7 +57,7 @@ class PerformerAttention(RandomKernelAttention):
     def __init__(self, config: AttentionConfig, options: PerformerOptions, layer: int):
         super().__init__(config, options, layer, options.performer_redraw_interval)
         self.register_buffer("projection", torch.empty(options.performer_features, self.head_dim))
-        self.redraw(0)
+        self.reset_buffers()
 
     def draw(self, generator: torch.Generator) -> None:
         self.projection.copy_(orthogonal_features(self.projection.size(0), self.head_dim, generator))

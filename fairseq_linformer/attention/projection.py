@@ -72,11 +72,15 @@ class LinearProjection(Projection):
         self.adaptive = config.adaptive_length
         self.initialisation = cast(str, config.projection_init)
         per_head = (config.encoder_attention_heads,) if config.sharing == "none" else ()
-        multiplier = config.projection_multiplier or self.default_multiplier(config)
-        self.register_buffer("multiplier", torch.tensor(multiplier))
+        self.initial_multiplier = config.projection_multiplier or self.default_multiplier(config)
+        self.register_buffer("multiplier", torch.tensor(self.initial_multiplier))
         matrix = torch.empty(*per_head, config.projected_length[layer], config.max_positions)
         self.weight = nn.Parameter(matrix, requires_grad=self.TRAINABLE)
         self.reset_parameters()
+
+    def reset_buffers(self) -> None:
+        """Set the multiplier, by which ``reset_parameters`` divides."""
+        self.multiplier.fill_(self.initial_multiplier)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

@@ -59,8 +59,8 @@ class QuasiseparableMixer(Attention):
         self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim)  # W_z
         self.step_proj = nn.Linear(self.embed_dim, 2 * self.num_heads)  # W_d and t
         self.diagonal_proj = nn.Linear(self.embed_dim, self.num_heads)  # W_s and u
-        self.log_rate = nn.Parameter(torch.zeros(self.num_heads))  # a
-        self.norm_weight = nn.Parameter(torch.ones(self.embed_dim))
+        self.log_rate = nn.Parameter(torch.empty(self.num_heads))  # a
+        self.norm_weight = nn.Parameter(torch.empty(self.embed_dim))
         self.finish_initialisation()
 
     @torch.no_grad()
@@ -69,6 +69,8 @@ class QuasiseparableMixer(Attention):
         steps = torch.linspace(first, last, self.num_heads).exp()
         self.step_proj.bias.copy_(steps.expm1().log().repeat(2))  # the inverse of softplus
         self.diagonal_proj.bias.fill_(1.0)
+        self.log_rate.zero_()
+        self.norm_weight.fill_(1.0)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)

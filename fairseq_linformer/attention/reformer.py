@@ -76,7 +76,11 @@ class ReformerAttention(Attention):
         self.functions = 1 if config.max_positions <= self.chunk_length**2 else 2
         columns = int(self._columns(torch.tensor(config.max_positions, device="cpu")))
         shape = (self.num_heads, self.hashes, self.functions, self.head_dim, columns)
-        self.register_buffer("rotations", torch.randn(shape))
+        self.register_buffer("rotations", torch.empty(shape))
+        self.reset_buffers()
+
+    def reset_buffers(self) -> None:
+        self.rotations.normal_()
 
     @property
     def k_proj(self) -> nn.Linear:  # type: ignore[override]

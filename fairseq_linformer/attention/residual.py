@@ -28,12 +28,12 @@ class ValueResidual(nn.Module):
     def add_value_residual(self) -> None:
         """From now on ``forward`` mixes the first layer's values into its own; ``values`` says how."""
         self.value_mix = nn.Parameter(torch.empty(2))
-        self.reset_value_mix()
+        self.reset_parameters()
 
-    def reset_value_mix(self) -> None:
+    def reset_parameters(self) -> None:
         """Sets both weights of a value residual to their start."""
         if self.value_mix is not None:
-            nn.init.constant_(self.value_mix, 0.5)  # not fill_: transformers sees to it that this spares loaded weights
+            nn.init.constant_(self.value_mix, 0.5)
 
     def values(self, x: Tensor, first_values: Tensor | None) -> Tensor:
         """V = X W_v + b, (B, n, d) -> (B, n, d); with a value residual u V + w V_1, ``value_mix`` being (u, w).

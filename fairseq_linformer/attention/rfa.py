@@ -63,7 +63,10 @@ class RandomFeatureAttention(RandomKernelAttention):
         self.smallest_denominator = 10 / options.rfa_features
         self.scale = nn.Parameter(torch.ones(self.num_heads, 1, self.head_dim))  # s
         self.register_buffer("draws", torch.empty(self.num_heads, options.rfa_features, self.head_dim))
-        self.redraw(0)
+        self.reset_buffers()
+
+    def finish_initialisation(self) -> None:
+        nn.init.ones_(self.scale)
 
     def draw(self, generator: torch.Generator) -> None:
         self.draws.copy_(torch.randn(self.draws.shape, generator=generator, device="cpu", dtype=torch.float32))

@@ -97,7 +97,12 @@ class SparseAttention(Attention):
         self.stride = options.stride_for(config.max_positions)
         self.expressivity = options.sparse_expressivity
         if not self.strided:
-            self.register_buffer("sub_blocks", torch.arange(self.num_heads) % (self.stride // self.expressivity))
+            self.register_buffer("sub_blocks", torch.empty(self.num_heads, dtype=torch.int64))
+            self.reset_buffers()
+
+    def reset_buffers(self) -> None:
+        if not self.strided:
+            self.sub_blocks.copy_(torch.arange(self.num_heads) % (self.stride // self.expressivity))
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
         # The checkpoint of another attention has none: all heads see the last one.

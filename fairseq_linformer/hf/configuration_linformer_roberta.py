@@ -91,6 +91,14 @@ class LinformerRobertaConfig(PretrainedConfig):
             setattr(self, name, own[name])
         super().__init__(**{name: own[name] for name in special}, **kwargs)
 
+    def to_dict(self) -> dict[str, Any]:
+        """All options, those that transformers has a name for by that name too: PEFT reads it here."""
+        return super().to_dict() | {name: getattr(self, name) for name in self.attribute_map}
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """The contents of config.json, where every option has one name."""
+        return {name: value for name, value in super().to_diff_dict().items() if name not in self.attribute_map}
+
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **options: Any) -> None:
         """Saves the configuration, and the code that it names; a model's ``save_pretrained`` calls this."""
         super().save_pretrained(save_directory, push_to_hub, **options)

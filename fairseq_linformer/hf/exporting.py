@@ -6,18 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from fairseq.models.roberta import RobertaHubInterface
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from safetensors.torch import save
 from torch import Tensor
-from transformers import (
-    PretrainedConfig,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    RobertaForSequenceClassification,
-    RobertaModel,
-)
+from transformers import PretrainedConfig, PreTrainedModel
 
 from ..attention import get_attention
 from ..checkpoints.fit import FIRST_POSITION
@@ -34,14 +28,8 @@ from ..model.architecture import PROJECTION_OPTIONS
 from ..model.config import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel as FairseqModel
 from ..system.files import staged_folder
-from . import (
-    MODELS,
-    LinformerRobertaConfig,
-    LinformerRobertaForMaskedLM,
-    LinformerRobertaForSequenceClassification,
-    LinformerRobertaForTokenClassification,
-    LinformerRobertaModel,
-)
+from . import MODELS, LinformerRobertaConfig
+from . import modeling_linformer_roberta as models
 from .bundle import CONFIGURATION, MODELING, write_code
 from .card import FEATURES, model_card
 from .names import HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
@@ -73,17 +61,14 @@ class _Kind(NamedTuple):
     problem_type: str | None = None
 
 
-def _texts(problem_type: str) -> _Kind:
-    return _Kind(LinformerRobertaForSequenceClassification, RobertaForSequenceClassification, problem_type)
-
-
+_OF_TEXTS = (models.LinformerRobertaForSequenceClassification, transformers.RobertaForSequenceClassification)
 _KINDS: dict[str | None, _Kind] = {
-    None: _Kind(LinformerRobertaForMaskedLM, RobertaForMaskedLM),
-    FEATURES: _Kind(LinformerRobertaModel, RobertaModel),
-    "single-label": _texts("single_label_classification"),
-    "multi-label": _texts("multi_label_classification"),
-    "regression": _texts("regression"),
-    "token-label": _Kind(LinformerRobertaForTokenClassification, None),  # the head of RoBERTa's has one layer
+    None: _Kind(models.LinformerRobertaForMaskedLM, transformers.RobertaForMaskedLM),
+    FEATURES: _Kind(models.LinformerRobertaModel, transformers.RobertaModel),
+    "single-label": _Kind(*_OF_TEXTS, "single_label_classification"),
+    "multi-label": _Kind(*_OF_TEXTS, "multi_label_classification"),
+    "regression": _Kind(*_OF_TEXTS, "regression"),
+    "token-label": _Kind(models.LinformerRobertaForTokenClassification, None),  # the head of RoBERTa's has one layer
 }
 
 
@@ -238,9 +223,9 @@ def _configuration(exported: Exported) -> PretrainedConfig:
         if record.kind == "regression":  # of one output CrossEncoder of sentence-transformers would take the sigmoid
             common["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     if exported.is_stock:
-        return RobertaConfig(
+        return transformers.RobertaConfig(
             **common,
-            **{theirs: getattr(options, ours) for ours, theirs in STOCK_OPTIONS.items()},
+            **{theirs: getattr(options, name) for name, theirs in STOCK_OPTIONS.items()},
             **STOCK_CONSTANTS,
             classifier_dropout=options.pooler_dropout,
             max_position_embeddings=options.max_positions + FIRST_POSITION,
@@ -272,8 +257,8 @@ def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
     if exported.has_drawn_head:
         names = {name: None for name in names if not name.startswith("lm_head.")}
     state = exported.hub.model.state_dict()
-    ours = fairseq_names(names, STOCK if exported.is_stock else OURS, exported.head)
-    weights = {name: state[source].contiguous() for name, source in ours.items()}
+    sources = fairseq_names(names, STOCK if exported.is_stock else OURS, exported.head)
+    weights = {name: state[source].contiguous() for name, source in sources.items()}
     if exported.is_stock:
         types = "roberta.embeddings.token_type_embeddings.weight"
         weights[types] = torch.zeros(1, exported.options.encoder_embed_dim)
@@ -320,7 +305,7 @@ def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path)
         expected = exported.hub.model(tokens, features_only=exported.kind == FEATURES)[0]
     else:
         expected = exported.hub.model(tokens, classification_head_name=exported.head)[0] * exported.record.scale
-    if isinstance(model, LinformerRobertaForTokenClassification):
+    if isinstance(model, models.LinformerRobertaForTokenClassification):
         expected = model.returned(expected, tokens)
     if found.dim() == 3:
         found, expected = found[real], expected[real]

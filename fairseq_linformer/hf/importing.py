@@ -116,7 +116,8 @@ def _given(
         if not any(name.startswith("linformer_roberta.") for name in weights):  # saved without a head
             weights = {f"linformer_roberta.{name}": tensor for name, tensor in weights.items()}
         names = fairseq_names(weights, OURS, HEAD_NAME)
-        given, remarks = {ours: weights[theirs] for theirs, ours in names.items()}, list[str]()
+        given = {ours: weights[theirs] for theirs, ours in names.items()}
+        remarks = ["left out: qa_outputs"] if "qa_outputs.weight" in weights else []
     else:
         given, remarks = published_state(weights, config)
     if order is not None:
@@ -159,7 +160,10 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
             (folder / name).write_bytes(content)
     else:
         order = _write_other(source, folder)
-    dictionary = masked_lm_dictionary(folder)
+    dictionary, tokenizer = masked_lm_dictionary(folder), source / TOKENIZER_FILE
+    added = read_state(tokenizer, dict[str, Any]).get("added_tokens", []) if tokenizer.is_file() else []
+    if order is None and all(token["id"] < len(dictionary) for token in added):
+        order = [*range(len(dictionary))]  # without rows of resize_token_embeddings(pad_to_multiple_of=…)
     # A published model may have more rows than its tokenizer has ids, to fill up a size, but not twice as many.
     size = config.vocab_size
     fits = len(dictionary) == size if order is None else max(order) < size <= 2 * len(order)

@@ -3,7 +3,8 @@
 Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,10 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
     ModelOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
@@ -25,8 +29,8 @@ from ..attention.registry import PROJECTIONS
 from ..errors import check
 from ..model.architecture import Architecture, per_layer_lists, projection_defaults, validate
 from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, pick
-from ..model.encoder import Encoder
-from ..model.parts import ACTIVATIONS, ClassificationHead, LocalConvolution
+from ..model.encoder import Encoder, EncoderLayer
+from ..model.parts import ACTIVATIONS, ClassificationHead
 from .configuration_linformer_roberta import LinformerRobertaConfig
 from .second_names import name_again, register_once
 
@@ -51,6 +55,20 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
     return architecture
 
 
+def draw_missing(module: nn.Module, draws: Iterable[Callable[[], None]], recurse: bool) -> None:
+    """Call what draws a module's parameters and buffers, and put back those that a checkpoint gave.
+
+    Versions of transformers differ in what they spare themselves; all of them mark what they have loaded.
+    """
+    tensors = (*module.parameters(recurse), *module.buffers(recurse))
+    loaded = [tensor for tensor in tensors if getattr(tensor, "_is_hf_initialized", False)]
+    for draw in draws if len(loaded) < len(tensors) else ():
+        values = [tensor.clone() for tensor in loaded]
+        draw()
+        for tensor, value in zip(loaded, values, strict=True):
+            tensor.copy_(value)
+
+
 class LinformerRobertaPreTrainedModel(PreTrainedModel):
     """What the models share."""
 
@@ -58,58 +76,43 @@ class LinformerRobertaPreTrainedModel(PreTrainedModel):
     base_model_prefix = "linformer_roberta"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["EncoderLayer"]  # noqa: RUF012 (the form that transformers reads)
+    _no_split_modules = ["LinformerRobertaLayer"]  # noqa: RUF012 (the form that transformers reads)
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
 
-    @classmethod
-    def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
-        """A model of a folder or of the Hub, as ``PreTrainedModel`` loads it: with output_loading_info a pair."""
-        loaded = super().from_pretrained(*arguments, **options)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        for module in model.modules():  # transformers lets every weight that it loads be trained
-            if isinstance(module, Projection) and (model.config.freeze_projection or not module.TRAINABLE):
-                module.requires_grad_(False)
-        return loaded
-
-    def init_weights(self) -> None:
-        """Draws all weights of a new model."""
-        super().init_weights()
-        for module in self.modules():
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Draw all parameters and buffers that no checkpoint gave."""
+        new = [module for module in self.modules() if not getattr(module, "_is_hf_initialized", False)]
+        super().initialize_weights()
+        for module in new:
             if isinstance(module, Attention):
-                module.finish_initialisation()
+                draw_missing(module, [module.finish_initialisation], recurse=True)
+        for module in self.modules():  # transformers lets every weight that it loads be trained
+            if isinstance(module, Projection) and (self.config.freeze_projection or not module.TRAINABLE):
+                module.requires_grad_(False)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draws the weights of a module as fairseq's RoBERTa does; E and F as their options say."""
-        # Some versions of transformers ask for modules, too, whose weights have just been loaded.
-        tensors = (*module.parameters(), *([module.begins] if isinstance(module, WordLabels) else []))
-        if all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors):
-            return
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, 0.0, self.config.initializer_range)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, 0.0, self.config.initializer_range)
-            if module.padding_idx is not None:
-                module.weight[module.padding_idx].zero_()
-        elif isinstance(module, nn.LayerNorm | nn.RMSNorm | Projection):
-            module.reset_parameters()
-        elif isinstance(module, LocalConvolution):
-            module.conv.reset_parameters()
-        elif isinstance(module, Attention):
-            module.reset_value_mix()
-        elif isinstance(module, WordLabels):
-            module.begins.fill_(True)
+        """Draw the parameters and buffers of a module that no checkpoint gave, but not those of its children."""
+        names = ("reset_buffers", "reset_parameters")  # some of the latter read buffers
+        draws = [getattr(module, name) for name in names if hasattr(module, name)]
+        if isinstance(module, nn.Linear | nn.Embedding):
+            draws = [partial(super()._init_weights, module)]  # which are drawn as in fairseq
+        draw_missing(module, draws, recurse=False)
+
+
+class LinformerRobertaLayer(GradientCheckpointingLayer, EncoderLayer):
+    """A layer that is computed again in the backward pass where gradient checkpointing is on."""
 
 
 class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
     """Token ids to features: (B, n) to (B, n, d)."""
 
-    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports of encoders keep it, for the way back)
-    post_init: Any  # of transformers, as is the next
-    _gradient_checkpointing_func: Any
+    layer_class = LinformerRobertaLayer
+    post_init: Any  # of transformers
 
-    def __init__(self, config: LinformerRobertaConfig):
+    def __init__(self, config: LinformerRobertaConfig, add_pooling_layer: bool = False):
+        """The encoder; it has no pooling layer, whatever is asked for."""
         super().__init__(config)
         pad = config.pad_token_id
         tokens, positions = nn.Embedding(config.vocab_size, config.encoder_embed_dim, padding_idx=pad), None
@@ -117,14 +120,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             positions = nn.Embedding(config.max_positions + pad + 1, config.encoder_embed_dim, padding_idx=pad)
         self.build(resolve(config), tokens, positions)
         self.second_names = register_once(self.layers)
-        self.gradient_checkpointing = False
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embed_tokens = value
 
     def forward(
         self,
@@ -134,6 +130,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         output_attentions: bool | None = None,
+        **unused: Any,
     ) -> Any:
         """Encodes a batch.
 
@@ -144,13 +141,14 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             output_hidden_states: also return the input of the first layer and the output of each.
             return_dict: an output object instead of a tuple; by default the configuration's.
             output_attentions: refused if true; PEFT gives it whatever it is.
+            unused: see ``returns_states``.
 
         Raises:
             ValueError: the input is none of these, or too long, and on the CPU also where padding stands before a
                 token: looking at values on a GPU would stop the host.
         """
-        everything = self.returns_states(output_hidden_states, output_attentions)
         mask = self.padding_mask(input_ids, attention_mask, inputs_embeds)
+        everything = self.returns_states(output_hidden_states, output_attentions, mask, **unused)
         hidden, states = self.features(input_ids, inputs_embeds, mask, everything)
         output = BaseModelOutput(last_hidden_state=hidden, hidden_states=states)
         return output if self.asked("return_dict", return_dict) else output.to_tuple()
@@ -159,10 +157,30 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         """What an argument says, or the configuration where it is left out."""
         return bool(getattr(self.config, name) if given is None else given)
 
-    def returns_states(self, output_hidden_states: bool | None, output_attentions: bool | None) -> bool:
-        """Whether hidden states are asked for; attention matrices, which most mechanisms never have, are refused."""
+    def returns_states(
+        self,
+        output_hidden_states: bool | None,
+        output_attentions: bool | None,
+        mask: Tensor | None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        use_cache: bool | None = None,
+    ) -> bool:
+        """Return True if hidden states are asked for. Types of tokens and a cache do not exist, and are ignored.
+
+        Raises:
+            UserError: attention matrices are asked for, which most mechanisms never have, or heads are masked; or on
+                the CPU the positions of tokens are not numbered one by one, from 0 or as in RoBERTa.
+        """
         attentions = self.asked("output_attentions", output_attentions)
         check("output_attentions", attentions, not attentions, "false; linformer analyze shows what attention does")
+        check("head_mask", "a tensor", head_mask is None, "None: heads cannot be masked")
+        if position_ids is not None and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
+            first = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
+            first = first if mask is None else first.expand_as(mask)[~mask]
+            natural = any(bool(first.eq(number).all()) for number in (0, self.padding_idx + 1))
+            check("position_ids", "a tensor", natural, "left out, or 0, 1, 2, … at the tokens of each row")
         return self.asked("output_hidden_states", output_hidden_states)
 
     def features(
@@ -186,11 +204,6 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             return self.encode(x, mask, wanted)[0], None
         x, states = self.encode(x, mask, keep_states=True)
         return pick(x, wanted), (*states[:-1], x)
-
-    def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
-        if self.gradient_checkpointing and self.training:
-            return self._gradient_checkpointing_func(layer.__call__, *arguments, *first_values.values())
-        return layer(*arguments, **first_values)
 
     def padding_mask(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
@@ -226,14 +239,22 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
 class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
     """A model and what makes logits of its features: what all models with a head share."""
 
-    output_class: type[ModelOutput]
-    wanted: Positions | None = None  # of the features; None for all of them
-    reads_mean = False  # whether the head reads their mean over the text
+    output_class: Callable[..., ModelOutput]
+    head = "classifier"  # its name
+    of_texts = False  # whether the head reads one vector for each text, by classifier_pooling
     accepts_loss_kwargs = True  # so transformers' Trainer passes `num_items_in_batch`
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
         self.linformer_roberta = LinformerRobertaModel(config)
+        self.reads_mean = self.of_texts and config.classifier_pooling == "mean"
+        self.wanted: Positions | None = FIRST if self.of_texts and not self.reads_mean else None
+        self.add_head(config)
+        self.post_init()
+
+    def add_head(self, config: LinformerRobertaConfig) -> None:
+        """Add the head, by default that of a classifier."""
+        self.classifier = classification_head(config, config.num_labels)
 
     def forward(
         self,
@@ -245,6 +266,7 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         return_dict: bool | None = None,
         output_attentions: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        **unused: Any,
     ) -> Any:
         """Logits, and the loss where there are labels: the class says of what shapes.
 
@@ -252,8 +274,8 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         parts of an update. The other arguments and errors are those of ``LinformerRobertaModel``.
         """
         base = self.linformer_roberta
-        everything = base.returns_states(output_hidden_states, output_attentions)
         mask = base.padding_mask(input_ids, attention_mask, inputs_embeds)
+        everything = base.returns_states(output_hidden_states, output_attentions, mask, **unused)
         features, states = base.features(input_ids, inputs_embeds, mask, everything, self.wanted)
         if self.reads_mean:
             features = mean_over_text(features, mask)
@@ -265,8 +287,8 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         return output if base.asked("return_dict", return_dict) else output.to_tuple()
 
     def logits(self, features: Tensor) -> Tensor:
-        """What the head makes of the features."""
-        raise NotImplementedError
+        """The head's logits of the features."""
+        return getattr(self, self.head)(features)
 
     def returned(self, logits: Tensor, input_ids: Tensor) -> Tensor:
         """The logits that are returned; the loss is of those before."""
@@ -300,15 +322,11 @@ class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
     """The masked language model: logits (B, n, V); labels (B, n), -100 at positions that do not count."""
 
     output_class = MaskedLMOutput
+    head = "lm_head"
     _tied_weights_keys = {"lm_head.decoder.weight": "linformer_roberta.embed_tokens.weight"}  # noqa: RUF012
 
-    def __init__(self, config: LinformerRobertaConfig):
-        super().__init__(config)
+    def add_head(self, config: LinformerRobertaConfig) -> None:
         self.lm_head = LMHead(config)
-        self.post_init()
-
-    def logits(self, features: Tensor) -> Tensor:
-        return self.lm_head(features)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head.decoder
@@ -317,11 +335,11 @@ class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
         self.lm_head.decoder = new_embeddings
 
 
-def classification_head(config: LinformerRobertaConfig) -> ClassificationHead:
-    """A new head, of ``config.num_labels`` classes."""
+def classification_head(config: LinformerRobertaConfig, classes: int) -> ClassificationHead:
+    """A new head of so many classes."""
     size, activation = config.encoder_embed_dim, ACTIVATIONS[config.pooler_activation_fn]
     dense, dropout = nn.Linear(size, size), nn.Dropout(config.pooler_dropout)
-    return ClassificationHead(dense, activation, dropout, nn.Linear(size, config.num_labels))
+    return ClassificationHead(dense, activation, dropout, nn.Linear(size, classes))
 
 
 class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
@@ -332,18 +350,11 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
     """
 
     output_class = SequenceClassifierOutput
-    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
-
-    def __init__(self, config: LinformerRobertaConfig):
-        super().__init__(config)
-        self.reads_mean = config.classifier_pooling == "mean"
-        self.wanted = None if self.reads_mean else FIRST
-        self.classifier = classification_head(config)
-        self.post_init()
+    of_texts = True
 
     def logits(self, features: Tensor) -> Tensor:
         is_score = self.config.num_labels == 1 and self.config.problem_type in ("regression", None)
-        return self.classifier(features) * (self.config.score_scale if is_score else 1.0)
+        return super().logits(features) * (self.config.score_scale if is_score else 1.0)
 
     def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         if self.config.problem_type is None:
@@ -386,9 +397,9 @@ class WordLabels(nn.Module):
         following = torch.where(inside, torch.maximum(first, paired), torch.minimum(first, paired))
         return torch.where(begins.unsqueeze(-1), logits, following)
 
-    def resize(self, size: int) -> None:
-        """Makes `size` the number of tokens; new ones begin words."""
-        self.begins = F.pad(self.begins, (0, size - len(self.begins)), value=True)
+    def reset_buffers(self) -> None:
+        """Let every token begin a word."""
+        self.begins.fill_(True)
 
 
 class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
@@ -399,21 +410,73 @@ class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
     """
 
     output_class = TokenClassifierOutput
-    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
 
-    def __init__(self, config: LinformerRobertaConfig):
-        super().__init__(config)
-        self.classifier = classification_head(config)
+    def add_head(self, config: LinformerRobertaConfig) -> None:
+        super().add_head(config)
         self.words = WordLabels(config)
-        self.post_init()
-
-    def logits(self, features: Tensor) -> Tensor:
-        return self.classifier(features)
 
     def returned(self, logits: Tensor, input_ids: Tensor) -> Tensor:
         return self.words(logits, input_ids, self.config.bos_token_id)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the embeddings; new tokens begin words."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
-        self.words.resize(self.config.vocab_size)
+        new = self.config.vocab_size - len(self.words.begins)
+        self.words.begins = F.pad(self.words.begins, (0, new), value=True)
         return embeddings
+
+
+class LinformerRobertaForMultipleChoice(LinformerRobertaWithHead):
+    """The best of several texts, from input (B, choices, n): logits (B, choices); labels (B,)."""
+
+    output_class = MultipleChoiceModelOutput
+    of_texts = True
+
+    def add_head(self, config: LinformerRobertaConfig) -> None:
+        self.classifier = classification_head(config, 1)
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        tensors = (input_ids, attention_mask, inputs_embeds)
+        self.choices = next((tensor.size(1) for tensor in tensors if tensor is not None), 1)
+        ids, mask, embeds = (None if tensor is None else tensor.flatten(0, 1) for tensor in tensors)
+        return super().forward(ids, mask, embeds, labels, **options)
+
+    def logits(self, features: Tensor) -> Tensor:
+        return super().logits(features).view(-1, self.choices)
+
+
+class LinformerRobertaForQuestionAnswering(LinformerRobertaWithHead):
+    """The first and the last token of an answer: logits (B, n) of each; positions (B,), those beyond n do not count."""
+
+    head = "qa_outputs"
+
+    def add_head(self, config: LinformerRobertaConfig) -> None:
+        self.qa_outputs = nn.Linear(config.encoder_embed_dim, 2)
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        labels = None
+        if start_positions is not None and end_positions is not None:
+            labels = torch.stack([start_positions, end_positions], dim=-1)
+        return super().forward(input_ids, attention_mask, inputs_embeds, labels, **options)
+
+    @staticmethod
+    def output_class(loss: Tensor | None, logits: Tensor, hidden_states: tuple[Tensor, ...] | None) -> ModelOutput:
+        return QuestionAnsweringModelOutput(loss, *logits.unbind(-1), hidden_states)
+
+    def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
+        return self.loss_function(*logits.unbind(-1), *labels.unbind(-1), num_items_in_batch=items)  # transformers'

@@ -4,7 +4,7 @@ Dimensions: B batch, n sequence length, d embedding, V vocabulary. Parameters ha
 ``TransformerEncoder``, so checkpoints carry over.
 """
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,7 @@ class Encoder(Embeddings):
     """Embeddings and layers: what fairseq's model and that of transformers have in common."""
 
     layers: Any  # of EncoderLayer: nn.ModuleList, or fairseq's with LayerDrop
+    layer_class: ClassVar[type[EncoderLayer]] = EncoderLayer
 
     def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None) -> None:
         """Adds the modules; see ``add_embeddings`` for the arguments."""
@@ -77,7 +78,7 @@ class Encoder(Embeddings):
         if config.value_residual:
             for attention in attentions[1:]:
                 attention.add_value_residual()
-        self.layers = nn.ModuleList(EncoderLayer(config, attention) for attention in attentions)
+        self.layers = nn.ModuleList(self.layer_class(config, attention) for attention in attentions)
         self.layer_norm = None
         if config.encoder_normalize_before:
             self.layer_norm = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
@@ -102,16 +103,16 @@ class Encoder(Embeddings):
         layers = list(self.layers)  # LayerDrop: a choice of them, each time another
         for layer in layers:
             only = wanted if layer is layers[-1] else None
-            x = self.run_layer(layer, x, padding_mask, only, first_values=first_values)
+            x = self.run_layer(layer, x, padding_mask, only, first_values)
             if keep_states:
                 states.append(x)
         if not layers:
             x = pick(x, wanted)
         return (x if self.layer_norm is None else self.layer_norm(x)), states
 
-    def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
+    def run_layer(self, layer: nn.Module, *arguments: Any) -> Tensor:
         """One layer; models extend it where they compute layers again in the backward pass."""
-        return layer(*arguments, **first_values)
+        return layer(*arguments)
 
 
 class SentenceEncoder(Encoder):
@@ -161,7 +162,7 @@ class SentenceEncoder(Encoder):
         x = self.embed(self.embed_tokens(src_tokens), mask, first_positions)
         return self.encode(x, mask, wanted, keep_states)
 
-    def run_layer(self, layer: nn.Module, *arguments: Any, **first_values: Any) -> Tensor:
+    def run_layer(self, layer: nn.Module, *arguments: Any) -> Tensor:
         if not self.recompute or not torch.is_grad_enabled():
-            return layer(*arguments, **first_values)
-        return run_recomputed(layer, *arguments, offload=self.offload, **first_values)
+            return layer(*arguments)
+        return run_recomputed(layer, *arguments, offload=self.offload)

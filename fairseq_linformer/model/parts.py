@@ -103,7 +103,7 @@ class FeedForward(nn.Module):
         return self.fc2(self.activation_dropout(hidden))
 
 
-def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool, **first_values: Any) -> Tensor:
+def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool) -> Tensor:
     """A layer that keeps its input alone, and computes the rest again in the backward pass, with the same random draws.
 
     With ``offload`` the input is kept in the memory of the CPU. What value residuals take of the first layer is kept
@@ -112,7 +112,7 @@ def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool, **first_val
     loss, and it computes again without autocast.
     """
     with save_on_cpu(pin_memory=True) if offload else nullcontext():
-        return checkpoint(layer, *arguments, **first_values, use_reentrant=False)
+        return checkpoint(layer, *arguments, use_reentrant=False)
 
 
 class LocalConvolution(nn.Module):

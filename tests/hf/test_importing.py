@@ -85,7 +85,6 @@ def test_an_lm_head_that_was_drawn_is_not_exported(tmp_path, attention, kind, dr
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "gpt2"}, "model_type=gpt2 in .* cannot be imported"),
         ({"hidden_act": "relu"}, "hidden_act=relu is not allowed"),
         ({"pad_token_id": 0}, "pad_token_id=0 is not allowed"),
     ],
@@ -100,15 +99,17 @@ def test_what_is_no_such_model_is_refused_before_anything_is_written(tmp_path, c
 
 
 @pytest.mark.parametrize("attention", ["linformer", "softmax"])
-@pytest.mark.parametrize("by_trainer", [False, True])
-def test_an_export_that_transformers_saved_again_comes_back(tmp_path, vocabulary, attention, by_trainer):
+@pytest.mark.parametrize("way", ["save", "pad", "trainer"])
+def test_an_export_that_transformers_saved_again_comes_back(tmp_path, vocabulary, attention, way):
     """Only the tokenizer's own files come along, not the folder `fairseq`: the import asked for that."""
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention=attention)
     export(checkpoint, tmp_path / "exported")
     trusted = {"trust_remote_code": True}
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "exported", **trusted)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported", **trusted)
-    if by_trainer:
+    if way == "pad":
+        model.resize_token_embeddings(pad_to_multiple_of=64)
+    if way == "trainer":
         pytest.importorskip("accelerate", reason="accelerate is not installed")
         arguments = TrainingArguments(tmp_path / "trainer", use_cpu=True, report_to=[])
         Trainer(model, arguments, processing_class=tokenizer).save_model(tmp_path / "saved")
@@ -120,6 +121,11 @@ def test_an_export_that_transformers_saved_again_comes_back(tmp_path, vocabulary
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
     for name in ("dict.txt", "sentencepiece.bpe.model"):
         assert (vocabulary / name).read_bytes() == (tmp_path / "back" / name).read_bytes()
+    tokenizer.add_tokens("new")
+    tokenizer.save_pretrained(tmp_path / "saved")
+    if way == "pad":
+        with pytest.raises(UserError, match=r"vocab_size=320 .* were added"):
+            import_folder(tmp_path / "saved", tmp_path / "other")
 
 
 @pytest.mark.parametrize("held", [5, ["dict.txt"], {"dict.txt": "é"}, {"dict.txt": 5}, {"dict.txt": "a"}])
@@ -178,11 +184,7 @@ def test_an_imported_checkpoint_trains_on(tmp_path, vocabulary):
     words += ["model.encoder_layers=2", "model.encoder_embed_dim=12", "model.encoder_ffn_embed_dim=20"]
     words += ["model.encoder_attention_heads=3", "model.sharing=headwise", "model.local_conv=0"]
     words += ["model.encoder_normalize_before=false", "task.tokens_per_sample=15", "common.cpu=true"]
-    words += [
-        "checkpoint.finetune_from_model=imported/checkpoint.pt",
-        "optimization.max_update=2",
-        "optimization.lr=[0.0]",
-    ]
-    words += ["checkpoint.save_dir=on", "dataset.num_workers=0"]
+    words += ["checkpoint.finetune_from_model=imported/checkpoint.pt", "checkpoint.save_dir=on"]
+    words += ["optimization.max_update=2", "optimization.lr=[0.0]", "dataset.num_workers=0"]
     run("fairseq-hydra-train", *words, cwd=tmp_path)
     assert_same_weights(checkpoint, tmp_path / "on/checkpoint_last.pt")  # at a learning rate of 0

@@ -153,10 +153,7 @@ def test_batches_fit_the_model():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            {"model_type": "bert", "architectures": ["BertModel"]},
-            "model_type=bert is not .* linformer_roberta, rob",
-        ),
+        ({"model_type": "bert", "architectures": ["BertModel"]}, "model_type=bert is not .* linformer_roberta, rob"),
         ({"model_type": "roberta"}, "architectures=None is not allowed: it must be one of RobertaModel, RobertaForM"),
         ({"model_type": "linformer_roberta", "architectures": ["RobertaModel"]}, "one of LinformerRobertaModel"),
     ],

@@ -64,11 +64,12 @@ def trimmed(text, kind, start, end):
     return kind, start + len(text[start:end]) - len(text[start:end].lstrip()), end
 
 
-@pytest.mark.parametrize("strategy", ["simple", "first"])
-def test_entities_are_those_of_predict(exported, strategy):
+@pytest.mark.parametrize(("strategy", "split"), [("simple", False), ("first", False), ("simple", True)])
+def test_entities_are_those_of_predict(exported, strategy, split):
     """Untrained pieces within words broke entities up and gave them other kinds."""
     folder, labels = exported
-    for text, of_words, found in zip(TEXTS, labels, entities(folder, strategy), strict=True):
+    texts, words = ([text.split() for text in TEXTS], {"is_split_into_words": True}) if split else (TEXTS, {})
+    for text, of_words, found in zip(TEXTS, labels, entities(folder, strategy, texts, **words), strict=True):
         got = [trimmed(text, entity["entity_group"], entity["start"], entity["end"]) for entity in found]
         assert got == grouped(text, of_words), text
 
@@ -102,20 +103,6 @@ def test_labels_without_b_and_i_are_those_of_predict_with_every_strategy(exporte
                 if entity["start"] < end and entity["end"] > start
             }
             assert over == {renamed[label]}, text
-
-
-def test_words_given_apart_have_the_same_labels(exported):
-    folder, labels = exported
-    apart = entities(folder, "simple", [text.split() for text in TEXTS], is_split_into_words=True)
-    for text, of_words, found in zip(TEXTS, labels, apart, strict=True):
-        got = [trimmed(text, entity["entity_group"], entity["start"], entity["end"]) for entity in found]
-        assert got == grouped(text, of_words), text
-
-
-def test_the_card_types_the_call_that_is_tested(exported):
-    card = (exported[0] / "README.md").read_text()
-    assert 'pipeline("token-classification", "FOLDER", trust_remote_code=True, aggregation_strategy="simple")' in card
-    assert "aggregation_strategy none, simple and first give linformer predict's labels" in card
 
 
 def test_the_loss_is_of_each_tokens_own_logits_and_new_tokens_begin_words(exported, tmp_path):
