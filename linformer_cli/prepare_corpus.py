@@ -6,10 +6,6 @@ example:
 Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it that
 are not hidden, and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a
 document. The folder appears under its name when it is complete: repeat a command that was interrupted.
-
-Much text is prepared in shards, folders that a training takes by turns, one per epoch: --shards 16 divides the files
-of --train among them. The first holds the vocabulary, which it makes of its own text, and valid. Repeat the command to
-go on after the last complete one, or make some on each machine, the first one first: --shards 16 --shard 3
 """
 
 from pathlib import Path
@@ -35,7 +31,3 @@ def add_arguments(parser: Parser) -> None:
     add("--sample-characters", metavar="N", type=number(int), help=sample)
     add("--seed", metavar="N", type=number(int), default=1, help="seed of that sample, at least 0")
     add("--workers", metavar="N", type=number(int), help="processes that encode (default: one per core)")
-    add("--shards", metavar="N", type=number(int, least=2), help="make this many folders in DIR, each of some files")
-    add("--shard", metavar="N", type=number(int, least=1), help="make this one of them alone")
-    most = "--shard {shard} is not allowed: it must be at most --shards"
-    parser.rule(lambda given: (given["shard"] or 0) <= (given["shards"] or 0), most)

@@ -5,7 +5,6 @@ from typing import Any
 
 from ..checkpoints.reading import find_tokenizer, read_named_checkpoint, vocabulary_folder
 from ..data.prepare.corpus import prepare_corpus
-from ..data.prepare.sharded_corpus import prepare_shards
 from ..training.commands import pretraining_command
 
 
@@ -14,8 +13,6 @@ def run(
     valid: list[Path],
     out: Path,
     tokenizer: Path | None,
-    shards: int | None,
-    shard: int | None,
     **sizes: int | None,
 ) -> None:
     named = None if tokenizer is None else read_named_checkpoint(tokenizer)
@@ -24,10 +21,7 @@ def run(
         tokenizer = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
     del named  # it may be large
     given: dict[str, Any] = {"tokenizer": tokenizer, **sizes}
-    if shards is None:
-        unknown = prepare_corpus(train, valid, out, **given)
-    else:
-        unknown = prepare_shards(train, valid, out, shards, shard, **given)
+    unknown = prepare_corpus(train, valid, out, **given)
     remedy = "without --tokenizer, in another --out, a new vocabulary is made, which lacks none, for a new model alone"
     for line in unknown.warning(remedy):
         print(line)

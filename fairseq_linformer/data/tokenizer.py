@@ -34,7 +34,7 @@ from .dictionaries import (
     load_dictionary,
     without_mask,
 )
-from .shards import find_shards
+from .shards import shard_folders
 
 # The names that fairseq's from_pretrained looks for beside a checkpoint.
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
@@ -365,8 +365,7 @@ def load_tokenizer(place: Path) -> Tokenizer:
     """
     if place.suffix == ".model" or place.is_file():
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
-    if shards := find_shards(place):
-        place = shards.path(1)
+    place = next(iter(shard_folders(place)), place)
     return _tokenizer_in(place)
 
 

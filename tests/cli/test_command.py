@@ -124,7 +124,6 @@ def test_a_folder_to_make_as_the_second_word_is_refused(verb, capsys):
         (["export", "run", "--out", "x", "--dry-run"], "--private and --dry-run go with --push"),
         (["export", "r", "--out", "x", "--format", "onnx", "--push", "n"], "--push goes with --format transformers"),
         (["export", "run", "--out", "x", "--format", "tf"], "--format: invalid choice: 'tf' (choose from "),
-        ([*CORPUS, "--shard", "2"], "--shard 2 is not allowed: it must be at most --shards"),
         ([*TUNING, "more", "--jobs", "2", "again"], "again is no override of Hydra's, NAME=VALUE: linformer finetune"),
     ],
 )

@@ -475,14 +475,3 @@ def test_unknown_pieces_are_warned_of(tmp_path, model, capsys, workers):
     printed = capsys.readouterr().out
     assert "warning" not in printed and printed.count("0.000% unknown") == 2
     assert load_tokenizer(tmp_path / "new").decode([items(tmp_path / "new" / "valid")[-1]]) == ["the lim 字"]
-
-
-def test_unknown_pieces_of_shards_are_warned_of_once(tmp_path, model, capsys):
-    for number in range(3):
-        (tmp_path / f"{number}.txt").write_text("the lim 漢\n" * 10)
-    files = [str(tmp_path / f"{number}.txt") for number in range(3)]
-    valid = shutil.copy(files[0], tmp_path / "valid.txt")
-    words = ["--train", *files, "--valid", str(valid), "--tokenizer", str(model), "--out", str(tmp_path / "out")]
-    main(["prepare", "corpus", *words, "--shards", "3", "--workers", "1"])
-    (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
-    assert "unknown pieces: train " in warned and ", valid " in warned and "('漢' 40): without --tokenizer" in warned

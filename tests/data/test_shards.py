@@ -1,0 +1,63 @@
+"""Corpora of several folders: fairseq's colon form, and the folders of folders that version 0.3.0 made."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
+from fairseq_linformer.data.shards import data_paths
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from tests.helpers.commands import run, with_hydra
+from tests.helpers.inputs import sentences
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> Path:
+    """Three prepared folders, the second and third with the vocabulary of the first, in one as of version 0.3.0."""
+    folder = tmp_path_factory.mktemp("shards")
+    out = folder / "corpus"
+    for number in (1, 2, 3):
+        text = folder / f"{number}.txt"
+        text.write_text(sentences(100, seed=number))
+        vocabulary = {"vocab_size": 286} if number == 1 else {"tokenizer": out / "shard1"}
+        prepare_corpus([text], [text] if number == 1 else [], out / f"shard{number}", workers=1, **vocabulary)
+    (out / "shards.json").write_text(json.dumps({"shards": [["1.txt"], ["2.txt"], ["3.txt"]]}))
+    return out
+
+
+def test_a_folder_of_version_0_3_0(shards, tmp_path):
+    paths = [str(shards / f"shard{number}") for number in (1, 2, 3)]
+    assert data_paths(str(shards)) == ":".join(paths)
+    assert data_paths(paths[0]) == paths[0] and data_paths(":".join(paths)) == ":".join(paths)
+    assert load_tokenizer(shards).is_in(shards / "shard3")
+    copy = shutil.copytree(shards, tmp_path / "copy")
+    (copy / "shard2" / "train.idx").unlink()
+    with pytest.raises(UserError, match="shard2"):
+        data_paths(str(copy))
+
+
+def test_folders_of_two_vocabularies_are_rejected(shards, tmp_path):
+    text = tmp_path / "other.txt"
+    text.write_text(sentences(100, seed=4))
+    prepare_corpus([text], [], tmp_path / "other", workers=1, vocab_size=287)
+    config = DynamicMaskedLMConfig(data=f"{shards}/shard1:{tmp_path}/other", tokens_per_sample=32)
+    with pytest.raises(UserError, match="other"):
+        DynamicMaskedLMTask.setup_task(config).state_dict()
+
+
+@pytest.mark.slow
+def test_a_training_reads_one_folder_per_epoch(shards, tmp_path):
+    """In turn; and a run resumes within the second."""
+    paths = data_paths(str(shards))
+    batch = ["dataset.batch_size=16", "checkpoint.save_interval_updates=0"]
+    first = run(*with_hydra(paths, "run", 6, *batch), cwd=tmp_path)
+    resumed = run(*with_hydra(paths, "run", 0, *batch, "optimization.max_epoch=4"), cwd=tmp_path)
+    assert "Loaded checkpoint run/checkpoint_last.pt (epoch 2 @ 6 updates)" in resumed
+    read = [re.findall(rf"examples from: {shards}/(shard\d)/train", output) for output in (first, resumed)]
+    assert read[0] == ["shard1", "shard2"] and read[1][:3] == ["shard2", "shard3", "shard1"]
+    assert f"examples from: {shards}/shard1/valid" in resumed
