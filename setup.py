@@ -86,12 +86,12 @@ setup(
         "tensorboardX",  # fairseq asks for it, in a line of its own, at every start
     ],
     extras_require={
-        "tables": ["pyarrow"],  # linformer prepare table: Parquet, and folders of the package datasets
+        "tables": ["datasets"],  # linformer prepare table: Parquet, folders that datasets saved, data sets of the Hub
         "hf": HF,  # linformer export, import
         "onnx": ONNX,  # linformer export --format onnx
         "analysis": ["matplotlib"],  # linformer analyze
         # scripts/ and `make check`; through accelerate works Trainer of transformers
-        "dev": ["accelerate", "matplotlib", "pyarrow", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *DOCS, *ONNX],
+        "dev": ["accelerate", "datasets", "matplotlib", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *DOCS, *ONNX],
         "docs": DOCS,
         "peers": ["performer-pytorch"],  # another implementation that tests compare with
     },

@@ -4,11 +4,13 @@ examples:
   linformer prepare table reviews.csv --text review --label stars --tokenizer runs/books --out data/own/stars
   linformer prepare table train.jsonl --test test.jsonl --text question --second answer --label right \\
       --tokenizer data/books --out data/own/answers
+  linformer prepare table stanfordnlp/imdb --tokenizer runs/books --out data/own/reviews
   linformer prepare table ner.conll --text 0 --label -1 --tokenizer data/books --out data/own/entities
 
 A table is a .csv (quotes as in RFC 4180), a .tsv (in which quotes are text), JSON lines, CoNLL columns (these four also
-as .gz or .xz), Parquet, a folder that datasets.save_to_disk wrote, or a folder with a folder of .txt files per class
-(columns: text, label).
+as .gz or .xz), a folder with a folder of .txt files per class (columns: text, label), or what the library datasets
+reads (pip install datasets): .parquet, .arrow, a folder that save_to_disk wrote, a data set of the Hugging Face Hub by
+its name, OWNER/NAME or OWNER/NAME:CONFIGURATION.
 
 The kind of the task is found where the labels leave no doubt:
   single-label  a class per row                              multi-label  lists of classes, or columns of 0 and 1
@@ -27,7 +29,7 @@ from .arguments import FORMATS, KINDS, Distinct, Parser, item_of, number
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    files: dict[str, Any] = {"metavar": "FILE|DIR", "type": Path, "nargs": "+"}
+    files: dict[str, Any] = {"metavar": "FILE|DIR|NAME", "type": Path, "nargs": "+"}
     add("files", **files, help="tables, all with the same columns")
     parser.share("--text", default="text", help="column of the text; of CoNLL its number")
     parser.share("--second", help="column of the second text, for pairs")

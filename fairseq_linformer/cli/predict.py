@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from ..checkpoints.reading import checkpoint_file
 from ..data.prepare.examples import WHITESPACE, Example
-from ..data.prepare.table_formats import ENDINGS, check_filled, no_format, parse_rows, read_rows
+from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, read_rows
 from ..data.prepare.text_files import suffix_of, unpacked
 from ..data.task_record import Task
 from ..data.tasks import TASKS

@@ -1,18 +1,16 @@
-"""What `linformer prepare table` does: rows of tables into the splits of an own task."""
+"""`linformer prepare table`: rows of tables into the splits of an own task."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
-from ..data.prepare.label_kinds import Columns
 from ..data.prepare.labelled_folder import write_labelled
+from ..data.prepare.labels import Columns
 from ..data.prepare.own_data import SPLITS, own_data
-from ..data.prepare.table_files import WHOLE, read_table
-from ..data.prepare.table_formats import Row
+from ..data.prepare.table import WHOLE, Row, read_table
 from ..data.task_record import letters_of
 from ..data.tasks import TASKS
-from ..data.text import first_of
 from ..data.tokenizer import load_tokenizer
 from ..data.unknown_pieces import GIVEN_REMEDY
 from ..errors import UserError, check
@@ -22,43 +20,30 @@ from .program import print_next
 DEFAULT_SPLIT = (0.8, 0.1, 0.1)
 
 
-def _tables(files: Mapping[str, Sequence[Path]], kind: str | None) -> tuple[dict[str, Iterable[Row]], list[Path]]:
-    """The rows by split: of the files of each, and of what a saved dataset calls its splits.
+def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -> dict[str, Iterable[Row]]:
+    """Return the rows by split: of the files of each, and of the splits of data sets that are named as train's files.
 
-    Returns:
-        The tables; and of saved datasets the folders of splits that have names of their own, and are not in `files`.
+    Raises:
+        UserError: a data set that --valid or --test names has no such split.
     """
     tables: dict[str, list[Iterable[Row]]] = {}
-    unused = []
-    named = {path.absolute() for paths in files.values() for path in paths}
     for split, paths in files.items():
         for path in paths:
-            read = read_table(path, kind)
+            read = read_table(path, file_format)
             if split != "train" and not read.keys() & {WHOLE, split}:
                 raise UserError(f"--{split} {path}: no split {split} among {', '.join(read)}: name the folder of one")
             for name, rows in read.items():
-                if name not in (WHOLE, split) and (split != "train" or files.get(name)):
-                    continue  # of a saved dataset the split that the option asks for, or all where none asks
-                if name in (WHOLE, *SPLITS):
-                    tables.setdefault(split if name == WHOLE else name, []).append(rows)
-                elif (path / name).absolute() not in named:
-                    unused.append(path / name)
-    return {split: chain.from_iterable(rows) for split, rows in tables.items()}, unused
-
-
-def _refuse_division(tables: Collection[str], unused: Sequence[Path]) -> None:
-    """UserError where rows of train would be divided although a saved dataset has splits to validate or test on."""
-    for folder in unused:
-        split = "test" if folder.name.startswith("test") else "valid"
-        if folder.name.startswith(("val", "dev", "test")) and not {"valid", split} & set(tables):
-            raise UserError(
-                f"{first_of([*map(str, unused)])}: none is a split by its name, and train would be divided: give "
-                f"--{split} {folder}, or {folder.with_name('train')} alone to divide it"
-            )
+                if name in (WHOLE, split):
+                    tables.setdefault(split, []).append(rows)
+                elif split == "train" and name in SPLITS and not files[name]:
+                    tables.setdefault(name, []).append(rows)
+                elif split == "train":
+                    print(f"not used: {path}, split {name}")
+    return {split: chain.from_iterable(rows) for split, rows in tables.items()}
 
 
 def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> dict[str, float]:
-    """What the rows of train are divided into, where valid has none of its own."""
+    """Return the splits that the rows of train are divided into, and their shares; none where valid has its own."""
     if "valid" in tables:
         check("--split", shares, shares is None, "left out, as valid has rows of its own")
         return {}
@@ -69,7 +54,7 @@ def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> 
 
 
 def check_task_name(name: str) -> None:
-    """UserError for a name that cannot be one of an own task."""
+    """Raise a UserError for a name that cannot be one of an own task."""
     check("--out", name, is_name(name), f"a folder whose name has {A_NAME}")
     if taken := [task for task in TASKS if letters_of(task) == letters_of(name)]:
         raise UserError(f"--out: the folder's name is the task's, but {taken[0]} is a task already")
@@ -94,14 +79,11 @@ def run(
     check_data_path(out)  # before anything is read
     check_task_name(out.resolve().name)
     loaded = load_tokenizer(find_tokenizer(tokenizer))
-    tables, unused = _tables({"train": files, "valid": valid, "test": test}, format)
+    tables = _read_tables({"train": files, "valid": valid, "test": test}, format)
     if "train" not in tables:
         raise UserError(f"{', '.join(map(str, files))}: no rows of train")
-    _refuse_division(tables, unused)
     columns = Columns(text, tuple(label), second, group, separator)
     data = own_data(out.resolve().name, tables, columns, _fractions(tables, split), kind, seed)
     summary = write_labelled(out, data.task, data.splits, loaded)
-    if unused:
-        print(f"not used: {first_of([*map(str, unused)])}")
     print(*data.notes, *summary.lines(), *summary.unknown.warning(GIVEN_REMEDY), sep="\n")
     print_next(out.parent, [summary.task.name], tokenizer)

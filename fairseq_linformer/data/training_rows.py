@@ -1,5 +1,8 @@
 """Fewer rows to train on than were prepared: the first of one stratified order, for curves of score against rows."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +10,7 @@ from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset
 from fairseq.data.data_utils import load_indexed_dataset
 
 from ..errors import check
-from .prepare.stratified_split import quantile_bins, stratified_order
+from .prepare.splitting import quantile_bins
 
 
 def first_rows(folder: Path, kind: str, count: int, seed: int) -> np.ndarray:
@@ -44,6 +47,35 @@ def _strata(folder: Path, kind: str) -> list[list[str]]:
         raise FileNotFoundError(f"{folder} has no labels of train: there is no label/train.idx")
     within = Dictionary().pad()  # what stands at a piece that begins no word
     return [[str(label) for label in dataset[row][:-1].tolist() if label != within] for row in range(len(dataset))]
+
+
+def stratified_order(labels: Sequence[Sequence[str]], seed: int) -> np.ndarray:
+    """All rows in a random order, whose first rows have about its share of each label, however many are taken.
+
+    A row counts under the rarest of its labels. The rows of each are spread evenly over the order from a random start
+    on, as in systematic sampling, so that a label rarer than the rows taken has its chance, too.
+
+    Args:
+        labels: of each row; it may have none.
+        seed: another one, another order.
+
+    Returns:
+        The numbers of the rows, int64, (rows,).
+    """
+    frequency = Counter(chain.from_iterable(map(set, labels)))
+    strata: dict[str, list[int]] = {}
+    for row, names in enumerate(labels):
+        strata.setdefault(_rarest(names, frequency), []).append(row)
+    random_order = np.random.default_rng(seed)
+    places = np.empty(len(labels))
+    for _, rows in sorted(strata.items()):
+        places[random_order.permutation(rows)] = (np.arange(len(rows)) + random_order.random()) / len(rows)
+    return np.argsort(places, kind="stable")
+
+
+def _rarest(names: Iterable[str], frequency: Mapping[str, int]) -> str:
+    """The label that a row with several counts under; empty where it has none."""
+    return min(names, key=lambda name: (frequency[name], name), default="")
 
 
 class ChosenRows(BaseWrapperDataset):

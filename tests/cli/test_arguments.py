@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_linformer.conversion.start import EXTENSIONS
 from fairseq_linformer.data.prepare import corpus, imdb
-from fairseq_linformer.data.prepare.table_formats import FORMATS
+from fairseq_linformer.data.prepare.table import FORMATS
 from fairseq_linformer.data.task_record import KINDS
 from fairseq_linformer.finetune import tuning
 from linformer_cli import arguments

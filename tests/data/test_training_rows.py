@@ -9,11 +9,10 @@ from fairseq.data import BaseWrapperDataset
 
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
-from fairseq_linformer.data.prepare.stratified_split import stratified_order
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer
-from fairseq_linformer.data.training_rows import ChosenRows, first_rows
+from fairseq_linformer.data.training_rows import ChosenRows, first_rows, stratified_order
 
 CHANCE = random.Random(1)
 LABELS = {

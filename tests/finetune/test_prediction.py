@@ -544,7 +544,7 @@ def test_the_command_line(reviews, tmp_path):
     path = as_file(tmp_path, "tsv", TEXTS)
     command = ["linformer", "predict", reviews, "--input", path]
     assert len(run(*command, cwd=tmp_path).splitlines()) == 1 + len(TEXTS)
-    message = f"error: {path}, line 1: no column 'words' among number, text\n"
+    message = f"error: {path}, line 2: no column 'words' among number, text\n"
     assert run(*command, "--text", "words", cwd=tmp_path, status=1) == message
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, "text": True}

@@ -17,7 +17,7 @@ from ..task_record import Source, SourceFile, Task, letters_of
 from ..tasks import TASKS
 from .examples import Example
 from .sources import SourceSplit, as_folder, download, is_address, unpack
-from .table_formats import tsv_rows
+from .table import tsv_rows
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
 ROW_BYTES = 1_000_000  # far above the longest official row; a file without line ends would fill the memory

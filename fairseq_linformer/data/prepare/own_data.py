@@ -1,29 +1,27 @@
-"""Own labelled data: the rows of tables into the splits of a task, and what is to be known about them.
+"""Own labelled data: rows of tables into the splits of a task, and an audit of them.
 
-The kind of the task is what its labels say that cannot be mistaken, and otherwise asked for. Nothing of a text is
-changed; what is left out, or looks wrong, is counted and said.
+Nothing of a text is changed; rows that are left out, or look wrong, are counted in notes.
 """
 
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ...errors import UserError, check
 from ..task_record import KINDS, Task, own_task
-from .class_checks import class_notes, highest, scores_notes
-from .examples import Example, is_blank, names_of, words_of
-from .label_kinds import Columns, Item, find_kind, labelled, number_of, raw_label, refuse_vectors, without_decimals
-from .stratified_split import quantile_bins, split_rows, text_key
-from .table_formats import Row
+from ..text import first_of
+from .examples import Example, is_blank, names_of
+from .labels import Columns, TableRow, check_labels, drop_decimals, find_label_type, number_of, read_label
+from .splitting import quantile_bins, split_rows, text_key
+from .table import Row
 
 SPLITS = ("train", "valid", "test")
-QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')  # a cell as CSV writes it
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """A task, its splits, and what was found, a line each."""
+    """A task, its splits, and notes on them, a line each."""
 
     task: Task
     splits: Mapping[str, Sequence[Example]]
@@ -38,55 +36,51 @@ def own_data(
     kind: str | None = None,
     seed: int = 1,
 ) -> OwnData:
-    """The task that some tables are.
+    """Make a task of tables.
 
     Args:
         name: of the task.
-        tables: the rows of train, and of valid and test where there are files of their own.
-        columns: where texts and labels stand. Rows of test may have no label, all of them: then none is written.
-        fractions: what train is divided into, by the share of its rows; nothing where it is train alone.
-        kind: one of KINDS; None: as the labels say.
+        tables: the rows of train, and of valid and test where these have tables of their own.
+        columns: of texts and labels. Rows of test may have no label, all of them: then none is written.
+        fractions: the splits that train is divided into, and their shares; empty where it is train alone.
+        kind: the type of label, one of KINDS; None: as the values say.
         seed: of the division.
 
     Raises:
-        UserError: a row that is not what the others are, or a table without rows; labels that may be of several kinds.
+        UserError: a row does not fit the others, a split has no rows, or labels may be of several types.
     """
     notes: list[str] = []
-    read = without_decimals({split: _read(split, rows, columns, notes) for split, rows in tables.items()})
-    for split, with_text in read.items():
-        if not with_text:
-            raise UserError(f"the table of {split} has no row with a text")
-    every = [item for items in read.values() for item in items]
-    refuse_vectors(every, columns)
-    kind = kind or find_kind(every, columns, notes)
+    splits = drop_decimals({split: _read(split, rows, columns, notes) for split, rows in tables.items()})
+    if kind is None:
+        kind, reason = find_label_type(list(chain(*splits.values())), columns)
+        notes.append(f"{kind}, as {reason} (--kind names another)")
     check("--kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
-    items = {split: labelled(split, rows, kind, columns, notes) for split, rows in read.items()}
-    notes += _quoted(every)
-    notes += _contradictions([item for rows in items.values() for item in rows])
-    notes += _remove_leaks(items)
+    splits = {split: _labelled(split, rows, notes) for split, rows in splits.items()}
+    check_labels([row for row in chain(*splits.values()) if row.label is not None], kind, columns)
+    notes += _repeated_texts(list(chain(*splits.values())))
+    notes += _leave_out_leaks(splits)
     if fractions:
-        items = {**_divide(items["train"], kind, fractions, seed), **{k: v for k, v in items.items() if k != "train"}}
-    for split, rows in items.items():
+        splits = {**splits, **_divide(splits["train"], kind, fractions, seed)}
+    for split, rows in splits.items():
         if not rows:
-            counts = [f"{name} {len(rows):,}" for name, rows in items.items()]
-            why = "; ".join([", ".join(counts), *(note for note in notes if note.endswith("are left out"))])
-            raise UserError(f"{split} would have no row ({why}): give it other rows, or another --split")
-    notes += scores_notes(items) if kind == "regression" else class_notes(items)
-    splits = {split: [item.example for item in items[split]] for split in SPLITS if split in items}
-    if kind == "regression":
-        task = own_task(name, kind, scale=highest(items["train"]))
-    else:
-        classes = {label for item in items["train"] for label in names_of(item.example.label)}
-        task = own_task(name, kind, sorted(classes))
-    has_answers = any(example.label is not None for example in splits.get("test", ()))
+            counts = ", ".join(f"{name} {len(rows):,}" for name, rows in splits.items())
+            raise UserError(f"{split} would have no row ({'; '.join([counts, *notes])})")
     texts = (columns.text,) if columns.second is None else (columns.text, columns.second)
+    if kind == "regression":
+        scores = [float(str(row.label)) for row in splits["train"]]
+        task = own_task(name, kind, scale=max(map(abs, scores)) or 1.0)
+        notes.append(f"scores from {min(scores):g} to {max(scores):g}, written divided by {task.scale:g}")
+    else:
+        task = own_task(name, kind, _classes(splits, notes))
+    has_answers = any(row.label is not None for row in splits.get("test", ()))
     task = replace(task, columns=texts, test_sets={"test": "test"} if has_answers else {})
-    return OwnData(task, splits, notes)
+    examples = {split: list(map(_without_group, splits[split])) for split in SPLITS if split in splits}
+    return OwnData(task, examples, notes)
 
 
-def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[Item]:
-    """The rows that have a text."""
-    items: list[Item] = []
+def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[TableRow]:
+    """Return the rows that have a text."""
+    read: list[TableRow] = []
     empty = 0
     for row in rows:
         if any(row.value(name) is None for name in (columns.text, columns.second) if name is not None):
@@ -94,68 +88,90 @@ def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -
             continue
         text = row.text(columns.text)
         second = None if columns.second is None else row.plain_text(columns.second)
-        if items and isinstance(text, str) != isinstance(items[0].example.text, str):
+        if read and isinstance(text, str) != isinstance(read[0].text, str):
             raise UserError(f"{row.where}: {columns.text} must hold text in all rows, or lists of words in all")
         if is_blank("".join(text)) or (second is not None and is_blank(second)):
             empty += 1
             continue
         group = None if columns.group is None else row.value(columns.group)
-        group = None if group in (None, "") else str(group)
-        items.append(Item(Example(text, None, second, row.where), raw_label(split, row, columns), group))
+        unlabelled = split == "test" and not set(columns.labels) & set(row.columns)
+        label = None if unlabelled else read_label(row, columns)
+        read.append(TableRow(text, label, second, row.where, None if group in (None, "") else str(group)))
     if empty:
         notes.append(f"{split}: {empty:,} rows with an empty text are left out")
-    return items
+    return read
 
 
-def _quoted(items: Sequence[Item]) -> Iterator[str]:
-    """What is to be said of texts in the quotation marks of CSV, which in a TSV are text."""
-    if number := sum(bool(QUOTED.fullmatch(text)) for item in items for text in words_of(item.example)):
-        yield (
-            f"warning: {number:,} texts stand between quotation marks and have doubled ones within, as CSV writes "
-            "them: --from csv reads a .tsv file so"
-        )
+def _labelled(split: str, rows: Sequence[TableRow], notes: list[str]) -> list[TableRow]:
+    """Return the rows that have a label; all rows of a test set that has no label at all."""
+    if split == "test" and not any(row.label for row in rows):  # no class of several in any row is no label either
+        notes.append("test: has no labels")
+        return [replace(row, label=None) for row in rows]
+    labelled = [row for row in rows if row.label is not None]
+    if len(labelled) < len(rows):
+        notes.append(f"{split}: {len(rows) - len(labelled):,} rows with an empty label are left out")
+    return labelled
 
 
-def _contradictions(items: Sequence[Item]) -> Iterator[str]:
-    """What is to be said of texts that stand there more than once."""
-    labels: dict[str, list[object]] = defaultdict(list)
-    for item in items:
-        if (label := item.example.label) is not None:
-            number = number_of(label)
-            several = isinstance(label, tuple) and isinstance(item.example.text, str)  # classes, in any order
-            same = tuple(sorted(set(label))) if several else label
-            labels[text_key(item.example)].append(same if number is None else number)
+def _without_group(row: TableRow) -> Example:
+    label = row.label
+    if isinstance(label, tuple) and isinstance(row.text, str):
+        label = tuple(dict.fromkeys(label))  # a class that a row names twice counts once
+    return Example(row.text, label, row.second, row.where)
+
+
+def _repeated_texts(rows: Sequence[TableRow]) -> Iterator[str]:
+    """Yield notes on texts in several rows, and on those among them that have different labels."""
+    labels: dict[str, list[Hashable]] = defaultdict(list)
+    for row in rows:
+        if row.label is not None:
+            in_any_order = isinstance(row.label, tuple) and isinstance(row.text, str)
+            number = number_of(row.label)
+            label = tuple(sorted(set(row.label))) if in_any_order else row.label if number is None else number
+            labels[text_key(row)].append(label)
     repeated = [found for found in labels.values() if len(found) > 1]
-    contradictory = [found for found in repeated if len(set(found)) > 1]
+    different = [found for found in repeated if len(set(found)) > 1]
     if repeated:
         yield f"{len(repeated):,} texts stand in several rows ({sum(map(len, repeated)):,}): each in one split"
-    if contradictory:
-        rows = sum(map(len, contradictory))
-        yield f"warning: {len(contradictory):,} of these texts have different labels ({rows:,} rows)"
+    if different:
+        yield f"warning: {len(different):,} of these texts have different labels ({sum(map(len, different)):,} rows)"
 
 
-def _remove_leaks(items: dict[str, list[Item]]) -> Iterator[str]:
-    """Takes out of train what valid or test hold too, and out of valid what test holds: the test set stays as given."""
-    order = [split for split in SPLITS if split in items]
+def _leave_out_leaks(splits: dict[str, list[TableRow]]) -> Iterator[str]:
+    """Leave out of train what valid or test hold, too, and out of valid what test holds; test stays as it is."""
+    order = [split for split in SPLITS if split in splits]
     for number, split in enumerate(order):
-        later = {key for other in order[number + 1 :] for item in items[other] for key in _bonds(item)}
-        kept = [item for item in items[split] if not later.intersection(_bonds(item))]
-        if len(kept) < len(items[split]):
-            lost = len(items[split]) - len(kept)
+        later = {key for other in order[number + 1 :] for row in splits[other] for key in _keys(row)}
+        kept = [row for row in splits[split] if not later.intersection(_keys(row))]
+        if lost := len(splits[split]) - len(kept):
             yield f"{split}: {lost:,} rows whose text or group is in {' or '.join(order[number + 1 :])} are left out"
-        items[split] = kept
+        splits[split] = kept
 
 
-def _bonds(item: Item) -> list[Hashable]:
-    """What a row may not have in common with a row of another split."""
-    return [text_key(item.example)] + ([] if item.group is None else [("group", item.group)])
+def _keys(row: TableRow) -> list[Hashable]:
+    """Return what no two splits may have in common."""
+    return [text_key(row)] + ([] if row.group is None else [("group", row.group)])
 
 
-def _divide(items: Sequence[Item], kind: str, fractions: Mapping[str, float], seed: int) -> dict[str, list[Item]]:
-    if not items:
-        return {split: [] for split in fractions}
-    labels = [names_of(item.example.label) for item in items]
+def _divide(
+    rows: Sequence[TableRow], kind: str, fractions: Mapping[str, float], seed: int
+) -> dict[str, list[TableRow]]:
+    strata = [names_of(row.label) for row in rows]
     if kind == "regression":
-        labels = [(number,) for number in quantile_bins([float(str(item.example.label)) for item in items])]
-    chosen = split_rows([_bonds(item) for item in items], labels, fractions, seed)
-    return {split: [item for item, place in zip(items, chosen, strict=True) if place == split] for split in fractions}
+        strata = [(tenth,) for tenth in quantile_bins([float(str(row.label)) for row in rows])]
+    chosen = split_rows([_keys(row) for row in rows], strata, fractions, seed)
+    return {name: [row for row, split in zip(rows, chosen, strict=True) if split == name] for name in fractions}
+
+
+def _classes(splits: Mapping[str, Sequence[TableRow]], notes: list[str]) -> list[str]:
+    """Return the classes of train, sorted; note those that occur once."""
+    counts = Counter(chain.from_iterable(set(names_of(row.label)) for row in splits["train"]))
+    if len(counts) < 2:
+        raise UserError(f"train has {f'one class, {min(counts)!r}' if counts else 'no class'}: two are needed")
+    for split, rows in splits.items():
+        for row in rows:
+            if unknown := set(names_of(row.label)) - set(counts):
+                raise UserError(f"{row.where}: label {min(unknown)!r} of {split} is not in train")
+    if once := sorted(name for name, count in counts.items() if count == 1):
+        notes.append(f"warning: {len(once):,} labels occur once in train: {first_of(once)}")
+    return sorted(counts)

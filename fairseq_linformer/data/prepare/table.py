@@ -1,0 +1,367 @@
+"""Tables of texts and labels: text files, Parquet, data sets of the library ``datasets``, a folder per class.
+
+CSV and JSON lines are read with Python's own modules, as ``datasets`` would change labels: it takes text that looks
+like a date for a date, and whole numbers in a column that also holds others for floating-point numbers.
+"""
+
+import csv
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError, did_you_mean
+from ..text import MOST_NAMED, check_line_ends, decoded, first_of
+from .examples import Example, is_blank
+from .text_files import is_hidden, suffix_of, unpacked
+
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
+DELIMITERS = ",;\t"  # of CSV: the header tells which
+UNIVERSAL_COLUMNS = 10  # of CoNLL-U (universaldependencies.org/format.html)
+UNIVERSAL_COMMENT = re.compile(r"#\s+(?:new(?:doc|par)\b|\w[\w.:-]*\s+=(?:\s|$))")  # above a sentence: # name = value
+UNIVERSAL_RANGE = re.compile(r"\d+[-.]\d+")  # id of a line that is no word: a contraction, an elided word
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")  # OWNER/NAME, or OWNER/NAME:CONFIGURATION
+WHOLE = ""  # the split of a table without splits
+SPLIT_NAMES: Mapping[str, str] = {"validation": "valid", "val": "valid", "dev": "valid"}  # others keep their names
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        where: file and line, or number of the row, for errors.
+        values: by column: text, or numbers, lists and None where the format has them.
+    """
+
+    where: str
+    values: Mapping[str, object]
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.values)
+
+    def value(self, column: str) -> object:
+        """Return the value of a column.
+
+        Raises:
+            UserError: there is no such column.
+        """
+        if column not in self.values:
+            columns = ", ".join(self.values) or "none"
+            raise UserError(f"{self.where}: no column {column!r} among {columns}{did_you_mean(column, self.values)}")
+        return self.values[column]
+
+    def text(self, column: str) -> str | tuple[str, ...]:
+        """Return the text of a column, or its words where the value is a list.
+
+        Raises:
+            UserError: there is no such column, or the value is something else.
+        """
+        value = self.value(column)
+        words = value if isinstance(value, list | tuple) else [value]
+        texts = tuple(word for word in words if isinstance(word, str) and not SURROGATE.search(word))
+        if len(texts) < len(words):
+            raise UserError(f"{self.where}: {column} is {repr(value)[:100]}, it must be text")
+        return texts[0] if isinstance(value, str) else texts
+
+    def plain_text(self, column: str) -> str:
+        """Return the text of a column; a list of words is an error, too."""
+        if isinstance(text := self.text(column), str):
+            return text
+        raise UserError(f"{self.where}: {column} is a list of words, it must be text")
+
+
+def parse_rows(lines: Iterable[bytes], file_format: str, source: str) -> Iterator[Row]:
+    """Parse the rows of a file as they are consumed.
+
+    Args:
+        lines: of a file that was opened in binary mode: a carriage return within a text is text.
+        file_format: one of FORMATS. ``txt``: a text per line, in the column "text". ``csv``: a header, and fields
+            between commas, semicolons or tabs, in quotes where they hold such or line ends (RFC 4180). ``tsv``: a
+            header, and fields between tabs, in which quotes are text. ``jsonl``: an object per line. ``conll``: a word
+            per line with its labels, between tabs or spaces; a blank line ends a sentence. Its columns are numbers, "0"
+            from the left or "-1" from the right, and hold lists.
+        source: name of the file in errors.
+
+    Raises:
+        UserError: a line is not UTF-8, or not of that format.
+    """
+    return FORMATS[file_format](lines, source)
+
+
+def read_rows(
+    lines: Iterable[bytes], file_format: str, source: str, text: str = "text", second: str | None = None
+) -> Iterator[Example]:
+    """Read the texts of a file, without labels, as they are consumed.
+
+    Args:
+        lines, file_format, source: as for ``parse_rows``.
+        text, second: column of the text, and of the second text of pairs.
+
+    Raises:
+        UserError: as ``parse_rows``; a row has no such column, or something else than text in it.
+    """
+    for row in parse_rows(lines, file_format, source):
+        yield Example(row.text(text), None, None if second is None else row.plain_text(second), row.where)
+
+
+def check_filled(
+    lines: Iterable[bytes],
+    file_format: str,
+    source: str,
+    text: str = "text",
+    second: str | None = None,
+    *,
+    words: bool,
+) -> None:
+    """Read what ``read_rows`` does to its end, so that errors come before the first prediction.
+
+    Raises:
+        UserError: as ``read_rows``; there is no row; rows hold no text; or, without `words`, a row is a list of words.
+    """
+    count, blank = 0, []
+    for row in read_rows(lines, file_format, source, text, second):
+        count += 1
+        if not words and not isinstance(row.text, str):
+            raise UserError(f"{row.where}: {text} is a list of words, but the model predicts texts")
+        if is_blank("".join(row.text) + (row.second or "")):
+            blank.append(row.where.removeprefix(f"{source}, "))
+    if not count:
+        raise UserError(f"{source}: it holds no text")
+    if blank:
+        listed = first_of(blank, f" and {len(blank) - MOST_NAMED:,} more")
+        raise UserError(
+            f"{source}: {len(blank):,} of the texts are empty ({listed}): predictions are a row per text, so fill or "
+            "remove them"
+        )
+
+
+def _decode_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:
+    """Yield the place of each line, and the line with its end."""
+    for number, line in enumerate(lines, 1):
+        where = f"{source}, line {number}"
+        if number == 1:
+            check_line_ends(line, source)
+        yield where, decoded(line, where, mark=number == 1)
+
+
+def _parse_txt(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    for where, line in _decode_lines(lines, source):
+        yield Row(where, {"text": line.rstrip("\r\n")})
+
+
+def tsv_rows(
+    lines: Iterable[bytes],
+    source: str,
+    columns: Sequence[str] | None = None,
+    *,
+    header: bool = True,
+    skips_broken: bool = False,
+) -> Iterator[Row | None]:
+    """Parse the rows of a file with tabs between its fields, in which quotes are text.
+
+    Args:
+        lines, source: as for ``parse_rows``.
+        columns: names that the header must have; None for any.
+        header: the first line names the columns.
+        skips_broken: yield None for a row with another number of fields, which is an error otherwise.
+
+    Raises:
+        UserError: a line is not UTF-8, or not what the arguments say.
+    """
+    names = columns
+    for number, (where, line) in enumerate(_decode_lines(lines, source), 1):
+        fields = line.rstrip("\r\n").split("\t")
+        if number == 1 and header:
+            if columns is not None and fields != list(columns):
+                raise UserError(f"{where}: the header is {fields}, it must be {list(columns)}")
+            names = _check_header(fields, where)
+        elif names is None or len(fields) == len(names):
+            yield Row(where, dict(zip(names or (), fields, strict=True)))
+        elif skips_broken:
+            yield None
+        else:
+            listed = ", ".join(names)
+            raise UserError(f"{where}: {len(fields)} fields between tabs, but the file has {len(names)}: {listed}")
+
+
+def _check_header(names: Sequence[str], where: str) -> Sequence[str]:
+    if twice := [name for name in names if name and names.count(name) > 1]:
+        raise UserError(f"{where}: two columns are called {twice[0]!r}: rename one")
+    return names
+
+
+def _parse_csv(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    texts = (line for _, line in _decode_lines(lines, source))
+    first = next(texts, "")
+    csv.field_size_limit(sys.maxsize)  # a cell may hold a chapter
+    reader = csv.reader(chain([first], texts), delimiter=max(DELIMITERS, key=first.count), strict=True)
+    header: Sequence[str] = ()
+    where = f"{source}, line 1"
+    try:
+        for fields in reader:
+            if not fields and len(header) != 1:
+                pass  # a blank line; in a table of one column it would be an empty text
+            elif not header:
+                header = _check_header(fields, where)
+            elif len(fields) != len(header):
+                raise UserError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
+            else:
+                yield Row(where, dict(zip(header, fields, strict=True)))
+            where = f"{source}, line {reader.line_num + 1}"  # the first of those that the next row takes
+    except csv.Error as error:
+        raise UserError(f"{where}: not CSV ({error})") from error
+
+
+def _parse_jsonl(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    for where, line in _decode_lines(lines, source):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: not JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{where}: not a JSON object; an array becomes one object per line by jq -c '.[]'")
+        yield Row(where, values)
+
+
+def _parse_conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
+    tabs, columns, begin = False, 0, ""
+    tokens: list[list[str]] = []
+    for where, ended_line in _decode_lines(lines, source):
+        line = ended_line.rstrip("\r\n")
+        if not line.strip():
+            yield from _sentence(begin, tokens)
+            tokens = []
+            continue
+        if (not columns and line.startswith("# ")) or (not tokens and UNIVERSAL_COMMENT.match(line)):
+            continue
+        tabs = tabs or (not columns and "\t" in line)
+        if tabs and line.startswith("#") and "\t" not in line:
+            continue  # a comment of CoNLL-U
+        fields = line.split("\t") if tabs else line.split()
+        if tabs and len(fields) == UNIVERSAL_COLUMNS and UNIVERSAL_RANGE.fullmatch(fields[0]):
+            continue
+        columns = columns or len(fields)
+        if len(fields) != columns:
+            raise UserError(f"{where}: {len(fields)} columns, but the first word has {columns}")
+        begin = begin if tokens else where
+        tokens.append(fields)
+    yield from _sentence(begin, tokens)
+
+
+def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
+    """Yield the row of a sentence, without the mark of CoNLL-2003 that a document starts; none for no word."""
+    tokens = tokens[1:] if tokens and tokens[0][0] == "-DOCSTART-" else tokens
+    columns = list(zip(*tokens, strict=True))
+    numbers = [*range(len(columns)), *(range(-len(columns), 0) if len(columns) > 1 else ())]
+    if tokens:
+        yield Row(where, {str(number): columns[number] for number in numbers})
+
+
+FORMATS: Mapping[str, Callable[[Iterable[bytes], str], Iterator[Row]]] = {
+    "txt": _parse_txt,
+    "csv": _parse_csv,
+    "tsv": lambda lines, source: filter(None, tsv_rows(lines, source)),
+    "jsonl": _parse_jsonl,
+    "conll": _parse_conll,
+}
+ENDINGS: Mapping[str, str] = {  # of files, and their formats
+    **{f".{name}": name for name in FORMATS},
+    **dict.fromkeys((".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".conllu", ".bio", ".iob", ".iob2"), "conll"),
+}
+COLUMNAR = {".parquet": "parquet", ".arrow": "arrow"}
+
+
+def no_format(path: Path, endings: Iterable[str]) -> UserError:
+    """Return the error for a file whose name does not tell its format."""
+    return UserError(f"{path} ends in none of {', '.join(endings)}: --from names its format")
+
+
+def read_table(path: Path, file_format: str | None = None) -> dict[str, Iterator[Row]]:
+    """Read the rows of a table by split, as they are consumed; those of a table without splits under WHOLE.
+
+    Args:
+        path: a file, text formats also as .gz or .xz; a folder that ``datasets`` saved; a folder with a folder of .txt
+            files per class, whose columns are "text" and "label"; or the name of a data set of the Hub.
+        file_format: of a file, where its name does not tell: one of FORMATS, or ``parquet``.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        UserError: its format is unknown; ``datasets`` is not installed or cannot read it; later, as ``parse_rows``.
+    """
+    if path.is_dir() and not (path / "state.json").is_file() and not (path / "dataset_dict.json").is_file():
+        return {WHOLE: _read_classes(path)}
+    if path.is_dir():
+        return _read_dataset(str(path), lambda library: library.load_from_disk(str(path)))
+    if not path.exists() and not path.parent.is_dir() and HUB_NAME.fullmatch(str(path)):
+        names = str(path).split(":")
+        return _read_dataset(str(path), lambda library: library.load_dataset(*names, streaming=True))
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such table")
+    file_format = file_format or {**ENDINGS, **COLUMNAR}.get(suffix_of(path))
+    if file_format is None:
+        raise no_format(path, [*ENDINGS, *COLUMNAR])
+    if file_format in FORMATS:
+        return {WHOLE: _read_file(path, file_format)}
+    with tempfile.TemporaryDirectory() as cache:  # where datasets writes a lock
+        options = {"data_files": str(path), "split": "train", "streaming": True, "cache_dir": cache}
+        return _read_dataset(str(path), lambda library: library.load_dataset(file_format, **options))
+
+
+def _read_file(path: Path, file_format: str) -> Iterator[Row]:
+    with unpacked(path) as lines:
+        yield from parse_rows(lines, file_format, str(path))
+
+
+def _read_classes(folder: Path) -> Iterator[Row]:
+    files = [
+        file
+        for file in sorted(folder.glob("*/*"))
+        if file.suffix.lower() == ".txt" and not is_hidden(file.name) and not is_hidden(file.parent.name)
+    ]
+    if not files:
+        raise FileNotFoundError(f"{folder} holds neither a folder per class with .txt files, nor a saved data set")
+    for file in files:
+        yield Row(str(file), {"text": decoded(file.read_bytes(), str(file), mark=True), "label": file.parent.name})
+
+
+def _read_dataset(source: str, load: Callable[[Any], Any]) -> dict[str, Iterator[Row]]:
+    """Read a data set, or several by split, with the library ``datasets``."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(f"{source}: reading it needs the library datasets: pip install datasets") from error
+    try:
+        loaded = load(datasets)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source}: no table that can be read ({error})") from error
+    splits = loaded if isinstance(loaded, dict) else {WHOLE: loaded}
+    return {SPLIT_NAMES.get(name, name): _dataset_rows(split, source) for name, split in splits.items()}
+
+
+def _dataset_rows(dataset: Any, source: str) -> Iterator[Row]:
+    features = {name: getattr(feature, "feature", feature) for name, feature in (dataset.features or {}).items()}
+    classes = {name: feature.names for name, feature in features.items() if hasattr(feature, "names")}
+    try:
+        for number, row in enumerate(dataset, 1):
+            values = {name: _name_classes(row[name], classes[name]) if name in classes else row[name] for name in row}
+            yield Row(f"{source}, row {number}", values)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source}: damaged ({error})") from error
+
+
+def _name_classes(value: Any, names: Sequence[str]) -> Any:
+    """Return the name of a class, or those of a list; None for -1, a label that is not known."""
+    if isinstance(value, list):
+        return [_name_classes(number, names) for number in value]
+    return None if value is None or value == -1 else names[value]
