@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 from ...errors import UserError, naming
 from ..task_record import Source, SourceFile, Task, letters_of
@@ -20,11 +19,10 @@ from .sources import SourceSplit, as_folder, download, is_address, unpack
 from .table import tsv_rows
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
-ROW_BYTES = 1_000_000  # far above the longest official row; a file without line ends would fill the memory
 
 
 def known_task(name: str) -> str:
-    """The task of ``SOURCES`` that is meant, in any spelling: SST-2 by sst_2.
+    """Return the task of ``SOURCES`` with a name in any spelling: SST-2 for sst_2.
 
     Raises:
         UserError: there is none.
@@ -36,7 +34,7 @@ def known_task(name: str) -> str:
 
 
 def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
-    """The splits of a task: train, valid (the official dev set; MNLI: matched, and valid1 mismatched), test (test1).
+    """Read the splits train, valid (the official dev set; MNLI: matched, and valid1 mismatched) and test (test1).
 
     Each split is read as it is consumed.
 
@@ -65,7 +63,7 @@ def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example | None]:
     source = SOURCES[task.name]
     options = {"header": file.header, "skips_broken": source.skips_broken}
     with path.open("rb") as lines:
-        for row in tsv_rows(_short_lines(lines, path), str(path), file.columns, **options):
+        for row in tsv_rows(lines, str(path), file.columns, **options):
             if row is None:
                 yield None
                 continue
@@ -74,16 +72,8 @@ def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example | None]:
             yield Example(text, label, second[0] if second else None, row.where)
 
 
-def _short_lines(lines: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The lines of a file: in bytes only \\n ends one, a carriage return inside a text is text."""
-    for number, line in enumerate(iter(lambda: lines.readline(ROW_BYTES + 1), b""), 1):
-        if len(line) > ROW_BYTES:
-            raise UserError(f"{path}, line {number}: has more than {ROW_BYTES:,} bytes, which no row of GLUE has")
-        yield line
-
-
 def _label(value: str, task: Task, where: str) -> str:
-    """The class or the score, as the file has it.
+    """Return the class or the score, as the file has it.
 
     Raises:
         UserError: the task has no such class or score.
@@ -123,14 +113,14 @@ DOWNLOADS: Mapping[str, Mapping[str, str]] = {  # task: paths below ADDRESS, wit
 
 @contextlib.contextmanager
 def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
-    """A folder for `read_glue`: `source` is one, an archive of one (zip, tar.*), or the address of the downloads.
+    """Yield a folder for `read_glue`: `source` is one, an archive of one (zip, tar.*), or the address of the downloads.
 
     Raises:
         OSError: as ``as_folder`` and ``download``.
         UserError: as ``as_folder`` and ``download``.
     """
     if not is_address(source):
-        with as_folder(Path(source), _is_task_file) as folder:
+        with as_folder(Path(source), _task_file) as folder:
             yield folder
         return
     with tempfile.TemporaryDirectory() as temporary, naming(temporary, source):
@@ -144,22 +134,19 @@ def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
             elif task == "AX":
                 shutil.copy(files[0], Path(temporary) / task / "AX.tsv")
             else:
-                unpack(files[0], Path(temporary), _is_task_file)
+                unpack(files[0], Path(temporary), _task_file)
         yield Path(temporary)
 
 
-def _is_task_file(name: str) -> bool:
-    """Whether a member of an archive is a file of a task, in that task's folder."""
-    parts = PurePosixPath(name).parts
-    return (
-        len(parts) >= 2
-        and parts[-2] in SOURCES
-        and parts[-1] in {file.name for file in SOURCES[parts[-2]].files.values()}
-    )
+def _task_file(member: str) -> str | None:
+    """Return TASK/FILE for a member of an archive that is a file of a task, in that task's folder."""
+    task, file = PurePosixPath("/", member).parts[-2:]
+    is_one = task in SOURCES and file in {file.name for file in SOURCES[task].files.values()}
+    return f"{task}/{file}" if is_one else None
 
 
 def _write_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:
-    """Makes GLUE's three files from the original corpus. The dev set is given as a list of pairs of ids in train."""
+    """Make GLUE's three files from the original corpus. The dev set is given as a list of pairs of ids in train."""
     pairs = {tuple(line.split("\t")) for line in dev_ids.read_text(encoding="utf-8").splitlines()}
     header, *rows = train.read_text(encoding="utf-8").rstrip("\n").split("\n")
     for name, wanted in (("train.tsv", False), ("dev.tsv", True)):

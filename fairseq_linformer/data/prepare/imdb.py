@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...errors import UserError
 from ..text import decoded
 from .examples import Example
 from .sources import SourceSplit, as_folder, download, is_address
@@ -20,8 +19,7 @@ SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
 OFFICIAL_ROWS = 25_000  # of each split, 12,500 of each label
 REVIEW = re.compile(r"\d+_\d+\.txt")  # <number>_<stars>.txt
 # What is unpacked of an archive: the labelled reviews, where the official layout has them.
-MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?(?:train|test)/(?:neg|pos)/{REVIEW.pattern}")
-REVIEW_BYTES = 1_000_000  # the longest official review has 14 kB
+MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?((?:train|test)/(?:neg|pos)/{REVIEW.pattern})")
 LINE_BREAKS = re.compile(r"(?:\s*<br />)+\s*")
 
 ADDRESS = "http://ai.stanford.edu/~amaas/data/sentiment"
@@ -32,26 +30,31 @@ DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}
 
 @contextlib.contextmanager
 def imdb_folder(source: str) -> Iterator[Path]:
-    """A folder for `read_imdb`: `source` is one, an archive of one (zip, tar.*), or the address of the download.
+    """Yield a folder for `read_imdb`: `source` is one, an archive of one (zip, tar.*), or the address of the download.
 
     Raises:
         OSError: as ``as_folder`` and ``download``.
         UserError: as ``as_folder`` and ``download``.
     """
     place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
-    with as_folder(place, lambda name: MEMBER.fullmatch(name) is not None, source) as folder:
+    with as_folder(place, _review_path, source) as folder:
         yield folder
 
 
+def _review_path(member: str) -> str | None:
+    found = MEMBER.fullmatch(member)
+    return found and f"aclImdb/{found[1]}"
+
+
 def read_imdb(folder: Path) -> dict[str, SourceSplit]:
-    """The splits train and valid. Rows are sorted by label, then by file name: shuffle them to train.
+    """Read the splits train and valid. Rows are sorted by label, then by file name: shuffle them to train.
 
     Args:
         folder: aclImdb, or the folder that holds it.
 
     Raises:
         FileNotFoundError: a folder of the layout is missing, or holds no reviews.
-        UserError: later, as the rows are read: a file is too large for a review, or is not UTF-8.
+        UserError: later, as the rows are read: a file is not UTF-8.
     """
     root = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
     splits = {}
@@ -71,8 +74,5 @@ def _reviews(folder: Path) -> list[Path]:
 def _examples(reviews: Mapping[str, Sequence[Path]]) -> Iterator[Example]:
     for label, files in reviews.items():
         for file in files:
-            size = file.stat().st_size
-            if size > REVIEW_BYTES:  # a sparse member of a small archive may claim any size
-                raise UserError(f"{file} has {size:,} bytes: a review has at most {REVIEW_BYTES:,}")
             text = LINE_BREAKS.sub(" ", decoded(file.read_bytes(), str(file)))
             yield Example(text, label, where=str(file))
