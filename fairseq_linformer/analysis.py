@@ -36,7 +36,7 @@ from .checkpoints.vocabulary import check_vocabulary_of, digest_vocabulary
 from .conversion.convert import as_checkpoint
 from .conversion.fitting import attention_of
 from .data.dictionaries import with_mask
-from .data.prepare.encoding import encode_items
+from .data.prepare.corpus import encode_items
 from .data.prepare.text_files import find_files, read_chunks
 from .data.tokenizer import Tokenizer, load_tokenizer
 from .data.truncation import kept_tokens, limits

@@ -2,9 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
+MOST_NAMED = 10  # items of a list in a message
 LAST_LINES = "; its last lines:\n"  # after it, a message shows what a failed program printed
 
 
@@ -49,3 +50,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A question about the most similar of `names`, to end a message with; empty where none is similar."""
     nearest = get_close_matches(name, list(names), n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def join_truncated(words: Sequence[str], rest: str = ", …") -> str:
+    """Return the first MOST_NAMED words with commas between them, and `rest` if there are more."""
+    return ", ".join(words[:MOST_NAMED]) + (rest if len(words) > MOST_NAMED else "")

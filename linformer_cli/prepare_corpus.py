@@ -24,10 +24,10 @@ def add_arguments(parser: Parser) -> None:
     add(
         "--vocab-size",
         metavar="N",
-        type=number(int),
+        type=number(int, least=1),
         help=f"pieces to train, 256 of them bytes (default: {VOCAB_SIZE})",
     )
     sample = f"train the pieces on at most this many characters (default: {SAMPLE_CHARACTERS})"
-    add("--sample-characters", metavar="N", type=number(int), help=sample)
-    add("--seed", metavar="N", type=number(int), default=1, help="seed of that sample, at least 0")
-    add("--workers", metavar="N", type=number(int), help="processes that encode (default: one per core)")
+    add("--sample-characters", metavar="N", type=number(int, least=1), help=sample)
+    add("--seed", metavar="N", type=number(int, least=0), default=1, help="seed of that sample, at least 0")
+    add("--workers", metavar="N", type=number(int, least=1), help="processes that encode (default: one per core)")

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from fairseq_linformer.data.prepare.line_sample import LineSample
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
+from fairseq_linformer.data.prepare.vocabulary_training import LineSample
 
 
 def sampled(place: str, characters: int) -> list[str]:

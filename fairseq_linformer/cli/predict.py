@@ -20,8 +20,7 @@ from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, r
 from ..data.prepare.text_files import suffix_of, unpacked
 from ..data.task_record import Task
 from ..data.tasks import TASKS
-from ..data.text import first_of
-from ..errors import UserError
+from ..errors import UserError, join_truncated
 from ..finetune.prediction import Prediction, Predictor
 from ..finetune.results import best_checkpoints
 from ..finetune.submission import FILES, check_test_set, write_submission_file
@@ -76,7 +75,7 @@ def _checkpoint(model: Path) -> Path:
         said = "predict reads checkpoints, and transformers' pipeline uses this folder"
         raise UserError(f"{model} is a folder of transformers: {said}") from error
     if not file.is_file() and (runs := sorted(str(path.parent) for path in model.glob(f"*/**/{file.name}"))):
-        raise UserError(f"{model} holds no checkpoint itself: name one of its runs, {first_of(runs)}")
+        raise UserError(f"{model} holds no checkpoint itself: name one of its runs, {join_truncated(runs)}")
     return file
 
 

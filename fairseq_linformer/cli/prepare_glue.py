@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
+from ..data.dictionaries import GIVEN_REMEDY, Unknown
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.summary import SUMMARY_FILE
 from ..data.tasks import TASKS
 from ..data.tokenizer import Tokenizer, load_tokenizer
-from ..data.unknown_pieces import GIVEN_REMEDY, Unknown
 from ..system.files import check_data_path
 from .program import print_next
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
+from ..data.dictionaries import GIVEN_REMEDY
 from ..data.prepare.imdb import imdb_folder, read_imdb
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.tasks import TASKS
 from ..data.tokenizer import load_tokenizer
-from ..data.unknown_pieces import GIVEN_REMEDY
 from ..system.files import check_data_path
 from .program import print_next
 

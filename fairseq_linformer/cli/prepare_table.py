@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
+from ..data.dictionaries import GIVEN_REMEDY
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.prepare.labels import Columns
 from ..data.prepare.own_data import SPLITS, own_data
@@ -12,7 +13,6 @@ from ..data.prepare.table import WHOLE, Row, read_table
 from ..data.task_record import letters_of
 from ..data.tasks import TASKS
 from ..data.tokenizer import load_tokenizer
-from ..data.unknown_pieces import GIVEN_REMEDY
 from ..errors import UserError, check
 from ..system.files import A_NAME, check_data_path, is_name
 from .program import print_next

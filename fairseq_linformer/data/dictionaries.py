@@ -1,13 +1,15 @@
-"""fairseq's dictionaries of pieces: read, or made of those of a subword model."""
+"""fairseq's dictionaries of pieces: read, made of those of a subword model, and what they lack of a text."""
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from fairseq.data import Dictionary
 
-from ..errors import UserError
+from ..errors import MOST_NAMED, UserError, join_truncated
 
 DICTIONARY_FILE = "dict.txt"
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
@@ -15,9 +17,17 @@ MASK = "<mask>"  # the tasks add it to the dictionary that they read
 # Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
 SIZE_MULTIPLE = 8
 
+# Above this fraction of unknown pieces, the vocabulary was not made for the text.
+MOST_UNKNOWN = 0.001
+
+GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
+    "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one: a "
+    "vocabulary that linformer prepare corpus makes now lacks none"
+)
+
 
 def dictionary_in(folder: Path) -> Dictionary | None:
-    """The dict.txt of a folder, None where it has none.
+    """Return the dict.txt of a folder, None if it has none.
 
     Raises:
         UserError: as ``load_dictionary``.
@@ -27,7 +37,7 @@ def dictionary_in(folder: Path) -> Dictionary | None:
 
 
 def load_dictionary(path: Path) -> Dictionary:
-    """fairseq's Dictionary from a dict.txt.
+    """Load fairseq's Dictionary from a dict.txt.
 
     Raises:
         OSError: the file cannot be opened.
@@ -41,19 +51,19 @@ def load_dictionary(path: Path) -> Dictionary:
 
 
 def with_mask(dictionary: Dictionary) -> Dictionary:
-    """A copy of a dictionary, with <mask>."""
+    """Return a copy of a dictionary, with <mask>."""
     dictionary = deepcopy(dictionary)
     dictionary.add_symbol(MASK)
     return dictionary
 
 
 def without_mask(dictionary: Dictionary) -> list[str]:
-    """The symbols of a dictionary by number, but for <mask>, which the tasks add."""
+    """Return the symbols of a dictionary by number, but for <mask>, which the tasks add."""
     return [symbol for symbol in dictionary.symbols if symbol != MASK]
 
 
 def fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], model: Path) -> Dictionary:
-    """The dictionary that is given, or one of the pieces, in their order.
+    """Return the dictionary that is given, or one of the pieces, in their order.
 
     That one is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
 
@@ -77,8 +87,45 @@ def fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], m
 
 
 def ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.ndarray:
-    """The dictionary's id of each of a model's `size` numbers, <unk> for those without a piece: int32, (size,)."""
+    """Return the id of each of a model's `size` numbers, <unk> for those without a piece: int32, (size,)."""
     table = np.full(size, dictionary.unk(), dtype=np.int32)
     for number, piece in pieces.items():
         table[number] = dictionary.index(piece)
     return table
+
+
+@dataclass
+class Unknown:
+    """What the vocabulary lacks of the texts that a command encodes.
+
+    Attributes:
+        tokens, unknown: pieces by split, and those that are <unk>.
+        characters: how often each stands in the texts that the vocabulary lacks.
+    """
+
+    tokens: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    characters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, split: str, tokens: int, unknown: int) -> None:
+        self.tokens[split] += tokens
+        self.unknown[split] += unknown
+
+    def update(self, other: "Unknown", task: str = "") -> None:
+        """Add another's, the splits under the name of their task."""
+        for split, tokens in other.tokens.items():
+            self.add(f"{task} {split}".strip(), tokens, other.unknown[split])
+        self.characters += other.characters
+
+    def warning(self, remedy: str) -> Iterator[str]:
+        """Yield a line if more than MOST_UNKNOWN of a split's pieces are unknown."""
+        shares = {split: self.unknown[split] / tokens for split, tokens in self.tokens.items()}
+        much = {split: share for split, share in shares.items() if share > MOST_UNKNOWN}
+        if much:
+            named = ", ".join(f"{split} {share:.3%}" for split, share in much.items())
+            counts = [f"{character!r} {count:,}" for character, count in self.characters.most_common()]
+            listed = join_truncated(counts, f" and {len(counts) - MOST_NAMED:,} others")
+            yield (
+                f"warning: unknown pieces: {named}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of "
+                f"this text, which the model cannot tell apart{f' ({listed})' if listed else ''}: {remedy}"
+            )

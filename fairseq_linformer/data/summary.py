@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..errors import UserError
+from ..errors import MOST_NAMED, UserError, join_truncated
 from ..system.files import A_NAME, is_name
 from ..system.state import read_state
+from .dictionaries import Unknown
 from .task_record import KINDS, Task, TaskJson
-from .text import MOST_NAMED, first_of
-from .unknown_pieces import Unknown
 
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
 
@@ -67,10 +66,11 @@ class Summary:
             ordered = train.most_common()
             rest = [count for _, count in ordered[MOST_NAMED:]]
             more = f", and {len(rest):,} classes with {rest[-1]:,} to {rest[0]:,}" if rest else ""
-            yield f"{unit} of train by class: {first_of([f'{name} ({count:,})' for name, count in ordered], more)}"
-        for split, counts in self.by_class.items():
-            if missing := sorted(set(self.task.classes) - set(counts), key=lambda name: (train[name], name)):
-                named = first_of([f"{name} ({train[name]:,} in train)" for name in missing])
+            counts = [f"{name} ({count:,})" for name, count in ordered]
+            yield f"{unit} of train by class: {join_truncated(counts, more)}"
+        for split, by_class in self.by_class.items():
+            if missing := sorted(set(self.task.classes) - set(by_class), key=lambda name: (train[name], name)):
+                named = join_truncated([f"{name} ({train[name]:,} in train)" for name in missing])
                 yield f"warning: {len(missing):,} classes are not in {split}: {named}"
 
 

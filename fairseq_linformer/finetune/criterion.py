@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from ..data.targets import CUT, usual_class
 from ..data.task_record import Task
-from ..data.text import first_of
-from ..errors import UserError, check
+from ..errors import UserError, check, join_truncated
 from ..training.option_checks import check_best_metric
 from .metrics import METRICS, SCORE, score
 
@@ -104,7 +103,7 @@ class TextPredictionCriterion(FairseqCriterion):
             check("headline metric", name, name in self.record.metrics, f"one of {', '.join(self.record.metrics)}")
         binary = len(self.record.classes) == 2 and "1" in self.record.classes
         if "f1" in self.record.metrics and not binary:
-            named = first_of(self.record.classes) or "none"
+            named = join_truncated(self.record.classes) or "none"
             raise UserError(f"metric f1 needs two classes, one of them named 1, but {self.record.name} has {named}")
         if (root := getattr(task, "to_train", None)) is not None:
             check_best_metric(root, self._validated())

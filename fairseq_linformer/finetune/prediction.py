@@ -18,10 +18,9 @@ from ..data.prepare.examples import Example, encode_columns, encode_words
 from ..data.summary import has_pairs
 from ..data.targets import CUT, UNKNOWN, moved, usual_class
 from ..data.task_record import Task
-from ..data.text import first_of
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
-from ..errors import UserError, check
+from ..errors import UserError, check, join_truncated
 from ..model.hub import HubInterface
 from ..model.roberta import LinformerRobertaModel
 from ..training.text_prediction import TextPredictionTask, read_record
@@ -272,7 +271,7 @@ def _check_labels(task: TextPredictionTask, checkpoint: Path) -> None:
         return
     both = itertools.zip_longest(own["classes"], task.record.classes, fillvalue="none")
     if others := [pair for pair in both if pair[0] != pair[1]]:
-        trained, found = map(first_of, zip(*others, strict=True))
+        trained, found = map(join_truncated, zip(*others, strict=True))
         raise UserError(f"{checkpoint} was trained on the classes {trained}, where the data in {data} has {found}")
     if own["scale"] != task.record.scale:
         scales = f"scores divided by {own['scale']}, but those in {data} are divided by {task.record.scale}"

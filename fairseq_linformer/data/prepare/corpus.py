@@ -4,28 +4,33 @@ The text is read twice and never held in memory as a whole. The first pass check
 vocabulary. The second encodes chunks of lines in worker processes and writes the ids in fairseq's binary format.
 """
 
+import contextlib
 import json
 import math
 import os
 import shutil
+import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from fairseq.data.indexed_dataset import best_fitting_int_dtype
 from tqdm import tqdm
 
-from ...errors import UserError, naming
+from ...errors import check, join_truncated, naming
 from ...system.files import check_data_path, staged_folder
-from ...system.processes import available_cores
-from ..dictionaries import DICTIONARY_FILE, dictionary_in
+from ...system.processes import available_cores, end_with_parent
+from ..dictionaries import DICTIONARY_FILE, Unknown, dictionary_in
 from ..indexed import IndexedWriter
 from ..shards import REPORT_FILE
-from ..text import first_of
 from ..tokenizer import (
     ENCODER_FILE,
     MERGES_FILE,
@@ -35,15 +40,11 @@ from ..tokenizer import (
     Tokenizer,
     load_tokenizer,
 )
-from ..unknown_pieces import Unknown
-from .encoding import Encoded, chunk_encoder
-from .line_sample import LineSample
-from .text_files import find_files, read_chunks
-from .vocabulary_training import check_vocab_size, train_sentencepiece
+from .text_files import Chunk, find_files, read_chunks
+from .vocabulary_training import LineSample, check_vocab_size, train_sentencepiece
 
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
-MOST_WORKERS = 1024
 STANDARD_INPUT = Path("-")
 
 # Where standard input waits for the second pass.
@@ -52,6 +53,24 @@ _SPOOL_FILE = "standard-input"
 # A fixed number, not that of the machine's cores: it changes how sentencepiece rounds partial sums, and the vocabulary
 # should not depend on the machine that trained it.
 _TRAINING_THREADS = 16
+
+# Chunks per worker that are being encoded, or wait for earlier ones: enough to keep all workers busy, but not so many
+# that they fill the memory when the disk is slow.
+_CHUNKS_PER_WORKER = 4
+
+
+class Items(NamedTuple):
+    """Items one after another: their ids (uint16 or uint32), the length of each (int32), and what was lacking.
+
+    `lacking`: how often characters occur in their lines that the vocabulary lacks.
+    """
+
+    ids: np.ndarray
+    sizes: np.ndarray
+    lacking: Counter[str]
+
+
+Encoded = Iterator[tuple[Items, int]]  # of each chunk, and its bytes of text
 
 
 @dataclass
@@ -82,7 +101,7 @@ def prepare_corpus(
     seed: int = 1,
     workers: int | None = None,
 ) -> Unknown:
-    """Makes the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
+    """Make the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
 
     An item of the dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess
     stores a blank line. `out` appears when it is complete; until then the work is in `out`.partial.
@@ -95,7 +114,7 @@ def prepare_corpus(
         vocab_size: pieces of the vocabulary that is trained (default DEFAULT_VOCAB_SIZE).
         sample_characters: of `train`, at most, to train the vocabulary on (default DEFAULT_SAMPLE_CHARACTERS).
         seed: of that sample, at least 0.
-        workers: processes that encode, from 1 to MOST_WORKERS (default: one per core).
+        workers: processes that encode (default: one per core).
 
     Returns:
         What the vocabulary lacks of the text.
@@ -106,84 +125,55 @@ def prepare_corpus(
     """
     started = time.monotonic()
     check_data_path(out)
-    workers = available_cores() if workers is None else workers
-    _check_sources([*train, *valid], workers)
-    _check_training(tokenizer, {"vocab-size": vocab_size, "sample-characters": sample_characters})
-    used = None if tokenizer is None else given_tokenizer(tokenizer)
+    used = None
+    if tokenizer is not None:
+        for name, value in {"vocab-size": vocab_size, "sample-characters": sample_characters}.items():
+            check(f"--{name}", value, value is None, f"left out with --tokenizer {tokenizer}, which needs no training")
+        used = _given_tokenizer(tokenizer)
+    vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
+    check_vocab_size("--vocab-size", vocab_size)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     with staged_folder(out, REPORT_FILE) as (folder, report_file):
-        files = _found(train, valid, folder)
-        uses = (f"{len(found):,} to {'train' if split == 'train' else 'validate'} on" for split, found in files.items())
-        print("text files:", ", ".join(uses), flush=True)
+        files = _find_files(train, valid, folder)
+        counts = (f"{len(its):,} to {'train' if split == 'train' else 'validate'} on" for split, its in files.items())
+        print("text files:", ", ".join(counts), flush=True)
         with naming(str(folder / _SPOOL_FILE), "standard input"):
             reports = {split: _survey(files[split], None if used or split == "valid" else sample) for split in files}
         if used:
             used.save(folder)
-        used = used or _trained_tokenizer(sample, folder, vocab_size or DEFAULT_VOCAB_SIZE)
-        unknown, counts = _write_dataset(files, used, folder, workers, reports)
+        used = used or _train_tokenizer(sample, folder, vocab_size)
+        unknown, frequencies = _write_dataset(files, used, folder, workers or available_cores(), reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
-    _print_summary(reports, counts, time.monotonic() - started)
+    _print_summary(reports, frequencies, time.monotonic() - started)
     return unknown
 
 
-def _check_sources(names: Sequence[Path], workers: int) -> None:
-    if not 1 <= workers <= MOST_WORKERS:
-        raise UserError(f"workers {workers}: must be from 1 to {MOST_WORKERS}")
-    if names.count(STANDARD_INPUT) > 1:
-        raise UserError("standard input (-) is named more than once among train and valid: it can be read only once")
-
-
-def _check_training(tokenizer: Path | None, options: Mapping[str, Any]) -> None:
-    """Refuses options of the vocabulary's training, by name, that are too small, or given with a tokenizer."""
-    for name, value in options.items():
-        if value is not None and tokenizer is not None:
-            raise UserError(f"{name} {value}: is for training a vocabulary, but that of {tokenizer} is used")
-        if value is not None and value < 1:
-            raise UserError(f"{name} {value}: must be at least 1")
-    if options["vocab-size"] is not None:
-        check_vocab_size("vocab-size", options["vocab-size"])
-
-
-def given_tokenizer(place: Path) -> Tokenizer:
-    """The tokenizer of a place; GPT-2's files make one without dict.txt, too."""
+def _given_tokenizer(place: Path) -> Tokenizer:
+    """Load the tokenizer of a place; GPT-2's files make one without dict.txt, too."""
     encoder, merges = place / ENCODER_FILE, place / MERGES_FILE
     return GPT2Tokenizer(encoder, merges, dictionary_in(place)) if encoder.is_file() else load_tokenizer(place)
 
 
-def unigram_perplexity(train: np.ndarray, valid: np.ndarray) -> float:
-    """Of a model that predicts each token by how often it occurs, which every other must beat.
-
-    Args:
-        train: counts of tokens, (V,); to each one is added, because a token may occur in valid only.
-        valid: the same of the tokens whose perplexity it is.
-    """
-    log_probabilities = np.log((train + 1) / (train + 1).sum())
-    return math.exp(-(valid * log_probabilities).sum() / valid.sum())
-
-
-def _found(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[str, list[Path]]:
-    """The text files by split. Standard input is first written to a file, as the text is read twice."""
+def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[str, list[Path]]:
+    """Return the text files by split. Standard input is first written to a file, as the text is read twice."""
     spool = folder / _SPOOL_FILE
-    if STANDARD_INPUT in (*train, *valid):
+    names = [*train, *valid]
+    if STANDARD_INPUT in names:
+        check("--train, --valid", " ".join(map(str, names)), names.count(STANDARD_INPUT) == 1, "of one - at most")
         with spool.open("wb") as stream:
             shutil.copyfileobj(sys.stdin.buffer, stream)
     first, second = ([spool if name == STANDARD_INPUT else name for name in names] for names in (train, valid))
     held_out = find_files(second)
     trained = find_files(first, held_out)
-    warn_of_both(trained, held_out)
+    places = set(map(os.path.realpath, held_out))
+    if both := sorted(path.name for path in trained if os.path.realpath(path) in places):
+        print(f"warning: to train and to validate on: {join_truncated(both)}; its loss will say little of other text")
     return {"train": trained, **({"valid": held_out} if valid else {})}
 
 
-def warn_of_both(trained: Iterable[Path], held_out: Iterable[Path]) -> None:
-    """Names the files that are to train and to validate on, by whatever paths."""
-    places = set(map(os.path.realpath, held_out))
-    if both := sorted(path.name for path in trained if os.path.realpath(path) in places):
-        print(f"warning: to train and to validate on: {first_of(both)}; its loss will say little of other text")
-
-
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
-    """First pass: checks and counts the text, and draws `sample` from it.
+    """Check and count the text, and draw `sample` from it: the first pass.
 
     Raises:
         UserError: as ``read_chunks``.
@@ -203,8 +193,8 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
     return report
 
 
-def _trained_tokenizer(sample: LineSample, folder: Path, vocab_size: int) -> Tokenizer:
-    """Trains a sentencepiece model and writes it to `folder`."""
+def _train_tokenizer(sample: LineSample, folder: Path, vocab_size: int) -> Tokenizer:
+    """Train a sentencepiece model and write it to `folder`."""
     lines = sample.lines()
     print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
     model = folder / SENTENCEPIECE_FILE
@@ -219,28 +209,29 @@ def _write_dataset(
     workers: int,
     reports: Mapping[str, SplitReport],
 ) -> tuple[Unknown, dict[str, np.ndarray]]:
-    """Second pass: writes both splits, and dict.txt with the counts of train. Counts the tokens in `reports`.
+    """Write the splits, and dict.txt with the counts of train; count the tokens in `reports`: the second pass.
 
     Returns:
         What the vocabulary lacks, and how often each id occurs, by split, int64, (V,).
     """
-    dictionary, unknown, counts = tokenizer.dictionary, Unknown(), {}
+    dictionary, unknown, frequencies = tokenizer.dictionary, Unknown(), {}
     dictionary.save(str(folder / DICTIONARY_FILE))  # the workers read it
     with chunk_encoder(tokenizer, folder, workers) as encode:
         for split, report in reports.items():
             encoded = encode(read_chunks(files[split]))
-            counts[split] = _write_split(folder / split, len(dictionary), encoded, report.bytes, unknown.characters)
-            report.tokens, report.unknown = int(counts[split].sum()), int(counts[split][dictionary.unk()])
+            counts = _write_split(folder / split, len(dictionary), encoded, report.bytes, unknown.characters)
+            report.tokens, report.unknown = int(counts.sum()), int(counts[dictionary.unk()])
             unknown.add(split, report.tokens, report.unknown)
-    dictionary.count = counts["train"].tolist()
+            frequencies[split] = counts
+    dictionary.count = frequencies["train"].tolist()
     dictionary.save(str(folder / DICTIONARY_FILE))
-    return unknown, counts
+    return unknown, frequencies
 
 
 def _write_split(
     prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int, lacking: Counter[str]
 ) -> np.ndarray:
-    """Writes a split's .bin and .idx, and adds to `lacking` the characters that the vocabulary lacks.
+    """Write a split's .bin and .idx, and add to `lacking` the characters that the vocabulary lacks.
 
     Returns:
         How often each id occurs: int64, (vocab_size,).
@@ -266,3 +257,94 @@ def _print_summary(reports: Mapping[str, SplitReport], counts: Mapping[str, np.n
         print(f"perplexity of valid by token frequencies alone: {level:.1f}")
     megabytes = sum(report.bytes for report in reports.values()) / 1e6
     print(f"{megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s")
+
+
+def unigram_perplexity(train: np.ndarray, valid: np.ndarray) -> float:
+    """Return the perplexity of a model that predicts each token by its frequency, which every other must beat.
+
+    Args:
+        train: counts of tokens, (V,); to each one is added, because a token may occur in valid only.
+        valid: the same of the tokens whose perplexity it is.
+    """
+    log_probabilities = np.log((train + 1) / (train + 1).sum())
+    return math.exp(-(valid * log_probabilities).sum() / valid.sum())
+
+
+def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
+    """Encode an item per line: its tokens and </s>. A line without pieces is <unk>, as </s> alone ends a document."""
+    dictionary = tokenizer.dictionary
+    unknown = np.array([dictionary.unk()], dtype=np.int32)
+    pairs = zip(lines, tokenizer.encode(lines), strict=True)
+    encoded = [unknown if line and not ids.size else ids for line, ids in pairs]
+    sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + 1
+    ends = np.cumsum(sizes) - 1
+    ids = np.empty(int(sizes.sum()), dtype=best_fitting_int_dtype(len(dictionary)))
+    is_token = np.ones(ids.size, dtype=bool)
+    is_token[ends] = False
+    ids[ends] = dictionary.eos()
+    ids[is_token] = np.concatenate([np.empty(0, dtype=np.int32), *encoded])
+    rows = np.unique(np.searchsorted(ends, np.flatnonzero(ids == dictionary.unk())))
+    lacking = tokenizer.unknown_characters(lines[row] for row in rows) if rows.size else Counter()
+    return Items(ids, sizes, lacking)
+
+
+@contextlib.contextmanager
+def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
+    """Yield a function from chunks to the items and the bytes of each, in order.
+
+    Args:
+        tokenizer: for one worker.
+        folder: where the tokenizer is saved; several workers read it there.
+        workers: 1 for this process, or the number of processes to start.
+
+    Raises:
+        ChildProcessError: a worker was killed, mostly because memory ran out.
+    """
+    if workers == 1:
+        yield lambda chunks: ((encode_items(tokenizer, chunk.lines), chunk.bytes_read) for chunk in chunks)
+        return
+    pool = ProcessPoolExecutor(workers, initializer=_start_worker)
+    try:
+        yield partial(_encode_in_pool, pool, folder, _CHUNKS_PER_WORKER * workers)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            f"one of the {workers} worker processes died, perhaps because memory ran out: nothing was written; "
+            "run again, with fewer workers if it was the memory"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _encode_in_pool(pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]) -> Encoded:
+    # Executor.map and Pool.imap would read all chunks at once, and keep every result that is not yet consumed.
+    waiting: deque[tuple[Future[Items], int]] = deque()
+    for chunk in chunks:
+        waiting.append((pool.submit(_encode_in_worker, folder, chunk.lines), chunk.bytes_read))
+        if len(waiting) == most_waiting:
+            future, bytes_read = waiting.popleft()
+            yield future.result(), bytes_read
+    while waiting:
+        future, bytes_read = waiting.popleft()
+        yield future.result(), bytes_read
+
+
+@cache
+def _worker_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer of a worker process, which ends before the folder is removed or renamed."""
+    return load_tokenizer(folder)
+
+
+def _encode_in_worker(folder: Path, lines: list[str]) -> Items:
+    return encode_items(_worker_tokenizer(folder), lines)
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C and SIGHUP to the main process, which stops the workers, and end this one when that one ends.
+
+    SIGTERM ends a worker at once. The handler that it inherits from the main process would raise an exception, which
+    the pool would take for the result of the chunk.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()

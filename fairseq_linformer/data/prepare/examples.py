@@ -1,7 +1,6 @@
 """Rows of text and label, and how a row's text becomes ids."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -63,14 +62,6 @@ def encode_columns(
             if text and not ids.size:
                 raise UserError(f"{place}: no piece is left of the text {text!r}")
     return encoded
-
-
-def is_blank(text: str) -> bool:
-    """Whether a text has nothing but white space and what no one sees: zero-width characters, byte-order marks.
-
-    Or what sentencepiece reads as spaces: its own mark, and U+FFFD, which stands for what could not be decoded.
-    """
-    return all(one.isspace() or one in "\u2581\ufffd" or unicodedata.category(one) in ("Cf", "Cc") for one in text)
 
 
 def names_of(label: Label | None) -> tuple[str, ...]:

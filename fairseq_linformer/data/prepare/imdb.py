@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..text import decoded
 from .examples import Example
 from .sources import SourceSplit, as_folder, download, is_address
+from .text_files import decoded
 
 LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder

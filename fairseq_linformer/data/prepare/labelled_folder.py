@@ -37,12 +37,11 @@ from tqdm import tqdm
 
 from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
-from ..dictionaries import DICTIONARY_FILE
+from ..dictionaries import DICTIONARY_FILE, Unknown
 from ..indexed import IndexedWriter
 from ..summary import SUMMARY_FILE, SplitCounts, Summary
 from ..task_record import Task, check_label, label_names
 from ..tokenizer import Tokenizer
-from ..unknown_pieces import Unknown
 from .examples import Example, Label, encode_columns, encode_words, names_of, words_of
 
 LONG_LENGTH = 512  # rows of more tokens are counted as long; nothing is cut

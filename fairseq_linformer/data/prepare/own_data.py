@@ -8,13 +8,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from ...errors import UserError, check
+from ...errors import UserError, check, join_truncated
 from ..task_record import KINDS, Task, own_task
-from ..text import first_of
-from .examples import Example, is_blank, names_of
+from .examples import Example, names_of
 from .labels import Columns, TableRow, check_labels, drop_decimals, find_label_type, number_of, read_label
 from .splitting import quantile_bins, split_rows, text_key
 from .table import Row
+from .text_files import is_blank
 
 SPLITS = ("train", "valid", "test")
 
@@ -173,5 +173,5 @@ def _classes(splits: Mapping[str, Sequence[TableRow]], notes: list[str]) -> list
             if unknown := set(names_of(row.label)) - set(counts):
                 raise UserError(f"{row.where}: label {min(unknown)!r} of {split} is not in train")
     if once := sorted(name for name, count in counts.items() if count == 1):
-        notes.append(f"warning: {len(once):,} labels occur once in train: {first_of(once)}")
+        notes.append(f"warning: {len(once):,} labels occur once in train: {join_truncated(once)}")
     return sorted(counts)

@@ -15,10 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, did_you_mean
-from ..text import MOST_NAMED, check_line_ends, decoded, first_of
-from .examples import Example, is_blank
-from .text_files import is_hidden, suffix_of, unpacked
+from ...errors import MOST_NAMED, UserError, did_you_mean, join_truncated
+from .examples import Example
+from .text_files import check_line_ends, decoded, is_blank, is_hidden, suffix_of, unpacked
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
 DELIMITERS = ",;\t"  # of CSV: the header tells which
@@ -136,7 +135,7 @@ def check_filled(
     if not count:
         raise UserError(f"{source}: it holds no text")
     if blank:
-        listed = first_of(blank, f" and {len(blank) - MOST_NAMED:,} more")
+        listed = join_truncated(blank, f" and {len(blank) - MOST_NAMED:,} more")
         raise UserError(
             f"{source}: {len(blank):,} of the texts are empty ({listed}): predictions are a row per text, so fill or "
             "remove them"

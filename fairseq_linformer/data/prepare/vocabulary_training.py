@@ -1,24 +1,74 @@
-"""Training of a sentencepiece vocabulary on lines of text."""
+"""Training of a sentencepiece vocabulary on a sample of the lines of a text."""
 
+import heapq
 import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
-from ...errors import UserError
+from ...errors import UserError, check
 from ..tokenizer import MOST_PIECES
 
 # sentencepiece's training silently leaves out lines of more bytes; this is the highest limit that it accepts.
 _LONGEST_LINE = 2**30
 
+# A sampled line is cut into pieces of at most this many characters, so that corpora with one document per line are
+# sampled as evenly as those with one sentence per line. A cut may split a word, once in 2000 characters.
+_PIECE_CHARACTERS = 2000
+
 # The control symbols <unk>, <s> and </s>, a piece for each byte, the mark of a space and one letter.
 FEWEST_PIECES = 3 + 256 + 2
 
 
+class LineSample:
+    """A random sample of the lines seen so far, the same for the same seed.
+
+    This is a reservoir: each piece of a line draws a key, and the pieces with the smallest keys are kept. Once a key
+    has been rejected, no larger one is accepted, so a piece's chance depends on neither its length nor its position.
+    Not sentencepiece's own sample (input_sentence_size), which counts lines: its memory and time grow with theirs.
+
+    Args:
+        characters: of the sample, at most; at least _PIECE_CHARACTERS.
+        seed: at least 0.
+
+    Raises:
+        UserError: there are too few characters.
+    """
+
+    def __init__(self, characters: int, seed: int) -> None:
+        enough = characters >= _PIECE_CHARACTERS
+        check("--sample-characters", characters, enough, f"at least {_PIECE_CHARACTERS}")
+        self._room = characters
+        self._random = np.random.default_rng(seed)
+        self._heap: list[tuple[float, int, str]] = []  # largest key first
+        self._smallest_refused = 1.0
+        self._seen = 0
+
+    def add(self, lines: Sequence[str]) -> None:
+        step = _PIECE_CHARACTERS
+        pieces = [line[start : start + step] for line in lines for start in range(0, len(line), step)]
+        keys = self._random.random(len(pieces))
+        for place in np.flatnonzero(keys < self._smallest_refused).tolist():
+            if keys[place] >= self._smallest_refused:
+                continue
+            heapq.heappush(self._heap, (-float(keys[place]), self._seen + place, pieces[place]))
+            self._room -= len(pieces[place])
+            while self._room < 0:
+                negative_key, _, refused = heapq.heappop(self._heap)
+                self._smallest_refused = -negative_key
+                self._room += len(refused)
+        self._seen += len(pieces)
+
+    def lines(self) -> list[str]:
+        """Return the sampled pieces of lines, in the order of the text."""
+        return [piece for _, _, piece in sorted(self._heap, key=lambda entry: entry[1])]
+
+
 def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, threads: int) -> None:
-    """Trains a unigram model and writes it to `model`. No text has unknown pieces in it.
+    """Train a unigram model and write it to `model`. No text has unknown pieces in it.
 
     The rarest 0.05 % of characters, and those that the lines lack, become the pieces of their UTF-8 bytes: in text from
     the web there are tens of thousands of these, and they would crowd out the words.
@@ -54,17 +104,17 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
 
 
 def check_vocab_size(name: str, value: int) -> None:
-    """Refuses a size that no vocabulary can have; `name` is what the message calls it.
+    """Check the size of a vocabulary; `name` is that of the option.
 
     Raises:
         UserError: it is not from FEWEST_PIECES to MOST_PIECES.
     """
-    if not FEWEST_PIECES <= value <= MOST_PIECES:
-        raise UserError(f"{name} {value}: must be from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}")
+    works = FEWEST_PIECES <= value <= MOST_PIECES
+    check(name, value, works, f"from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}")
 
 
 def _training_error(message: str, vocab_size: int) -> str:
-    """What sentencepiece's message, which names a line of its source, means to the user."""
+    """Return the meaning of sentencepiece's message, which names a line of its source."""
     if largest := re.search(r"Vocabulary size too high.*<= (\d+)", message):
         return f"vocabulary size {vocab_size}: too large, the text supports at most {largest[1]}"
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
