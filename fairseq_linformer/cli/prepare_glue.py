@@ -7,7 +7,7 @@ from ..checkpoints.reading import find_tokenizer
 from ..data.dictionaries import GIVEN_REMEDY, Unknown
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled_folder import write_labelled
-from ..data.summary import SUMMARY_FILE
+from ..data.task_record import SUMMARY_FILE
 from ..data.tasks import TASKS
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..system.files import check_data_path
@@ -54,7 +54,8 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}
             summary = write_labelled(out / task, TASKS[task], rows, loaded)
-            unknown.update(summary.unknown, task)
+            unknown.shares |= {f"{task} {split}": share for split, share in summary.unknown.shares.items()}
+            unknown.characters += summary.unknown.characters
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
     for line in unknown.warning(GIVEN_REMEDY):
         print(line)

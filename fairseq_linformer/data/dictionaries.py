@@ -1,7 +1,7 @@
 """fairseq's dictionaries of pieces: read, made of those of a subword model, and what they lack of a text."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,36 +96,24 @@ def ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.n
 
 @dataclass
 class Unknown:
-    """What the vocabulary lacks of the texts that a command encodes.
+    """Pieces and characters that a vocabulary lacks of texts.
 
     Attributes:
-        tokens, unknown: pieces by split, and those that are <unk>.
-        characters: how often each stands in the texts that the vocabulary lacks.
+        shares: the share of pieces that are <unk>, by split.
+        characters: how often each occurs that the vocabulary lacks.
     """
 
-    tokens: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
+    shares: dict[str, float] = field(default_factory=dict)
     characters: Counter[str] = field(default_factory=Counter)
 
-    def add(self, split: str, tokens: int, unknown: int) -> None:
-        self.tokens[split] += tokens
-        self.unknown[split] += unknown
-
-    def update(self, other: "Unknown", task: str = "") -> None:
-        """Add another's, the splits under the name of their task."""
-        for split, tokens in other.tokens.items():
-            self.add(f"{task} {split}".strip(), tokens, other.unknown[split])
-        self.characters += other.characters
-
-    def warning(self, remedy: str) -> Iterator[str]:
-        """Yield a line if more than MOST_UNKNOWN of a split's pieces are unknown."""
-        shares = {split: self.unknown[split] / tokens for split, tokens in self.tokens.items()}
-        much = {split: share for split, share in shares.items() if share > MOST_UNKNOWN}
-        if much:
-            named = ", ".join(f"{split} {share:.3%}" for split, share in much.items())
-            counts = [f"{character!r} {count:,}" for character, count in self.characters.most_common()]
-            listed = join_truncated(counts, f" and {len(counts) - MOST_NAMED:,} others")
-            yield (
-                f"warning: unknown pieces: {named}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of "
-                f"this text, which the model cannot tell apart{f' ({listed})' if listed else ''}: {remedy}"
-            )
+    def warning(self, remedy: str) -> list[str]:
+        """Return a line if more than MOST_UNKNOWN of a split's pieces are unknown."""
+        if not (high := {split: share for split, share in self.shares.items() if share > MOST_UNKNOWN}):
+            return []
+        splits = ", ".join(f"{split} {share:.3%}" for split, share in high.items())
+        counts = [f"{character!r} {count:,}" for character, count in self.characters.most_common()]
+        listed = join_truncated(counts, f" and {len(counts) - MOST_NAMED:,} others")
+        return [
+            f"warning: unknown pieces: {splits}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of this "
+            f"text, which the model cannot tell apart{f' ({listed})' if listed else ''}: {remedy}"
+        ]

@@ -1,14 +1,22 @@
-"""The record of a task, which preparation, scoring, configuration, results and submission all read."""
+"""The record of a task, which preparation, scoring, configuration, results and submission all read.
+
+A prepared folder keeps it in task.json, with counts of its splits.
+"""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 from fairseq.data import Dictionary
 
-from ..errors import UserError, check
+from ..errors import MOST_NAMED, UserError, check, join_truncated
+from .dictionaries import Unknown
 
+SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
 RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries of every label dictionary
 
 # What a label is, and the metrics of a task that names none (``finetune.metrics.METRICS``), the headline's first.
@@ -81,11 +89,11 @@ class Task:
 
     @property
     def scored(self) -> dict[str, str]:
-        """All splits that are scored."""
+        """Return all splits that are scored."""
         return {**self.dev_sets, **self.test_sets}
 
     def label(self, numbers: Sequence[float]) -> Any:
-        """The label of a row, as metrics take it, by its numbers.
+        """Return the label of a row, as metrics take it, by its numbers.
 
         A class by its number, several by a 0 or 1 for each class, those of words by their numbers; a score is itself.
         """
@@ -97,12 +105,13 @@ class Task:
         return names if self.kind == "token-label" else names[0]
 
     def as_json(self) -> dict[str, Any]:
-        """What a prepared folder keeps of it: all but what its official files and submission are."""
-        return {name: getattr(self, name) for name in TaskJson.__annotations__}
+        """Return what a prepared folder keeps: all but the official files and what a submission needs."""
+        names = ("name", "kind", "classes", "metrics", "headline", "scale", "dev_sets", "test_sets", "columns")
+        return {name: getattr(self, name) for name in names}
 
 
 def own_task(name: str, kind: str, classes: Sequence[str] = (), scale: float = 1.0) -> Task:
-    """The record of a task that is none of TASKS, with the metrics of its kind; entities are scored as entities.
+    """Return the record of a task that is none of TASKS, with the metrics of its kind; entities are scored as such.
 
     Raises:
         UserError: there is no such kind.
@@ -113,39 +122,22 @@ def own_task(name: str, kind: str, classes: Sequence[str] = (), scale: float = 1
 
 
 def _are_entity_tags(classes: Sequence[str]) -> bool:
-    """Whether the classes are IOB2 tags: O, B-PER where a person begins, I-PER inside."""
+    """Return True for IOB2 tags: O, B-PER where a person begins, I-PER inside."""
     begins = any(name.startswith("B-") for name in classes)
     return begins and all(name == "O" or name.startswith(("B-", "I-")) for name in classes)
 
 
 def letters_of(name: str) -> str:
-    """What is the same in every spelling of a task's name: sst2 of SST-2 and sst_2."""
+    """Return what is the same in every spelling of a task's name: sst2 of SST-2 and sst_2."""
     return name.lower().replace("-", "").replace("_", "")
 
 
-class _Later(TypedDict, total=False):
-    columns: list[str]  # which earlier versions did not write
-
-
-class TaskJson(_Later):
-    """What a summary's file keeps of a Task."""
-
-    name: str
-    kind: str
-    classes: list[str]
-    metrics: list[str]
-    headline: list[str]
-    scale: float
-    dev_sets: dict[str, str]
-    test_sets: dict[str, str]
-
-
 def check_label(name: str, where: str = "") -> None:
-    """Refuses a class whose name would break a line, a table or a terminal, or is one of fairseq's own.
+    """Check the name of a class, which stands in lines, tables and terminals.
 
     Raises:
-        UserError: it has other than printable characters, space at its ends, or none at all. The message begins with
-            `where`.
+        UserError: it has other than printable characters, space at its ends, or none at all, or is one of fairseq's
+            own. The message begins with `where`.
     """
     if not name or name != name.strip() or not name.isprintable() or name in RESERVED:
         allowed = f"a name is printable, without space at its ends, and none of {', '.join(RESERVED)}"
@@ -153,5 +145,85 @@ def check_label(name: str, where: str = "") -> None:
 
 
 def label_names(dictionary: Dictionary) -> tuple[str, ...]:
-    """The classes of a label dictionary, by number."""
+    """Return the classes of a label dictionary, by number."""
     return tuple(dictionary.symbols[dictionary.nspecial :])
+
+
+@dataclass
+class SplitCounts:
+    """Rows of a split, their tokens as the model reads them (with <s>, </s> and separators), and how many are long.
+
+    `unknown`: tokens that are <unk>.
+    """
+
+    examples: int = 0
+    tokens: int = 0
+    long: int = 0
+    unknown: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The content of a prepared folder: the task's record, counts by split, and the length called long.
+
+    Not kept in the folder: `unknown`, what the vocabulary lacks; and `by_class`, by split with labels how many rows, or
+    words of a token-label task, each class has.
+    """
+
+    task: Task
+    splits: Mapping[str, SplitCounts]
+    long_length: int
+    unknown: Unknown = field(default_factory=Unknown, compare=False)
+    by_class: Mapping[str, Counter[str]] = field(default_factory=dict, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        splits = {split: asdict(counts) for split, counts in self.splits.items()}
+        return {"task": self.task.as_json(), "splits": splits, "long_length": self.long_length}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the summary: classes, counts by split, and classes that a split lacks."""
+        names = ", ".join(f"{number} = {name}" for number, name in enumerate(self.task.classes))
+        yield f"{self.task.kind}: {names or 'scores'}"
+        for split, counts in self.splits.items():
+            yield (
+                f"{split}: {counts.examples:,} examples, {counts.tokens / counts.examples:.0f} tokens on average, "
+                f"{100 * counts.long / counts.examples:.1f} % longer than {self.long_length}, "
+                f"{counts.unknown / counts.tokens:.3%} unknown"
+            )
+        train = self.by_class.get("train", Counter[str]())
+        if train:
+            unit = "words" if self.task.kind == "token-label" else "rows"
+            rest = [count for _, count in train.most_common()[MOST_NAMED:]]
+            more = f", and {len(rest):,} classes with {rest[-1]:,} to {rest[0]:,}" if rest else ""
+            listed = join_truncated([f"{name} ({count:,})" for name, count in train.most_common()], more)
+            yield f"{unit} of train by class: {listed}"
+        for split, by_class in self.by_class.items():
+            if missing := sorted(set(self.task.classes) - set(by_class), key=lambda name: (train[name], name)):
+                listed = join_truncated([f"{name} ({train[name]:,} in train)" for name in missing])
+                yield f"warning: {len(missing):,} classes are not in {split}: {listed}"
+
+
+def read_summary(folder: Path) -> Summary:
+    """Read the summary of a prepared folder.
+
+    Raises:
+        FileNotFoundError: it is none.
+        UserError: its summary is damaged, or of a later version.
+    """
+    path = folder / SUMMARY_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no prepared task: it holds no {SUMMARY_FILE}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        task = {name: tuple(value) if isinstance(value, list) else value for name, value in content["task"].items()}
+        splits = {split: SplitCounts(**counts) for split, counts in content["splits"].items()}
+        summary = Summary(Task(**task), splits, content["long_length"])  # type: ignore[arg-type]
+        check("kind", summary.task.kind, summary.task.kind in KINDS, f"one of {', '.join(KINDS)}")
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UserError(f"{path} is damaged, or of a later version ({error})") from error
+    return summary
+
+
+def has_pairs(folder: Path) -> bool:
+    """Return True if the rows of a prepared folder are two texts."""
+    return (folder / "input1").is_dir()

@@ -35,8 +35,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
-from ..data.summary import has_pairs, read_summary
-from ..data.task_record import Task
+from ..data.task_record import Task, has_pairs, read_summary
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..errors import UserError
 from .metrics import score

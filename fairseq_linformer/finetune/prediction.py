@@ -15,9 +15,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..data.prepare.examples import Example, encode_columns, encode_words
-from ..data.summary import has_pairs
 from ..data.targets import CUT, UNKNOWN, moved, usual_class
-from ..data.task_record import Task
+from ..data.task_record import Task, has_pairs
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
 from ..errors import UserError, check, join_truncated

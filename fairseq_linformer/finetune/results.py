@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ..checkpoints.files import BEST
-from ..data.summary import SUMMARY_FILE, read_summary
+from ..data.task_record import SUMMARY_FILE, read_summary
 from ..data.tasks import TASKS
 from ..errors import UserError
 from ..model.config import ResolvedConfig

@@ -11,8 +11,7 @@ from typing import Any, TypedDict
 
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..checkpoints.resuming import updates_of_training
-from ..data.summary import SUMMARY_FILE
-from ..data.task_record import Task
+from ..data.task_record import SUMMARY_FILE, Task
 from ..errors import UserError
 from ..system.digests import digest_file
 from ..system.files import write_whole

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.summary import read_summary
+from ..data.task_record import read_summary
 from ..data.tasks import TASKS
 from ..errors import UserError, check
 

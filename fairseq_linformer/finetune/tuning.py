@@ -34,8 +34,7 @@ from ..checkpoints.reading import checkpoint_file, read_checkpoint, vocabulary_f
 from ..checkpoints.task_state import read_task_state
 from ..checkpoints.vocabulary import check_same_vocabulary, digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
-from ..data.summary import SUMMARY_FILE, read_summary
-from ..data.task_record import Task, letters_of
+from ..data.task_record import SUMMARY_FILE, Task, letters_of, read_summary
 from ..data.tasks import is_whole
 from ..errors import UserError, check
 from ..model.config import ResolvedConfig

@@ -19,8 +19,7 @@ from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..checkpoints.sentence_modules import write_sentence_modules
 from ..checkpoints.task_state import read_task_state
 from ..data.dictionaries import DICTIONARY_FILE
-from ..data.summary import has_pairs
-from ..data.task_record import Task
+from ..data.task_record import Task, has_pairs
 from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
 from ..errors import UserError
 from ..finetune.prediction import record_of

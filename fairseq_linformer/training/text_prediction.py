@@ -22,9 +22,8 @@ from ..checkpoints.task_state import Labels, read_task_state
 from ..data.batches import DescribedBatches
 from ..data.dictionaries import DICTIONARY_FILE, MASK
 from ..data.epochs import SharedEpochDataset
-from ..data.summary import SUMMARY_FILE, has_pairs, read_summary
 from ..data.targets import MultiHotDataset, WordTargetDataset
-from ..data.task_record import KINDS, Task, check_label, label_names, own_task
+from ..data.task_record import KINDS, SUMMARY_FILE, Task, check_label, has_pairs, label_names, own_task, read_summary
 from ..data.training_rows import ChosenRows, first_rows
 from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_linformer.data.summary import SUMMARY_FILE, SplitCounts, Summary
-from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.task_record import SUMMARY_FILE, SplitCounts, Summary, own_task
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.kept_baselines import BASELINE_FILE

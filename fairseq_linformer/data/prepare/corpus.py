@@ -221,7 +221,7 @@ def _write_dataset(
             encoded = encode(read_chunks(files[split]))
             counts = _write_split(folder / split, len(dictionary), encoded, report.bytes, unknown.characters)
             report.tokens, report.unknown = int(counts.sum()), int(counts[dictionary.unk()])
-            unknown.add(split, report.tokens, report.unknown)
+            unknown.shares[split] = report.unknown / report.tokens
             frequencies[split] = counts
     dictionary.count = frequencies["train"].tolist()
     dictionary.save(str(folder / DICTIONARY_FILE))

@@ -39,8 +39,7 @@ from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
 from ..dictionaries import DICTIONARY_FILE, Unknown
 from ..indexed import IndexedWriter
-from ..summary import SUMMARY_FILE, SplitCounts, Summary
-from ..task_record import Task, check_label, label_names
+from ..task_record import SUMMARY_FILE, SplitCounts, Summary, Task, check_label, label_names
 from ..tokenizer import Tokenizer
 from .examples import Example, Label, encode_columns, encode_words, names_of, words_of
 
@@ -54,7 +53,7 @@ def write_labelled(
     splits: Mapping[str, Iterable[Example]],
     tokenizer: Tokenizer,
 ) -> Summary:
-    """Encodes every split and writes the folder `out`, which appears only when it is complete.
+    """Encode every split and write the folder `out`, which appears only when it is complete.
 
     Args:
         out: the folder to make.
@@ -80,18 +79,18 @@ def write_labelled(
         texts = _TextWriter(folder, tokenizer)
         for split in sorted(splits, key=lambda name: name != "train"):
             texts.write(split, splits[split])
-        classes, by_class = _write_label_folder(folder / "label", task, texts.splits)
-        counts = {split: found.counts for split, found in texts.splits.items()}
-        for split, found in counts.items():
-            texts.unknown.add(split, found.tokens, found.unknown)
-        summary = Summary(replace(task, classes=classes), counts, LONG_LENGTH, texts.unknown, by_class)
+        classes, by_class = _write_labels(folder / "label", task, texts.splits)
+        counts = {split: written.counts for split, written in texts.splits.items()}
+        shares = {split: count.unknown / count.tokens for split, count in counts.items()}
+        unknown = Unknown(shares, texts.unknown_characters)
+        summary = Summary(replace(task, classes=classes), counts, LONG_LENGTH, unknown, by_class)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
 
 
 @dataclass
 class _Split:
-    """What was found in the rows of a split: a label per row; for token labels how many pieces each word has."""
+    """Counts of a split, a label per row, and for token labels how many pieces each word has."""
 
     counts: SplitCounts = field(default_factory=SplitCounts)
     labels: list[Label | None] = field(default_factory=list)
@@ -102,15 +101,15 @@ class _TextWriter:
     """Writes input0, and input1 for pairs.
 
     Attributes:
-        splits: what was found.
-        unknown: its characters alone.
+        splits: counts and labels of what was written.
+        unknown_characters: how often each occurs that the vocabulary lacks.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder, self._tokenizer = folder, tokenizer
         self._names: tuple[str, ...] = ()  # as the first row of the first split has them
         self.splits: dict[str, _Split] = {}
-        self.unknown = Unknown()
+        self.unknown_characters: Counter[str] = Counter()
 
     def write(self, split: str, examples: Iterable[Example]) -> None:
         rows = iter(examples)
@@ -133,79 +132,73 @@ class _TextWriter:
                 self._write_batch(split, batch, writers)
 
     def _write_batch(self, split: str, batch: Sequence[Example], writers: Sequence[IndexedWriter]) -> None:
-        found, dictionary = self.splits[split], self._tokenizer.dictionary
-        counts, where, before = found.counts, f"split {split}, row", len(found.labels)
+        written, dictionary = self.splits[split], self._tokenizer.dictionary
+        counts, where, before = written.counts, f"split {split}, row", len(written.labels)
         if isinstance(batch[0].text, tuple):
             columns, words = encode_words(batch, self._tokenizer, where=where, before=before)
-            found.words += words
+            written.words += words
         else:
             pairs = len(writers) == 2
             columns = encode_columns(batch, self._tokenizer, pairs=pairs, where=where, before=before)
         lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
-        for pieces, writer in zip(columns, writers, strict=True):
-            lengths += _write_items(writer, [[*text.tolist(), dictionary.eos()] for text in pieces])
-            rows = [(row, text) for row, text in zip(batch, pieces, strict=True) if (text == dictionary.unk()).any()]
-            if rows:
-                counts.unknown += sum(int((text == dictionary.unk()).sum()) for _, text in rows)
-                texts = (row.second if writer is not writers[0] else " ".join(words_of(row)) for row, _ in rows)
-                self.unknown.characters += self._tokenizer.unknown_characters(text or "" for text in texts)
-        found.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
+        for column, (pieces, writer) in enumerate(zip(columns, writers, strict=True)):
+            lengths += _write_items(writer, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
+            for row, ids in zip(batch, pieces, strict=True):
+                if unknown := int((ids == dictionary.unk()).sum()):
+                    counts.unknown += unknown
+                    text = row.second if column else " ".join(words_of(row))
+                    self.unknown_characters += self._tokenizer.unknown_characters([text or ""])
+        written.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
         counts.examples += len(batch)
         counts.tokens += int(lengths.sum())
         counts.long += int((lengths > LONG_LENGTH).sum())
 
 
 def _write_items(writer: IndexedWriter, items: Sequence[Sequence[int]]) -> np.ndarray:
-    """Appends items, and returns the length of each, (items,)."""
+    """Append items, and return the length of each, (items,)."""
     sizes = np.array([len(item) for item in items], dtype=np.int64)
     writer.write(np.fromiter(itertools.chain.from_iterable(items), dtype=np.int64, count=int(sizes.sum())), sizes)
     return sizes
 
 
-def _write_label_folder(
+def _write_labels(
     folder: Path, task: Task, splits: Mapping[str, _Split]
 ) -> tuple[tuple[str, ...], dict[str, Counter[str]]]:
-    """Writes the labels of every split that has them.
+    """Write the labels of every split that has them.
 
     Returns:
-        The names of the classes by number, and by split how often each stands there.
+        The names of the classes by number, and by split how often each occurs.
     """
     folder.mkdir()
-    known = {
-        split: _known(found.labels, split)
-        for split, found in splits.items()
-        if not split.startswith("test") or any(label is not None for label in found.labels)
-    }
+    labels: dict[str, list[Label]] = {}
+    for split, written in splits.items():
+        known = [label for label in written.labels if label is not None]
+        if known or not split.startswith("test"):
+            if len(known) < len(written.labels):
+                raise UserError(_at(split, written.labels.index(None), "the label is missing"))
+            labels[split] = known
     if task.kind == "regression":
-        for split, values in known.items():
-            _write_scores(folder / f"{split}.label", split, values, task.scale)
+        for split, scores in labels.items():
+            _write_scores(folder / f"{split}.label", split, scores, task.scale)
         return (), {}
-    by_class = {split: Counter(itertools.chain.from_iterable(map(names_of, known[split]))) for split in known}
+    by_class = {split: Counter(itertools.chain.from_iterable(map(names_of, labels[split]))) for split in labels}
     counts = by_class.get("train", Counter())
     dictionary = Dictionary()
     for name in sorted(task.classes or counts):
         check_label(name)
         dictionary.add_symbol(name, n=counts[name])
-    for split, found in splits.items():
-        if split in known or task.kind == "token-label":
+    for split, written in splits.items():
+        if split in labels or task.kind == "token-label":
             with IndexedWriter(folder / split, len(dictionary)) as writer:
-                _write_items(writer, list(_label_items(split, task, known.get(split), found.words, dictionary)))
+                _write_items(writer, list(_label_items(split, task, labels.get(split), written.words, dictionary)))
     dictionary.save(str(folder / DICTIONARY_FILE))
     return label_names(dictionary), by_class
-
-
-def _known(labels: Sequence[Label | None], split: str) -> list[Label]:
-    """The labels of a split, of which none may be missing."""
-    known = [label for label in labels if label is not None]
-    if len(known) < len(labels):
-        raise UserError(_at(split, labels.index(None), "the label is missing"))
-    return known
 
 
 def _label_items(
     split: str, task: Task, labels: Sequence[Label] | None, words: Sequence[np.ndarray], dictionary: Dictionary
 ) -> Iterator[list[int]]:
-    """The item of each row, as the module's docstring has them; labels are None where they are not known."""
+    """Yield the item of each row, as in the module's docstring; labels are None where they are not known."""
     names = set(label_names(dictionary))
     for row, label in enumerate([("<unk>",) * len(sizes) for sizes in words] if labels is None else labels):
         if labels and (unknown := [name for name in names_of(label) if name not in names]):
@@ -225,7 +218,7 @@ def _label_items(
 
 
 def _write_scores(file: Path, split: str, scores: Sequence[Label], scale: float) -> None:
-    """Writes a number per line, as fairseq reads the targets of a regression."""
+    """Write a number per line, as fairseq reads the targets of a regression."""
     with file.open("w", encoding="utf-8") as lines:
         for row, score in enumerate(scores):
             try:

@@ -10,10 +10,9 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 from fairseq_linformer.data.prepare import labelled_folder
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
-from fairseq_linformer.data.summary import read_summary
-from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.task_record import own_task, read_summary
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
-from fairseq_linformer.system.files import A_NAME
+from fairseq_linformer.errors import UserError
 from tests.helpers.inputs import train_without_bytes
 
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
@@ -75,19 +74,10 @@ def test_fairseq_loads_scores(tmp_path, tokenizer):
     assert [row["target"] for row in task.dataset("valid")] == [[1.0], [0.0]]
     assert "target" not in task.dataset("test")[0]
     assert read_summary(tmp_path / "out") == summary and summary.task.scale == 1.0
-    content = json.loads((tmp_path / "out/task.json").read_text())
-    for place, part in (("/task", content["task"]), ("/splits/train", content["splits"]["train"])):
-        part["later"] = 1
-        (tmp_path / "out/task.json").write_text(json.dumps(content))
-        with pytest.raises(
-            ValueError, match=f"damaged, or of a later version: {place} has 'later', which is not known"
-        ):
-            read_summary(tmp_path / "out")
-        del part["later"]
     fifths = write_labelled(tmp_path / "fifths", own_task("own", "regression", scale=5.0), {**splits}, tokenizer)
     assert read_summary(tmp_path / "fifths") == fifths and fifths.task.scale == 5.0
     assert (tmp_path / "fifths" / "label" / "train.label").read_text() == "0.1\n0.2\n0.0\n"
-    with pytest.raises(ValueError, match="split train, row 2: score 'high' is no number"):
+    with pytest.raises(UserError, match="split train, row 2: "):
         write_labelled(tmp_path / "no", SCORES, {"train": [rows[0], Example("a", "high", "b")]}, tokenizer)
 
 
@@ -145,7 +135,7 @@ def test_batches_leave_no_seam(tmp_path, tokenizer, monkeypatch):
     write_labelled(tmp_path / "pieces", CLASSES, {"train": iter(rows)}, tokenizer)
     assert files_below(tmp_path / "whole") == files_below(tmp_path / "pieces")
     for text, said in ((" ", "the text is empty"), ("\u200b", "no piece is left")):
-        with pytest.raises(ValueError, match=f"split train, row 24: {said}"):
+        with pytest.raises(UserError, match=f"split train, row 24: {said}"):
             write_labelled(tmp_path / "bad", CLASSES, {"train": [*rows, Example(text, "label 0")]}, tokenizer)
 
 
@@ -191,67 +181,57 @@ def test_a_test_split_needs_no_labels(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("splits", "message"),
+    ("splits", "where"),
     [
-        ({"valid": VALID}, "the splits are valid, but a split named train"),
-        ({"train": []}, "split train holds no example"),
-        ({"train": TRAIN, "valid": []}, "split valid holds no example"),
-        ({"train": [*TRAIN, Example(" \n\t", "positive")]}, r"split train, row 4: the text is empty: ' \\n\\t'"),
-        ({"train": [*TRAIN, Example("a", None)]}, "split train, row 4: the label is missing"),
-        ({"train": TRAIN, "valid": [Example("a", None)]}, "split valid, row 1: the label is missing"),
-        ({"train": TRAIN, "test": [Example("a", None), Example("a", "negative")]}, "split test, row 1: the label is"),
-        (
-            {"train": TRAIN, "valid": [*VALID, Example("a", "neutral")]},
-            "split valid, row 3: label 'neutral' is none of negative, positive",
-        ),
-        ({"train": [*TRAIN, Example("a", "positive", "b")]}, "split train, row 4: a pair, but all must be single"),
-        ({"train": [Example("a", "x", "b"), Example("a", "x")]}, "split train, row 2: a single text, but all must be"),
-        ({"train": [Example("", "x", " ")]}, "split train, row 1: the text is empty"),
-        ({"train": [Example("a", "two\nlines")]}, "label 'two"),
-        ({"train": [Example("a", "<mask>")]}, "label '<mask>'"),
-        ({"train": [Example("a", "x ")]}, "label 'x '"),
-        ({"train": [Example("a", "")]}, "label ''"),
-        ({"train": [Example("a", "x"), Example("\u200b", "x")]}, "split train, row 2: no piece is left of the text"),
+        ({"valid": VALID}, "train"),
+        ({"train": []}, "split train"),
+        ({"train": TRAIN, "valid": []}, "split valid"),
+        ({"train": [*TRAIN, Example(" \n\t", "positive")]}, "split train, row 4"),
+        ({"train": [*TRAIN, Example("a", None)]}, "split train, row 4"),
+        ({"train": TRAIN, "valid": [Example("a", None)]}, "split valid, row 1"),
+        ({"train": TRAIN, "test": [Example("a", None), Example("a", "negative")]}, "split test, row 1"),
+        ({"train": TRAIN, "valid": [*VALID, Example("a", "neutral")]}, "split valid, row 3: .*'neutral'"),
+        ({"train": [*TRAIN, Example("a", "positive", "b")]}, "split train, row 4"),
+        ({"train": [Example("a", "x", "b"), Example("a", "x")]}, "split train, row 2"),
+        ({"train": [Example("", "x", " ")]}, "split train, row 1"),
+        ({"train": [Example("a", "two\nlines")]}, "'two"),
+        ({"train": [Example("a", "<mask>")]}, "'<mask>'"),
+        ({"train": [Example("a", "x ")]}, "'x '"),
+        ({"train": [Example("a", "")]}, "''"),
+        ({"train": [Example("a", "x"), Example("\u200b", "x")]}, "split train, row 2"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused(tmp_path, tokenizer, splits, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_trained_on_is_rejected(tmp_path, tokenizer, splits, where):
+    with pytest.raises(UserError, match=where):
         write_labelled(tmp_path / "out", CLASSES, splits, tokenizer)
     assert list(tmp_path.iterdir()) == []  # neither the folder nor a part of it
 
 
-NO_NAMES = ("../x", "/tmp/x", "a/b", "", ".", "..", "x" * 201, "a\nb", "\x1b[2J", "${oc.env:HOME}", "a,b=1")
-
-
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("task", {"classes": None}, "/task/classes is null, it must be a list"),
-        ("task", {"kind": "x"}, "/task/kind is x, it must be one of single-label, .*"),
-        ("task", {"classes": []}, "/task/classes has 0 names, but it is a single-label task"),
-        ("splits", {"train": {"examples": 1}}, "/splits/train has no tokens"),
-        ("splits", {"train": "1"}, '/splits/train is "1", it must be an object'),
-        ("task", {"scale": 0}, "/task/scale is 0, it must be above 0"),
-        *(
-            (group, change, f"the name .* must be {A_NAME}")
-            for group, change in (
-                *(("task", {"name": name}) for name in NO_NAMES),
-                ("task", {"metrics": ["../x"]}),
-                ("task", {"headline": ["../x"]}),
-                ("task", {"dev_sets": {"../x": ""}}),
-                ("task", {"test_sets": {"../x": ""}}),
-                ("splits", {"../x": {"examples": 1, "tokens": 1, "long": 0, "unknown": 0}}),
-            )
-        ),
+        ("task", {"kind": "x"}),
+        ("task", {"later": 1}),
+        ("splits", {"train": {"later": 1}}),
+        ("splits", {"train": "1"}),
     ],
 )
-def test_a_damaged_summary_is_named(tmp_path, tokenizer, key, value, message):
+def test_a_summary_that_is_damaged_or_of_a_later_version_is_named(tmp_path, tokenizer, key, value):
     write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
     file = tmp_path / "out" / "task.json"
     content = json.loads(file.read_text())
     file.write_text(json.dumps({**content, key: {**content[key], **value}}))
-    with pytest.raises(ValueError, match=rf"task\.json is damaged: {message}$"):
+    with pytest.raises(UserError, match=r"task\.json"):
         read_summary(tmp_path / "out")
+
+
+def test_a_summary_of_an_earlier_version_has_no_columns(tmp_path, tokenizer):
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
+    file = tmp_path / "out" / "task.json"
+    content = json.loads(file.read_text())
+    del content["task"]["columns"]
+    file.write_text(json.dumps(content))
+    assert read_summary(tmp_path / "out") == summary
 
 
 def test_unknown_pieces_are_counted_and_warned_of(tmp_path, tokenizer):
@@ -263,12 +243,8 @@ def test_unknown_pieces_are_counted_and_warned_of(tmp_path, tokenizer):
     assert summary.splits["valid"].unknown == unknown > 0
     assert read_summary(tmp_path / "out") == summary
     (warned,) = summary.unknown.warning("REMEDY")
-    share = unknown / summary.splits["valid"].tokens
-    assert warned == (
-        f"warning: unknown pieces: valid {share:.3%}, more than 0.1%: the vocabulary lacks characters of this text, "
-        "which the model cannot tell apart ('字' 4, '漢' 2): REMEDY"
-    )
-    assert [line.endswith("% unknown") for line in summary.lines()] == [False, True, True, False]
+    assert f"valid {unknown / summary.splits['valid'].tokens:.3%}" in warned and "train" not in warned
+    assert "('字' 4, '漢' 2): REMEDY" in warned
 
 
 def test_the_rows_of_each_class_are_said(tmp_path, tokenizer):
@@ -297,7 +273,6 @@ def test_the_rows_of_each_class_are_said(tmp_path, tokenizer):
 
 def test_the_commonest_ten_unknown_characters_are_named(tmp_path, tokenizer):
     rows = [Example(chr(0x5B57 + number) * (number + 1), "ab"[number % 2]) for number in range(12)]
-    summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
-    (warned,) = summary.unknown.warning("REMEDY")
+    (warned,) = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer).unknown.warning("REMEDY")
     named = ", ".join(f"'{chr(0x5B57 + number)}' {number + 1}" for number in range(11, 1, -1))
-    assert warned.endswith(f"tell apart ({named} and 2 others): REMEDY")
+    assert f"({named} and 2 others)" in warned

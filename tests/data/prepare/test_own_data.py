@@ -10,7 +10,7 @@ from fairseq_linformer.data.prepare.labels import Columns
 from fairseq_linformer.data.prepare.own_data import OwnData, own_data
 from fairseq_linformer.data.prepare.table import Row, parse_rows
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-from fairseq_linformer.data.summary import read_summary
+from fairseq_linformer.data.task_record import read_summary
 from fairseq_linformer.errors import UserError
 from linformer_cli.command import main
 
