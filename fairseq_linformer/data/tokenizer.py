@@ -24,7 +24,6 @@ from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from fairseq.tokenizer import tokenize_line
 
 from ..errors import UserError
-from ..system.state import read_state
 from .dictionaries import (
     DICTIONARY_FILE,
     MASK,
@@ -65,10 +64,10 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """The tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
+        """Return the tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
 
     def unknown_characters(self, lines: Iterable[str]) -> Counter[str]:
-        """How often each character stands in the lines that is <unk> where it stands alone."""
+        """Count the characters of the lines that are <unk> on their own."""
         counts = Counter(chain.from_iterable(lines))
         if new := [character for character in counts if character not in self._lacks]:
             unknown = self.dictionary.unk()
@@ -76,20 +75,20 @@ class Tokenizer(ABC):
         return Counter({character: count for character, count in counts.items() if self._lacks[character]})
 
     def decode(self, rows: Sequence[np.ndarray]) -> list[str]:
-        """The text of each row of dictionary ids, of shape (tokens,): without <s>, <pad> and </s>, <unk> as a mark."""
+        """Return the text of each row of ids, of shape (tokens,): without <s>, <pad> and </s>, <unk> as a mark."""
         first, unknown = self.dictionary.nspecial, self.dictionary.unk()
         return self._decode([[token for token in map(int, row) if token >= first or token == unknown] for row in rows])
 
     @abstractmethod
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each row of ids of pieces, <unk> among them."""
+        """Return the text of each row of ids of pieces, <unk> among them."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Copies the model's files, but not the dictionary, into `folder` under fairseq's names."""
+        """Copy the model's files, but not the dictionary, into `folder` under fairseq's names."""
 
     def is_in(self, folder: Path) -> bool:
-        """Whether a prepared folder holds the model's files, and the symbols of `dictionary` in their order.
+        """Return True if a prepared folder holds the model's files, and the symbols of `dictionary` in their order.
 
         <mask>, which the tasks add, may stand in one of the two alone.
 
@@ -126,17 +125,14 @@ class SentencePieceTokenizer(Tokenizer):
             self._processor.Load(str(model))
         except RuntimeError as error:
             raise UserError(f"{model}: not a sentencepiece model ({error})") from error
-        try:
-            pieces = self._pieces()
-        except UnicodeDecodeError as error:
-            raise UserError(f"{model}: not a sentencepiece model (a piece is not UTF-8: {error})") from error
+        pieces = self._pieces()
         dictionary = fitting_dictionary(dictionary, pieces.values(), model)
         super().__init__(dictionary)
         self._table = ids_of(pieces, self._processor.GetPieceSize(), dictionary)
         self._telltales = self._find_telltales(set(pieces.values()))
 
     def _pieces(self) -> dict[int, str]:
-        """The model's pieces by id, without those that the dictionary cannot hold.
+        """Return the model's pieces by id, without those that the dictionary cannot hold.
 
         Left out: control symbols and unused pieces, which encoding never gives; the unknown piece, whose text is that
         of the line; pieces with white space, which fairseq would split; and <mask>, which the tasks add.
@@ -151,7 +147,7 @@ class SentencePieceTokenizer(Tokenizer):
         }
 
     def _find_telltales(self, pieces: set[str]) -> list[str]:
-        """The strings that show, in a line, that the table may give other tokens than fairseq.
+        """Return the strings in a line for which the table may give other tokens than fairseq.
 
         An unknown piece is a part of the line itself. fairseq splits or drops it where it holds white space that the
         model does not treat as such (mostly U+0085), and looks it up in the dictionary, which may hold that very text.
@@ -178,7 +174,7 @@ class SentencePieceTokenizer(Tokenizer):
         return model.Decode([[model.PieceToId(symbols[token]) for token in row] for row in rows])
 
     def _encode_by_text(self, line: str) -> np.ndarray:
-        """The tokens as fairseq finds them, about twenty times as slowly."""
+        """Return the tokens as fairseq finds them, about twenty times as slowly."""
         pieces = " ".join(self._processor.Encode(line, out_type=str))
         return self.dictionary.encode_line(pieces, append_eos=False, add_if_not_exist=False).numpy()
 
@@ -204,16 +200,11 @@ class GPT2Tokenizer(Tokenizer):
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file; GPT-2's BPE needs {ENCODER_FILE} and {MERGES_FILE}")
         self._files = {ENCODER_FILE: encoder_json, MERGES_FILE: vocab_bpe}
-        for piece, number in read_state(encoder_json, dict[str, int]).items():
-            if not 0 <= number < MOST_PIECES:
-                raise UserError(
-                    f"{encoder_json}: piece {piece!r} has number {number}: it must be from 0 to {MOST_PIECES - 1:,}"
-                )
         try:
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
-        except ValueError as error:  # broken JSON, or not UTF-8
+            pieces = {number: str(number) for number in sorted(self._encoder.encoder.values())}
+        except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
-        pieces = {number: str(number) for number in sorted(self._encoder.encoder.values())}
         dictionary = fitting_dictionary(dictionary, pieces.values(), encoder_json)
         super().__init__(dictionary)
         self._table = ids_of(pieces, max(pieces) + 1, dictionary)
@@ -281,18 +272,18 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
 
     def begins_word(self, token: int) -> bool:
-        """Whether a piece begins a word: in WordPiece one without ##, elsewhere one that begins with a space."""
+        """Return True if a piece begins a word: in WordPiece one without ##, elsewhere one that begins with a space."""
         piece, prefix = self._tokenizer.id_to_token(token), self._continuing
         return not piece.startswith(prefix) if prefix else piece.startswith(("\u2581", "\u0120"))
 
     def text_of(self, token: int) -> str:
-        """A piece as it stands in a text: after a space where it begins a word."""
+        """Return a piece as it stands in a text: after a space where it begins a word."""
         text = self.decode([np.array([token])])[0].strip()
         return f" {text}" if self.begins_word(token) else text.removeprefix(self._continuing)
 
     @property
     def _continuing(self) -> str:
-        """What marks the pieces within a word: ## in WordPiece, nothing elsewhere."""
+        """Return the mark of pieces within a word: ## in WordPiece, nothing elsewhere."""
         return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
 
     def save(self, folder: Path) -> None:
@@ -300,7 +291,7 @@ class JsonTokenizer(Tokenizer):
 
 
 def _read_tokenizer_json(file: Path) -> Any:
-    """The tokenizer of a file, which takes the names of the five special tokens for text."""
+    """Load the tokenizer of a file, which takes the names of the five special tokens for text."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
     try:
@@ -345,7 +336,7 @@ A_SUBWORD_MODEL = f"{_FIRST} (or {', or '.join(_OTHERS)})"  # in messages, what 
 
 
 def subword_model_options(folder: Path, kind: str | None = None) -> dict[str, str]:
-    """fairseq's options for the subword model in a folder, "bpe" among them; none where it has none of that kind."""
+    """Return fairseq's options for the subword model in a folder, "bpe" among them; none if there is none."""
     for name, (_, files) in SUBWORD_MODELS.items():
         paths = {option: folder / file for option, file in files.items()}
         if kind in (None, name) and all(path.is_file() for path in paths.values()):
@@ -354,7 +345,7 @@ def subword_model_options(folder: Path, kind: str | None = None) -> dict[str, st
 
 
 def load_tokenizer(place: Path) -> Tokenizer:
-    """The tokenizer of a place, which is one of these:
+    """Load the tokenizer of a place, which is one of these:
 
     * A prepared folder: a model under fairseq's name, and dict.txt. Of a folder of shards, the first.
     * A file: a sentencepiece model, with the dict.txt beside it if there is one.
@@ -370,7 +361,7 @@ def load_tokenizer(place: Path) -> Tokenizer:
 
 
 def _tokenizer_in(folder: Path) -> Tokenizer:
-    """The tokenizer of a prepared folder."""
+    """Load the tokenizer of a prepared folder."""
     dictionary, found = dictionary_in(folder), subword_model_options(folder)
     missing = [DICTIONARY_FILE] * (dictionary is None) + [A_SUBWORD_MODEL] * (not found)
     if missing:

@@ -1,4 +1,4 @@
-"""Which tokens of a long text stay when a model is fine-tuned: ``kept_tokens`` of one row, and a dataset of such rows.
+"""Truncation of long texts when a model is fine-tuned: ``kept_tokens`` of one row, and a dataset of such rows.
 
 fairseq's own ``shorten_method`` knows nothing of special tokens: ``truncate`` loses the closing ``</s>`` and may lose
 all of a second text, ``random_crop`` loses the ``<s>`` that the classification head reads.
@@ -14,14 +14,14 @@ import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import check
 from .targets import moved
 
 METHODS = ("head", "tail", "head-tail", "random-crop")
 
 
 def limits(task: Any, longest: int) -> tuple[int, str]:
-    """To how many tokens a task's configuration cuts rows outside train, and by which method: none depends on chance.
+    """Return the length and the method by which a task truncates rows outside train: none depends on chance.
 
     Of `longest`, the most that can be read, ``sentence_prediction`` takes all, and the head: it has no options for it.
     """
@@ -30,7 +30,7 @@ def limits(task: Any, longest: int) -> tuple[int, str]:
 
 
 def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fraction: float = 0.0) -> Tensor:
-    """Which tokens of a row stay, `length` of them, or all where it is no longer than that.
+    """Return a mask of the tokens of a row that stay: `length` of them, or all if it is no longer than that.
 
     What is special stays: a first token that is `bos`, and every `eos`. Of the text between them as much stays as fits;
     of a pair the longer text is shortened first, then both alike, as Hugging Face's ``longest_first`` does. Of the m
@@ -42,24 +42,18 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
         row: ids, (tokens,): ``<s> A </s>`` or ``<s> A </s> </s> B </s>``.
         length: at least one more than the row's special tokens.
         method: one of METHODS.
-        fraction: where a random crop starts, at least 0 and below 1.
+        fraction: start of a random crop, at least 0 and below 1.
 
     Returns:
         True for each token that stays, (tokens,).
 
     Raises:
-        UserError: `length`, `method` or `fraction` is not allowed.
+        UserError: `length` is too small.
     """
-    if method not in METHODS:
-        raise UserError(f"method={method} is not allowed: it must be one of {', '.join(METHODS)}")
-    if not 0.0 <= fraction < 1.0:
-        raise UserError(f"fraction={fraction} is not allowed: it must be at least 0 and below 1")
     keep = row == eos
     keep[:1] |= row[:1] == bos
     special = keep.nonzero()[:, 0].tolist()
-    if length <= len(special):
-        allowed = f"at least {len(special) + 1}, one beside the special tokens of a row"
-        raise UserError(f"length={length} is not allowed: it must be {allowed}")
+    check("length", length, length > len(special), f"at least {len(special) + 1}, one beside the special tokens")
     if len(row) <= length:
         return torch.ones_like(keep)
     texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # some of them empty
@@ -76,7 +70,7 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
 
 
 def _shares(lengths: Sequence[int], room: int) -> list[int]:
-    """How many tokens of each text stay, `room` together, as if the longest always gave its last token.
+    """Return the numbers of tokens of each text that stay, `room` together: the longest always gives its last one.
 
     Where several are the longest the last of them gives, so that what does not divide evenly is the first one's.
     """

@@ -20,7 +20,7 @@ from omegaconf import MISSING
 from torch import Tensor, nn
 
 from ..checkpoints.sentence_modules import pooling_of
-from ..data.chunks import cut_texts
+from ..data.lengths import cut_texts
 from ..errors import check
 from ..model.batch import mean_over_text
 from ..model.roberta import LinformerRobertaModel
@@ -52,7 +52,7 @@ class EncoderDistillation(WithTeacher, FairseqCriterion):
     modules of sentence-transformers say that the teacher's checkpoint carries, else the mean over its tokens, <s> and
     </s> included. Pairs are those of a batch, which is one text where texts are long. A batch counts by its tokens.
 
-    A teacher that reads shorter texts reads a longer one in chunks (``data.chunks.cut_texts``), each with positions
+    A teacher that reads shorter texts reads a longer one in chunks (``data.lengths.cut_texts``), each with positions
     from 0. Targets of tokens then know their chunk alone, and v is pooled over all chunks.
 
     Logged beside ``loss``: ``cosine``, the mean over texts; ``layer_error``, and the part of each layer; also in

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_linformer.data.chunks import cut_texts
 from fairseq_linformer.data.corpus_rows import CutLines, MixedTexts, ShuffledBatches
+from fairseq_linformer.data.lengths import cut_texts
 
 BOS, PAD, EOS = 0, 1, 2
 

@@ -460,17 +460,16 @@ def test_top_needs_probabilities(tagged, scores, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("texts.txt", b"dog\n\ncat\n \n", {}, r"texts\.txt: 2 of the texts are empty \(line 2, line 4\): .* fill or"),
-        ("texts.txt", b"\n" * 12 + b"dog", {}, r"12 of the texts are empty \(line 1, .*, line 10 and 2 more\)"),
-        ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv: 1 of the texts are empty \(line 3\)"),
-        ("texts.txt", "dog\n\ufffd\n".encode(), {}, r"texts\.txt: 1 of the texts are empty \(line 2\)"),
-        ("texts.csv", b'a,text\n1,"a\ndog"\n2,""\n', {}, r"texts\.csv: 1 of the texts are empty \(line 4\)"),
-        ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl: 1 of the texts are empty \(line 2\)"),
+        ("texts.txt", b"dog\n\ncat\n \n", {}, r"texts\.txt, line 2: the text is empty"),
+        ("texts.tsv", b"text\ndog\n \n", {}, r"texts\.tsv, line 3: the text is empty"),
+        ("texts.txt", "dog\n\ufffd\n".encode(), {}, r"texts\.txt, line 2: the text is empty"),
+        ("texts.csv", b'a,text\n1,"a\ndog"\n2,""\n', {}, r"texts\.csv, line 4: the text is empty"),
+        ("texts.jsonl", b'{"text": "dog"}\n{"text": ""}\n', {}, r"texts\.jsonl, line 2: the text is empty"),
         (
             "texts.csv",
             'a,text\n1,"a\ndog"\n2,\u200b\n'.encode(),
             {},
-            r"texts\.csv: 1 of the texts are empty \(line 4\)",
+            r"texts\.csv, line 4: the text is empty",
         ),
         ("texts.txt", b"dog\n", {"text": "text"}, r"--text and --second name columns or keys, but .*/texts\.txt is re"),
         ("texts.txt", b"dog\n", {"second": "b"}, "--text and --second name columns or keys"),

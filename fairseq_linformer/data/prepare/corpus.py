@@ -29,7 +29,7 @@ from ...errors import check, join_truncated, naming
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores, end_with_parent
 from ..dictionaries import DICTIONARY_FILE, Unknown, dictionary_in
-from ..indexed import IndexedWriter
+from ..indexed import indexed_writer
 from ..shards import REPORT_FILE
 from ..tokenizer import (
     ENCODER_FILE,
@@ -238,11 +238,11 @@ def _write_split(
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
     with (
-        IndexedWriter(prefix, vocab_size) as writer,
+        indexed_writer(prefix, vocab_size) as write,
         tqdm(desc=f"encoding {prefix.name}", total=total_bytes, unit="B", unit_scale=True, disable=None) as progress,
     ):
         for items, bytes_read in encoded:
-            writer.write(items.ids, items.sizes)
+            write(items.ids, items.sizes)
             counts += np.bincount(items.ids, minlength=vocab_size)
             lacking += items.lacking
             progress.update(bytes_read)

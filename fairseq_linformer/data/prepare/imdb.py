@@ -60,7 +60,7 @@ def read_imdb(folder: Path) -> dict[str, SourceSplit]:
     splits = {}
     for split, split_folder in SPLITS.items():
         reviews = {label: _reviews(root / split_folder / label_folder) for label_folder, label in LABELS.items()}
-        splits[split] = SourceSplit(_examples(reviews), OFFICIAL_ROWS, official_even=True)
+        splits[split] = SourceSplit(_examples(reviews), OFFICIAL_ROWS)
     return splits
 
 

@@ -38,7 +38,7 @@ from tqdm import tqdm
 from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
 from ..dictionaries import DICTIONARY_FILE, Unknown
-from ..indexed import IndexedWriter
+from ..indexed import Write, indexed_writer
 from ..task_record import SUMMARY_FILE, SplitCounts, Summary, Task, check_label, label_names
 from ..tokenizer import Tokenizer
 from .examples import Example, Label, encode_columns, encode_words, names_of, words_of
@@ -125,13 +125,13 @@ class _TextWriter:
         with contextlib.ExitStack() as stack:
             prefixes = [self._folder / name / split for name in self._names]
             size = len(self._tokenizer.dictionary)
-            writers = [stack.enter_context(IndexedWriter(prefix, size)) for prefix in prefixes]
+            writers = [stack.enter_context(indexed_writer(prefix, size)) for prefix in prefixes]
             chained = itertools.chain((first,), rows)
             bar = iter(tqdm(chained, desc=f"encoding {split}", unit="row", disable=None))
             while batch := list(itertools.islice(bar, BATCH)):
                 self._write_batch(split, batch, writers)
 
-    def _write_batch(self, split: str, batch: Sequence[Example], writers: Sequence[IndexedWriter]) -> None:
+    def _write_batch(self, split: str, batch: Sequence[Example], writers: Sequence[Write]) -> None:
         written, dictionary = self.splits[split], self._tokenizer.dictionary
         counts, where, before = written.counts, f"split {split}, row", len(written.labels)
         if isinstance(batch[0].text, tuple):
@@ -141,8 +141,8 @@ class _TextWriter:
             pairs = len(writers) == 2
             columns = encode_columns(batch, self._tokenizer, pairs=pairs, where=where, before=before)
         lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
-        for column, (pieces, writer) in enumerate(zip(columns, writers, strict=True)):
-            lengths += _write_items(writer, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
+        for column, (pieces, write) in enumerate(zip(columns, writers, strict=True)):
+            lengths += _write_items(write, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
             for row, ids in zip(batch, pieces, strict=True):
                 if unknown := int((ids == dictionary.unk()).sum()):
                     counts.unknown += unknown
@@ -154,10 +154,10 @@ class _TextWriter:
         counts.long += int((lengths > LONG_LENGTH).sum())
 
 
-def _write_items(writer: IndexedWriter, items: Sequence[Sequence[int]]) -> np.ndarray:
+def _write_items(write: Write, items: Sequence[Sequence[int]]) -> np.ndarray:
     """Append items, and return the length of each, (items,)."""
     sizes = np.array([len(item) for item in items], dtype=np.int64)
-    writer.write(np.fromiter(itertools.chain.from_iterable(items), dtype=np.int64, count=int(sizes.sum())), sizes)
+    write(np.fromiter(itertools.chain.from_iterable(items), dtype=np.int64, count=int(sizes.sum())), sizes)
     return sizes
 
 
@@ -189,8 +189,8 @@ def _write_labels(
         dictionary.add_symbol(name, n=counts[name])
     for split, written in splits.items():
         if split in labels or task.kind == "token-label":
-            with IndexedWriter(folder / split, len(dictionary)) as writer:
-                _write_items(writer, list(_label_items(split, task, labels.get(split), written.words, dictionary)))
+            with indexed_writer(folder / split, len(dictionary)) as write:
+                _write_items(write, list(_label_items(split, task, labels.get(split), written.words, dictionary)))
     dictionary.save(str(folder / DICTIONARY_FILE))
     return label_names(dictionary), by_class
 

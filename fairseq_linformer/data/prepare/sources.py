@@ -7,14 +7,13 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, cast
 
 from ...errors import UserError, naming
-from .examples import Example, Label
+from .examples import Example
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
 BLOCK = 1 << 20  # bytes that are read at once
@@ -29,15 +28,12 @@ class SourceSplit:
     Attributes:
         examples: the rows, without broken ones.
         official_rows: how many the official split has.
-        official_even: the official split has the same number of rows per label.
-        labels: how many rows were read with each.
+        read: how many were read.
         broken: how many were left out.
     """
 
-    def __init__(self, rows: Iterator[Example | None], official_rows: int, official_even: bool = False) -> None:
-        self.official_rows, self.official_even = official_rows, official_even
-        self.labels: Counter[Label | None] = Counter()
-        self.broken = 0
+    def __init__(self, rows: Iterator[Example | None], official_rows: int) -> None:
+        self.official_rows, self.read, self.broken = official_rows, 0, 0
         self.examples = self._count(rows)
 
     def _count(self, rows: Iterator[Example | None]) -> Iterator[Example]:
@@ -45,19 +41,16 @@ class SourceSplit:
             if row is None:
                 self.broken += 1
             else:
-                self.labels[row.label] += 1
+                self.read += 1
                 yield row
 
     def report(self, name: str) -> str:
         """Return a line on what was read, and what the official split has."""
-        read = self.labels.total()
-        uneven = self.official_even and len(set(self.labels.values())) > 1
-        labels = [f"{count:,} {label}" for label, count in self.labels.items()] if uneven else []
-        whole = read == self.official_rows and not uneven
-        official = "as in the official data" if whole else f"officially {self.official_rows:,}"
-        remarks = [official, *(["the same number per label"] if uneven else [])]
-        remarks += [f"{self.broken} broken rows left out"] if self.broken else []
-        return f"{name}: {', '.join([f'{read:,} rows', *labels])} ({', '.join(remarks)})"
+        official = (
+            "as in the official data" if self.read == self.official_rows else f"officially {self.official_rows:,}"
+        )
+        broken = f", {self.broken} broken rows left out" if self.broken else ""
+        return f"{name}: {self.read:,} rows ({official}{broken})"
 
 
 Target = Callable[[str], str | None]  # from the name of a member of an archive to its place in a folder, or None

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...errors import MOST_NAMED, UserError, did_you_mean, join_truncated
+from ...errors import UserError, did_you_mean
 from .examples import Example
 from .text_files import check_line_ends, decoded, is_blank, is_hidden, suffix_of, unpacked
 
@@ -125,21 +125,14 @@ def check_filled(
     Raises:
         UserError: as ``read_rows``; there is no row; rows hold no text; or, without `words`, a row is a list of words.
     """
-    count, blank = 0, []
+    row = None
     for row in read_rows(lines, file_format, source, text, second):
-        count += 1
         if not words and not isinstance(row.text, str):
             raise UserError(f"{row.where}: {text} is a list of words, but the model predicts texts")
         if is_blank("".join(row.text) + (row.second or "")):
-            blank.append(row.where.removeprefix(f"{source}, "))
-    if not count:
+            raise UserError(f"{row.where}: the text is empty: predictions are a row per text, so fill or remove it")
+    if row is None:
         raise UserError(f"{source}: it holds no text")
-    if blank:
-        listed = join_truncated(blank, f" and {len(blank) - MOST_NAMED:,} more")
-        raise UserError(
-            f"{source}: {len(blank):,} of the texts are empty ({listed}): predictions are a row per text, so fill or "
-            "remove them"
-        )
 
 
 def _decode_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:

@@ -219,8 +219,7 @@ def test_the_command_prepares_an_archive_with_the_tokenizer_of_a_run(tmp_path, c
     printed = capsys.readouterr().out
     assert printed.endswith(f"\nnext: linformer finetune {tokenizer} --data {tmp_path} --tasks out\n")
     assert "single-label: 0 = negative, 1 = positive" in printed
-    assert "train: 3 rows, 2 negative, 1 positive (officially 25,000, the same number per label)\n" in printed
-    assert "valid: 2 rows (officially 25,000)\n" in printed
+    assert "train: 3 rows (officially 25,000)\n" in printed and "valid: 2 rows (officially 25,000)\n" in printed
     assert (tmp_path / "out" / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
 
 
