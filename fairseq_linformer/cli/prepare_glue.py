@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
-from ..data.dictionaries import GIVEN_REMEDY, Unknown
+from ..data.dictionaries import unknown_warning
 from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.task_record import SUMMARY_FILE
@@ -46,7 +46,7 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
     done = [task for task in asked if is_prepared(out / task, loaded)]
     for task in done:
         print(f"{task}: already prepared in {out / task}")
-    unknown = Unknown()
+    unknown: dict[str, float] = {}
     left = [task for task in asked if task not in done]
     with glue_folder(source, left) as folder:
         found = _found(folder, left, all_needed=tasks is not None, some_needed=not done)
@@ -54,10 +54,9 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}
             summary = write_labelled(out / task, TASKS[task], rows, loaded)
-            unknown.shares |= {f"{task} {split}": share for split, share in summary.unknown.shares.items()}
-            unknown.characters += summary.unknown.characters
+            unknown |= {f"{task} {split}": share for split, share in summary.unknown_shares.items()}
             print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    for line in unknown.warning(GIVEN_REMEDY):
+    for line in unknown_warning(unknown):
         print(line)
     trained = [task for task in asked if task in {*done, *found} and TASKS[task].trained_as is None]
     print_next(out, trained, tokenizer)

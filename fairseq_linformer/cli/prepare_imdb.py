@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
-from ..data.dictionaries import GIVEN_REMEDY
+from ..data.dictionaries import unknown_warning
 from ..data.prepare.imdb import imdb_folder, read_imdb
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.tasks import TASKS
@@ -20,6 +20,6 @@ def run(source: str, tokenizer: Path, out: Path) -> None:
         rows = {split: read.examples for split, read in splits.items()}
         summary = write_labelled(out, TASKS["IMDB"], rows, loaded)
     print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    for line in summary.unknown.warning(GIVEN_REMEDY):
+    for line in unknown_warning(summary.unknown_shares):
         print(line)
     print_next(out.parent, [out.name], tokenizer)

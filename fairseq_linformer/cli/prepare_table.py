@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from ..checkpoints.reading import find_tokenizer
-from ..data.dictionaries import GIVEN_REMEDY
+from ..data.dictionaries import unknown_warning
 from ..data.prepare.labelled_folder import write_labelled
 from ..data.prepare.labels import Columns
 from ..data.prepare.own_data import SPLITS, own_data
@@ -85,5 +85,5 @@ def run(
     columns = Columns(text, tuple(label), second, group, separator)
     data = own_data(out.resolve().name, tables, columns, _fractions(tables, split), kind, seed)
     summary = write_labelled(out, data.task, data.splits, loaded)
-    print(*data.notes, *summary.lines(), *summary.unknown.warning(GIVEN_REMEDY), sep="\n")
+    print(*data.notes, *summary.lines(), *unknown_warning(summary.unknown_shares), sep="\n")
     print_next(out.parent, [summary.task.name], tokenizer)

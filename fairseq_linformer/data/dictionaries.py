@@ -1,15 +1,13 @@
 """fairseq's dictionaries of pieces: read, made of those of a subword model, and what they lack of a text."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from fairseq.data import Dictionary
 
-from ..errors import MOST_NAMED, UserError, join_truncated
+from ..errors import UserError
 
 DICTIONARY_FILE = "dict.txt"
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
@@ -94,26 +92,12 @@ def ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.n
     return table
 
 
-@dataclass
-class Unknown:
-    """Pieces and characters that a vocabulary lacks of texts.
-
-    Attributes:
-        shares: the share of pieces that are <unk>, by split.
-        characters: how often each occurs that the vocabulary lacks.
-    """
-
-    shares: dict[str, float] = field(default_factory=dict)
-    characters: Counter[str] = field(default_factory=Counter)
-
-    def warning(self, remedy: str) -> list[str]:
-        """Return a line if more than MOST_UNKNOWN of a split's pieces are unknown."""
-        if not (high := {split: share for split, share in self.shares.items() if share > MOST_UNKNOWN}):
-            return []
-        splits = ", ".join(f"{split} {share:.3%}" for split, share in high.items())
-        counts = [f"{character!r} {count:,}" for character, count in self.characters.most_common()]
-        listed = join_truncated(counts, f" and {len(counts) - MOST_NAMED:,} others")
-        return [
-            f"warning: unknown pieces: {splits}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of this "
-            f"text, which the model cannot tell apart{f' ({listed})' if listed else ''}: {remedy}"
-        ]
+def unknown_warning(shares: Mapping[str, float], remedy: str = GIVEN_REMEDY) -> list[str]:
+    """Return a line if more than MOST_UNKNOWN of a split's pieces are <unk>; `shares` is that share by split."""
+    high = ", ".join(f"{split} {share:.3%}" for split, share in shares.items() if share > MOST_UNKNOWN)
+    if not high:
+        return []
+    return [
+        f"warning: unknown pieces: {high}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of this text, "
+        f"which the model cannot tell apart: {remedy}"
+    ]

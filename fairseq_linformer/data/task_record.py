@@ -14,7 +14,6 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from ..errors import MOST_NAMED, UserError, check, join_truncated
-from .dictionaries import Unknown
 
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
 RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries of every label dictionary
@@ -166,15 +165,19 @@ class SplitCounts:
 class Summary:
     """The content of a prepared folder: the task's record, counts by split, and the length called long.
 
-    Not kept in the folder: `unknown`, what the vocabulary lacks; and `by_class`, by split with labels how many rows, or
-    words of a token-label task, each class has.
+    Not kept in the folder: `by_class`, by split with labels how many rows, or words of a token-label task, each class
+    has.
     """
 
     task: Task
     splits: Mapping[str, SplitCounts]
     long_length: int
-    unknown: Unknown = field(default_factory=Unknown, compare=False)
     by_class: Mapping[str, Counter[str]] = field(default_factory=dict, compare=False)
+
+    @property
+    def unknown_shares(self) -> dict[str, float]:
+        """Return the share of <unk> among the tokens of each split."""
+        return {split: counts.unknown / counts.tokens for split, counts in self.splits.items()}
 
     def as_json(self) -> dict[str, Any]:
         splits = {split: asdict(counts) for split, counts in self.splits.items()}

@@ -10,8 +10,7 @@ import json
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,19 +59,10 @@ class Tokenizer(ABC):
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
-        self._lacks: dict[str, bool] = {}
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Return the tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
-
-    def unknown_characters(self, lines: Iterable[str]) -> Counter[str]:
-        """Count the characters of the lines that are <unk> on their own."""
-        counts = Counter(chain.from_iterable(lines))
-        if new := [character for character in counts if character not in self._lacks]:
-            unknown = self.dictionary.unk()
-            self._lacks.update(zip(new, ((ids == unknown).any() for ids in self.encode(new)), strict=True))
-        return Counter({character: count for character, count in counts.items() if self._lacks[character]})
 
     def decode(self, rows: Sequence[np.ndarray]) -> list[str]:
         """Return the text of each row of ids, of shape (tokens,): without <s>, <pad> and </s>, <unk> as a mark."""

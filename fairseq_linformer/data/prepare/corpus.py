@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,7 +28,7 @@ from tqdm import tqdm
 from ...errors import check, join_truncated, naming
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores, end_with_parent
-from ..dictionaries import DICTIONARY_FILE, Unknown, dictionary_in
+from ..dictionaries import DICTIONARY_FILE, dictionary_in
 from ..indexed import indexed_writer
 from ..shards import REPORT_FILE
 from ..tokenizer import (
@@ -60,14 +60,10 @@ _CHUNKS_PER_WORKER = 4
 
 
 class Items(NamedTuple):
-    """Items one after another: their ids (uint16 or uint32), the length of each (int32), and what was lacking.
-
-    `lacking`: how often characters occur in their lines that the vocabulary lacks.
-    """
+    """Items one after another: their ids (uint16 or uint32), and the length of each (int32)."""
 
     ids: np.ndarray
     sizes: np.ndarray
-    lacking: Counter[str]
 
 
 Encoded = Iterator[tuple[Items, int]]  # of each chunk, and its bytes of text
@@ -100,7 +96,7 @@ def prepare_corpus(
     sample_characters: int | None = None,
     seed: int = 1,
     workers: int | None = None,
-) -> Unknown:
+) -> dict[str, float]:
     """Make the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
 
     An item of the dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess
@@ -117,7 +113,7 @@ def prepare_corpus(
         workers: processes that encode (default: one per core).
 
     Returns:
-        What the vocabulary lacks of the text.
+        The share of tokens that are <unk>, by split.
 
     Raises:
         OSError: a file is missing or cannot be read or written, or a worker process was killed.
@@ -142,11 +138,11 @@ def prepare_corpus(
         if used:
             used.save(folder)
         used = used or _train_tokenizer(sample, folder, vocab_size)
-        unknown, frequencies = _write_dataset(files, used, folder, workers or available_cores(), reports)
+        frequencies = _write_dataset(files, used, folder, workers or available_cores(), reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
     _print_summary(reports, frequencies, time.monotonic() - started)
-    return unknown
+    return {split: report.unknown / report.tokens for split, report in reports.items()}
 
 
 def _given_tokenizer(place: Path) -> Tokenizer:
@@ -208,34 +204,27 @@ def _write_dataset(
     folder: Path,
     workers: int,
     reports: Mapping[str, SplitReport],
-) -> tuple[Unknown, dict[str, np.ndarray]]:
+) -> dict[str, np.ndarray]:
     """Write the splits, and dict.txt with the counts of train; count the tokens in `reports`: the second pass.
 
     Returns:
-        What the vocabulary lacks, and how often each id occurs, by split, int64, (V,).
+        How often each id occurs, by split, int64, (V,).
     """
-    dictionary, unknown, frequencies = tokenizer.dictionary, Unknown(), {}
+    dictionary, frequencies = tokenizer.dictionary, {}
     dictionary.save(str(folder / DICTIONARY_FILE))  # the workers read it
     with chunk_encoder(tokenizer, folder, workers) as encode:
         for split, report in reports.items():
             encoded = encode(read_chunks(files[split]))
-            counts = _write_split(folder / split, len(dictionary), encoded, report.bytes, unknown.characters)
+            counts = _write_split(folder / split, len(dictionary), encoded, report.bytes)
             report.tokens, report.unknown = int(counts.sum()), int(counts[dictionary.unk()])
-            unknown.shares[split] = report.unknown / report.tokens
             frequencies[split] = counts
     dictionary.count = frequencies["train"].tolist()
     dictionary.save(str(folder / DICTIONARY_FILE))
-    return unknown, frequencies
+    return frequencies
 
 
-def _write_split(
-    prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int, lacking: Counter[str]
-) -> np.ndarray:
-    """Write a split's .bin and .idx, and add to `lacking` the characters that the vocabulary lacks.
-
-    Returns:
-        How often each id occurs: int64, (vocab_size,).
-    """
+def _write_split(prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int) -> np.ndarray:
+    """Write a split's .bin and .idx; return how often each id occurs: int64, (vocab_size,)."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     with (
         indexed_writer(prefix, vocab_size) as write,
@@ -244,7 +233,6 @@ def _write_split(
         for items, bytes_read in encoded:
             write(items.ids, items.sizes)
             counts += np.bincount(items.ids, minlength=vocab_size)
-            lacking += items.lacking
             progress.update(bytes_read)
     return counts
 
@@ -283,9 +271,7 @@ def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
     is_token[ends] = False
     ids[ends] = dictionary.eos()
     ids[is_token] = np.concatenate([np.empty(0, dtype=np.int32), *encoded])
-    rows = np.unique(np.searchsorted(ends, np.flatnonzero(ids == dictionary.unk())))
-    lacking = tokenizer.unknown_characters(lines[row] for row in rows) if rows.size else Counter()
-    return Items(ids, sizes, lacking)
+    return Items(ids, sizes)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ class Example:
 def encode_columns(
     batch: Sequence[Example], tokenizer: Tokenizer, *, pairs: bool, where: str, before: int = 0
 ) -> list[list[np.ndarray]]:
-    """The ids of the texts of some rows, and of the second texts for pairs, int32 of shape (tokens,) each.
+    """Encode the texts of some rows, and of the second texts for pairs, int32 of shape (tokens,) each.
 
     Raises:
         UserError: a row has no text, is not `pairs`, or of its text no piece is left; the message starts with the
@@ -65,23 +65,19 @@ def encode_columns(
 
 
 def names_of(label: Label | None) -> tuple[str, ...]:
-    """The classes of a label, which may be one, several or none."""
+    """Return the classes of a label, which may be one, several or none."""
     return () if label is None else (label,) if isinstance(label, str) else label
 
 
-def words_of(row: Example) -> Sequence[str]:
-    return (row.text,) if isinstance(row.text, str) else row.text
-
-
 def _places(batch: Sequence[Example], where: str, before: int) -> list[str]:
-    """What errors call each row."""
+    """Return the names of rows in errors."""
     return [example.where or f"{where} {row}" for row, example in enumerate(batch, before + 1)]
 
 
 def encode_words(
     batch: Sequence[Example], tokenizer: Tokenizer, *, where: str, before: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-    """The ids of rows of words, and how many pieces each word of a row has, at least one.
+    """Encode rows of words; return also how many pieces each word of a row has, at least one.
 
     Raises:
         UserError: a row has no word, or is a text or a pair; the message as that of ``encode_columns``.

@@ -37,11 +37,11 @@ from tqdm import tqdm
 
 from ...errors import UserError
 from ...system.files import check_data_path, staged_folder
-from ..dictionaries import DICTIONARY_FILE, Unknown
+from ..dictionaries import DICTIONARY_FILE
 from ..indexed import Write, indexed_writer
 from ..task_record import SUMMARY_FILE, SplitCounts, Summary, Task, check_label, label_names
 from ..tokenizer import Tokenizer
-from .examples import Example, Label, encode_columns, encode_words, names_of, words_of
+from .examples import Example, Label, encode_columns, encode_words, names_of
 
 LONG_LENGTH = 512  # rows of more tokens are counted as long; nothing is cut
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
@@ -81,9 +81,7 @@ def write_labelled(
             texts.write(split, splits[split])
         classes, by_class = _write_labels(folder / "label", task, texts.splits)
         counts = {split: written.counts for split, written in texts.splits.items()}
-        shares = {split: count.unknown / count.tokens for split, count in counts.items()}
-        unknown = Unknown(shares, texts.unknown_characters)
-        summary = Summary(replace(task, classes=classes), counts, LONG_LENGTH, unknown, by_class)
+        summary = Summary(replace(task, classes=classes), counts, LONG_LENGTH, by_class)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
 
@@ -102,14 +100,12 @@ class _TextWriter:
 
     Attributes:
         splits: counts and labels of what was written.
-        unknown_characters: how often each occurs that the vocabulary lacks.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder, self._tokenizer = folder, tokenizer
         self._names: tuple[str, ...] = ()  # as the first row of the first split has them
         self.splits: dict[str, _Split] = {}
-        self.unknown_characters: Counter[str] = Counter()
 
     def write(self, split: str, examples: Iterable[Example]) -> None:
         rows = iter(examples)
@@ -141,13 +137,9 @@ class _TextWriter:
             pairs = len(writers) == 2
             columns = encode_columns(batch, self._tokenizer, pairs=pairs, where=where, before=before)
         lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
-        for column, (pieces, write) in enumerate(zip(columns, writers, strict=True)):
+        for pieces, write in zip(columns, writers, strict=True):
             lengths += _write_items(write, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
-            for row, ids in zip(batch, pieces, strict=True):
-                if unknown := int((ids == dictionary.unk()).sum()):
-                    counts.unknown += unknown
-                    text = row.second if column else " ".join(words_of(row))
-                    self.unknown_characters += self._tokenizer.unknown_characters([text or ""])
+            counts.unknown += sum(int((ids == dictionary.unk()).sum()) for ids in pieces)
         written.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
         counts.examples += len(batch)
         counts.tokens += int(lengths.sum())

@@ -2,7 +2,6 @@
 
 import heapq
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,7 +98,8 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
             minloglevel=2,  # errors only
         )
     except RuntimeError as error:
-        raise UserError(_training_error(str(error), vocab_size)) from error
+        reason = str(error).rpartition("] ")[2]  # before it, it names a line of its source
+        raise UserError(f"vocabulary size {vocab_size}: {reason or 'there is no text'}") from error
     model.write_bytes(trained.getvalue())
 
 
@@ -111,16 +111,3 @@ def check_vocab_size(name: str, value: int) -> None:
     """
     works = FEWEST_PIECES <= value <= MOST_PIECES
     check(name, value, works, f"from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}")
-
-
-def _training_error(message: str, vocab_size: int) -> str:
-    """Return the meaning of sentencepiece's message, which names a line of its source."""
-    if largest := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        return f"vocabulary size {vocab_size}: too large, the text supports at most {largest[1]}"
-    if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return (
-            f"vocabulary size {vocab_size}: too small, bytes and the characters of the text need at least {smallest[1]}"
-        )
-    if "sentences_.empty()" in message:
-        return "no text to train a vocabulary on"
-    return f"vocabulary size {vocab_size}: sentencepiece cannot train ({message})"
