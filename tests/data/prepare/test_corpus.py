@@ -410,22 +410,6 @@ def test_sample_is_bounded_even_and_repeatable(seed):
         assert sample.lines() == expected
 
 
-@pytest.mark.slow
-@pytest.mark.real_data
-def test_real_books(tmp_path, real_data):
-    """A held-out part of the books: nearly no unknown tokens, and the text comes back from its tokens."""
-    text = real_data / "books" / "valid.txt.xz"
-    prepare_corpus([text], [text], tmp_path / "out", vocab_size=2000, sample_characters=300_000)
-    tokenizer = load_tokenizer(tmp_path / "out")
-    report = json.loads((tmp_path / "out" / "corpus.json").read_text())["train"]
-    assert report["unknown"] < 0.01 * report["tokens"]
-    lines = [line for chunk in read_chunks([text]) for line in chunk.lines][:300]
-    rows = items(tmp_path / "out" / "train")[:300]
-    for line, row in zip(lines, rows, strict=True):
-        if tokenizer.dictionary.unk() not in row and line.isascii():
-            assert tokenizer.dictionary.string(row, "sentencepiece").split() == line.split()
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_unknown_pieces_are_warned_of(tmp_path, model, capsys, workers):
     """Of a vocabulary that lacks characters; a new one lacks none."""

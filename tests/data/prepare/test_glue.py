@@ -108,11 +108,6 @@ def test_downloads_from_a_mirror(mirror, tmp_path):
         pass  # from the cache
 
 
-def test_an_address_of_an_unknown_protocol_is_refused():
-    with pytest.raises(UserError, match=r"^s3://bucket: "), glue_folder("s3://bucket", ["AX"]):
-        pass
-
-
 def test_quotes_and_carriage_returns_are_text(tmp_path):
     # A csv reader would join the second and third row at the quotes; a text file would end a line at the lone \r.
     content = 'sentence\tlabel\nclichés \t0\n"it opens\t1\nand closes"\t0\none\rline\t1\nwindows\t0\r\nlast\t1'
@@ -136,16 +131,6 @@ def test_quotes_and_carriage_returns_are_text(tmp_path):
 def test_a_bad_row_is_named(tmp_path, content, line):
     with pytest.raises(UserError, match=rf"train\.tsv, line {line}: "):
         rows_of(make_sst_2(tmp_path, content), "SST-2")
-
-
-def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
-    elsewhere = write_run(tmp_path / "run", tmp_path / "elsewhere")
-    damaged = tmp_path / "damaged.pt"
-    damaged.write_bytes((elsewhere / "checkpoint_best.pt").read_bytes()[:1000])
-    for tokenizer in (tmp_path / "none", elsewhere, damaged):
-        words = ["--source", str(tmp_path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "out")]
-        with pytest.raises(SystemExit, match=f"^error: {tokenizer}"):
-            main(["prepare", "glue", *words])
 
 
 def test_small_letters_will_do(tmp_path, corpus):

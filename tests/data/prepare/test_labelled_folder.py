@@ -166,11 +166,6 @@ def test_line_ends_and_tabs_are_white_space(tmp_path, text):
     assert recorder.lines[:2] == ["good film", "two  spaces"]  # the rest are characters, as all is unknown here
 
 
-def test_train_names_the_labels_wherever_it_stands(tmp_path, tokenizer):
-    write_labelled(tmp_path / "out", CLASSES, {"valid": VALID, "train": TRAIN}, tokenizer)
-    assert class_names(load_task(tmp_path / "out", "valid"), "valid") == ["negative", "positive"]
-
-
 def test_a_test_split_needs_no_labels(tmp_path, tokenizer):
     write_labelled(tmp_path / "out", CLASSES, {"test": [Example("good", None)], "train": TRAIN}, tokenizer)
     task = load_task(tmp_path / "out", "train", "test")

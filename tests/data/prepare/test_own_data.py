@@ -304,13 +304,3 @@ def test_a_name_that_cannot_be_a_task_is_rejected_before_anything_is_read(tmp_pa
     with pytest.raises(SystemExit, match="--out"):
         main(["prepare", "table", "none.csv", "--tokenizer", str(vocabulary), "--out", str(tmp_path / name)])
     assert not list(tmp_path.iterdir())
-
-
-def test_a_label_never_becomes_a_file(tmp_path, vocabulary):
-    """Any printable text may be a class."""
-    table, label = tmp_path / "table.csv", "../a/<b>|x"
-    table.write_text("text,label\n" + "".join(f"the dog {i},{('good', label)[i % 2]}\n" for i in range(30)))
-    assert set(prepare(tmp_path, vocabulary, table).task.classes) == {"good", label}
-    assert {path.name for path in tmp_path.iterdir()} == {"table.csv", "out"}
-    splits = [f"{split}.{end}" for split in ("train", "valid", "test") for end in ("bin", "idx")]
-    assert {path.name for path in (tmp_path / "out/mine/label").iterdir()} == {"dict.txt", *splits}
