@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fairseq_linformer.attention.near import CANDIDATES
+from fairseq_linformer.attention.local import CANDIDATES
 from fairseq_linformer.attention.registry import PROJECTIONS, get_attention
 
 Config = Any  # a resolved configuration of the model

@@ -40,7 +40,7 @@ class Attention(ValueResidual, RelativePositions, ABC):
     Options: ClassVar[type[Options]] = Options
     HAS_WEIGHTS: ClassVar[bool] = True
     USES_PROJECTION: ClassVar[bool] = False  # whether it reads the options of E and F, which are validated if so
-    flex: Any = None  # in place of a window's own code, where ``model/flex.py`` puts it: what gives the heads
+    flex: Any = None  # in place of a window's own code, where ``kernels/flex.py`` puts it: what gives the heads
     q_proj: nn.Linear
     k_proj: nn.Linear
     INPUT_MAPS: ClassVar[tuple[str, ...]] = ("k_proj", "v_proj", "q_proj")  # those that it has, in fairseq's order

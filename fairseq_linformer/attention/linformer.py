@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .base import Attention
 from .blocks import attend_in_blocks
-from .near import LinformerOptions, Seen, attend_from_first, see_near
+from .local import LinformerOptions, Seen, attend_from_first, see_near
 from .options import AttentionConfig
 from .product_order import embed_rows, embed_then_project, embedding_first
 from .projection import Projection

@@ -14,13 +14,13 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from ..attention.base import Attention
+from ..attention.kernels.flex import GRAPHS, use_flex
 from .architecture import ARCHITECTURES, fill_in
 from .batch import mean_over_text
 from .config import LinformerRobertaConfig, ResolvedConfig
 from .encoder import SentenceEncoder
-from .flex import GRAPHS, use_flex
-from .head import sum_of_losses
 from .hub import FromCheckpoints
+from .lm_head import sum_of_losses
 from .resolve import resolve_config
 
 # The param_group, fairseq's mark for optimizers, of the linear maps' matrices in the layers, and of a vector per token.

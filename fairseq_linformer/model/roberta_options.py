@@ -7,10 +7,10 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from ..attention.kernels.flex import validate_flex
 from ..attention.options import option
 from ..errors import check
 from .architecture import POOLINGS, check_probability
-from .flex import validate_flex
 from .parts import ACTIVATIONS
 
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))

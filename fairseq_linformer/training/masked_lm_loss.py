@@ -12,7 +12,7 @@ from ..model.roberta import LinformerRobertaEncoder
 
 
 class MaskedLmLoss(masked_lm.MaskedLmLoss):  # under fairseq's name, which checkpoints have: runs resume with either
-    """fairseq's criterion ``masked_lm``, whose loss our model computes itself (``model/head.py``).
+    """fairseq's criterion ``masked_lm``, whose loss our model computes itself (``model/lm_head.py``).
 
     Another model, and a TPU, gets fairseq's. Where nothing is masked the loss is 0 and so are all gradients.
     """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_linformer.attention.linformer import LinformerAttention
-from fairseq_linformer.attention.near import CANDIDATES
+from fairseq_linformer.attention.local import CANDIDATES
 from fairseq_linformer.attention.pooling import (
     AttentionPooling,
     ConvProjection,

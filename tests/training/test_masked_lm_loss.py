@@ -8,7 +8,7 @@ from fairseq.tasks import setup_task
 from omegaconf import OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_linformer.model import head
+from fairseq_linformer.model import lm_head as head
 from fairseq_linformer.training.distillation import MaskedLmDistillation
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
 from fairseq_linformer.training.masked_lm_loss import MaskedLmLoss

@@ -1,6 +1,6 @@
 """What a layer fetches, on a GPU: which segments, and attention over them, by kernels of our own in Triton.
 
-``attention/near.py`` copies for each block of queries the keys of all segments that it looks at, and of those that it
+``local.py`` copies for each block of queries the keys of all segments that it looks at, and of those that it
 fetches. Here a block reads them where they stand. Both give the same but for rounding; in bfloat16 a rounded score may
 choose another segment. As in FlashAttention (Dao et al. 2022, arXiv 2205.14135) the scores of attention reach no
 memory, and the backward pass computes them again. There are no atomic additions: a program per segment adds up what all
@@ -17,10 +17,10 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..attention.linformer import LinformerAttention
-from ..attention.near import CANDIDATES, near_of
-from ..attention.pooling import WindowProjection
-from . import fetch_kernels as kernels
+from ..linformer import LinformerAttention
+from ..local import CANDIDATES, near_of
+from ..pooling import WindowProjection
+from . import selection_triton as kernels
 
 LEAST = 16  # entries of a side of a matrix product in Triton
 # What was fastest on an H200: keys at a time, candidates' keys, rows whose scores fit into registers, and warps.

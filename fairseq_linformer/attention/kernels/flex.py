@@ -1,8 +1,8 @@
 """Windows on a GPU by one kernel, PyTorch's FlexAttention (Dong et al. 2024, arXiv 2412.05496).
 
-``attention/near.py`` and ``attention/longformer.py`` copy, for each block of queries, the keys that it sees. Here every
+``local.py`` and ``longformer.py`` copy, for each block of queries, the keys that it sees. Here every
 key stands once, and a mask says who sees it: tiles of scores in which nobody sees anything are left out, and so is the
-mask where all see all. What a layer fetches is added by ``model/fetch.py``. Results differ by rounding alone. Nothing
+mask where all see all. What a layer fetches is added by ``selection.py``. Results differ by rounding alone. Nothing
 here imports fairseq.
 
 It has no dropout on attention weights, and no part where a layer has no window. On a CPU PyTorch computes all n x s
@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from ..attention.base import Attention
-from ..attention.linformer import LinformerAttention, LinformerOptions
-from ..attention.longformer import LongformerAttention
-from ..attention.near import EVERYWHERE, near_of, show
-from ..errors import check
+from ...errors import check
+from ..base import Attention
+from ..linformer import LinformerAttention, LinformerOptions
+from ..local import EVERYWHERE, near_of, show
+from ..longformer import LongformerAttention
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Flex:
             return _first(near(*given, block_mask=mask), length, dim=1).transpose(1, 2)
         from torch.nn.attention.flex_attention import AuxRequest  # from PyTorch 2.9 on
 
-        from .fetch import fetch  # Triton, which is where a GPU is
+        from .selection import fetch  # Triton, which is where a GPU is
 
         heads, logs = near(*given, block_mask=mask, return_aux=AuxRequest(lse=True))
         texts = (sight.contents[0], 0) if attention.turned else (sight.keys, start), (sight.values, start)

@@ -1,4 +1,4 @@
-"""model/flex.py: windows by FlexAttention give what the layers' own code gives, which test_contract.py holds to naive
+"""attention/kernels/flex.py gives what the layers' own code gives, which test_contract.py holds to naive
 references.
 
 PyTorch's kernel has no backward pass on a CPU, and there a forward one that needs minutes of compilation. So a naive
@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention as pytorch
 
-from fairseq_linformer.model import flex
+from fairseq_linformer.attention.kernels import flex
 from tests.helpers.layers import D, N, build
 from tests.helpers.models import small, tokens
 

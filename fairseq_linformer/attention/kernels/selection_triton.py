@@ -1,4 +1,4 @@
-"""Kernels in Triton for what a layer fetches; ``model/fetch.py`` calls them.
+"""Kernels in Triton for what a layer fetches; ``selection.py`` calls them.
 
 A program is a block of `size` queries of one head or, in the last kernel, a segment. There are N blocks, H heads of D
 dimensions, M rows and C segments that are looked at or fetched; BQ and BD are `size` and D padded to what Triton

@@ -1,0 +1,1 @@
+"""Attention by kernels: PyTorch's FlexAttention for local windows, Triton for selected segments."""
