@@ -100,7 +100,7 @@ def read_model(source: Path, vocabulary: Path | None = None) -> LoadedModel:
         config = LinformerRobertaModel.resolve(cfg)
         mechanism = get_attention(config.attention)
         allowed = "a mechanism with queries and keys, which softmax attention can be computed from"
-        check("attention", config.attention, {"q_proj", "k_proj"} <= {*mechanism.INPUT_MAPS}, allowed)
+        check("attention", config.attention, {"q_proj", "k_proj"} <= {*mechanism.QKV_PROJECTIONS}, allowed)
         folder = vocabulary_folder(checkpoint, cfg) if vocabulary is None else find_tokenizer(vocabulary)
         tokenizer = load_tokenizer(folder)
         digests = digest_vocabulary(tokenizer.dictionary, folder)
@@ -225,7 +225,7 @@ def softmax_matrices(attention: Attention, queries: Tensor, keys: Tensor) -> Ten
     scores = queries @ keys.transpose(1, 2) * attention.head_dim**-0.5
     if attention.alibi:
         positions = torch.arange(keys.size(1), device=keys.device)
-        scores = scores + attention.biased(None, positions, positions).to(scores)
+        scores = scores + attention.add_alibi(None, positions, positions).to(scores)
     return scores.softmax(-1)
 
 
@@ -302,7 +302,7 @@ def approximation_errors(attention: Attention, inputs: AttentionInputs, ranks: S
     truncated = [truncation_errors(matrix, value, ranks) for matrix, value in zip(matrices, values, strict=True)]
     for rank, columns in zip(ranks, zip(*truncated, strict=True), strict=True):
         errors[BEST, rank] = torch.cat(columns)
-        if not (attention.turned or attention.alibi):
+        if not (attention.rotary_dim or attention.alibi):
             weights = softmax_matrices(attention, queries, segment_means(keys, rank))
             approximation = weights @ segment_means(values, rank)
             errors[SEGMENT_MEANS, rank] = relative_errors(approximation, exact).flatten()

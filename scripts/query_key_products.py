@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from fairseq_linformer.attention.local import CANDIDATES
-from fairseq_linformer.attention.registry import PROJECTIONS, get_attention
+from fairseq_linformer.attention import get_attention
+from fairseq_linformer.attention.linformer import PROJECTIONS
+from fairseq_linformer.attention.selection import CANDIDATES
 
 Config = Any  # a resolved configuration of the model
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.compat import rename_parameters
-from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.training.provenance import Provenance
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, run

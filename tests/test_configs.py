@@ -9,8 +9,7 @@ from fairseq.optim.adam import FairseqAdamConfig
 from omegaconf import OmegaConf
 
 from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
-from fairseq_linformer.model.config import LinformerRobertaConfig
-from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.config import LinformerRobertaConfig, resolve_config
 from fairseq_linformer.training.distillation import MaskedLmDistillationConfig
 from fairseq_linformer.training.encoder_distillation import EncoderDistillationConfig
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig

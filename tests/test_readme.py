@@ -13,8 +13,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.data.prepare.glue import SOURCES
-from fairseq_linformer.model.config import LinformerRobertaConfig
-from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.config import LinformerRobertaConfig, resolve_config
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, run
 from tests.helpers.inputs import sentences, write_imdb, write_official

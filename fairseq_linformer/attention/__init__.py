@@ -3,9 +3,8 @@
 import importlib
 import pkgutil
 
-from .base import Attention
+from .base import ATTENTIONS, Attention, get_attention, register_attention
 from .options import AttentionConfig, Options, PerLayer, option, spread_over_layers
-from .registry import ATTENTIONS, get_attention, register_attention
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

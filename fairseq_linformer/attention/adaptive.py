@@ -1,4 +1,4 @@
-"""Rows that follow the length of a text: what adaptive projections and poolings compute with.
+"""Projections that follow the length of a text.
 
 A text of l tokens uses the first l columns of a matrix, and fills about k l / n windows. With ``adaptive_length`` it
 fills k, whatever l is: windows divide the text itself, and a matrix works on the text stretched to n positions. At
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
-    """Weights of adaptive pooling: row j of k averages the positions from floor(j s / k) to ceil((j + 1) s / k) of s.
+    """Return weights of adaptive pooling: row j of k averages positions floor(j s / k) to ceil((j + 1) s / k) of s.
 
     Args:
         sizes: (...,), s; where it is 0 the weights are 0.
@@ -25,8 +25,8 @@ def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) 
     """
     row, position = (torch.arange(number, dtype=sizes.dtype, device=sizes.device) for number in (rows, length))
     start, end = sizes.unsqueeze(-1) * row // rows, (sizes.unsqueeze(-1) * (row + 1) + rows - 1) // rows  # (..., k)
-    own = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
-    return own.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)
+    averaged = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
+    return averaged.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)
 
 
 def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
@@ -37,7 +37,7 @@ def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device)
 
 
 def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
-    """E S, so that (E S) X = E (S X), where S stretches the l first rows of X to n by linear interpolation.
+    """Return E S, so that (E S) X = E (S X), where S stretches the l first rows of X to n by linear interpolation.
 
     Row p of S X lies at p (l - 1) / (n - 1) of X: both ends stay ends, and S is the identity at l = n. Costs
     B k n, where the product with X costs B k l d.
@@ -51,9 +51,9 @@ def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
         (B, ..., k, length).
     """
     n = matrix.size(-1)
-    place = torch.arange(n, device=matrix.device) * (lengths.unsqueeze(1) - 1)  # (B, n), times n - 1
-    before = place // max(1, n - 1)
-    fraction = (place - before * max(1, n - 1)).to(matrix.dtype) / max(1, n - 1)
+    scaled = torch.arange(n, device=matrix.device) * (lengths.unsqueeze(1) - 1)  # (B, n), times n - 1
+    before = scaled // max(1, n - 1)
+    fraction = (scaled - before * max(1, n - 1)).to(matrix.dtype) / max(1, n - 1)
     shape = (lengths.size(0), *(1,) * (matrix.dim() - 1), n)
     sizes = (lengths.size(0), *matrix.shape)
     stretched = matrix.new_zeros((*sizes[:-1], length))

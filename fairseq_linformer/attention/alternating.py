@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import check
-from .base import Attention
+from .base import Attention, register_attention
 from .longformer import LongformerAttention, LongformerOptions
 from .options import AttentionConfig, Options, check_sliding_window, option
-from .registry import register_attention
 from .softmax import SoftmaxAttention
 
 
@@ -28,7 +27,7 @@ class AlternatingOptions(Options):
     alternating_every: int = option(3, "a full layer after so many", smallest=1)
     alternating_first: int = option(0, "the first full layer, counted from 0", smallest=0)
 
-    SMALL: ClassVar = ({}, {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1})
+    TEST_CASES: ClassVar = ({}, {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1})
 
     def kind_of_layer(self, layer: int) -> str:
         every = max(1, self.alternating_every)  # not validated yet

@@ -1,37 +1,46 @@
-"""The contract that every attention mechanism keeps, and what mechanisms share.
+"""The contract of every attention mechanism, what mechanisms share, and their registry.
 
 Dimensions: B batch, n sequence length, m keys, d embedding, h heads, d_h = d / h.
 Nothing under ``attention/`` imports fairseq: each mechanism can be read, tested, timed and exported alone.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .dropout import is_slow
+from ..errors import UserError
+from .dropout import attend_with_dropout, is_slow
 from .options import AttentionConfig, Options
 from .positions import RelativePositions
-from .residual import ValueResidual
-from .sdpa import attend_with_dropout
 
 
-class Attention(ValueResidual, RelativePositions, ABC):
+def is_unmodified_linear(linear: nn.Module) -> bool:
+    """Return True for an unmodified ``nn.Linear``, whose weight and bias may be read; any other must be called.
+
+    An adapter (LoRA) may wrap it, it may be quantized, or a hook may bring its weight, as accelerate's do.
+    """
+    hooked = linear._forward_pre_hooks or linear._forward_hooks or "forward" in vars(linear)
+    return type(linear) is nn.Linear and not hooked
+
+
+class Attention(RelativePositions, ABC):
     """Bidirectional self-attention over a batch of sequences.
 
     Contract, held by one test suite over the whole registry:
 
     * ``forward(x, padding_mask, first_values)`` takes x (B, n, d) and a boolean mask (B, n), True where a position is
-      padding, or None; it returns (B, n, d). Padding stands on the right.
-    * Once ``add_value_residual`` was called it takes ``first_values`` (B, n, d), the first layer's, and where it uses
-      its values V it uses u V + w V_1: ``values`` gives them.
+      padding, or None; it returns (B, n, d). Padding is on the right.
+    * After ``add_value_residual`` it takes ``first_values`` (B, n, d), the values of the first layer, and computes its
+      own values by ``values``.
     * The output at real positions does not depend on padded ones, on their number or on the other rows of the batch.
       The output at padded positions is finite and otherwise free.
-    * n is any length from 1 to ``max_positions``; the encoder refuses longer ones.
-    * A mechanism with ``RELATIVE_POSITIONS`` has ``rotated`` queries and keys, and its masks ``biased``, wherever a
-      query meets a position as it is; the configuration refuses such positions to all others.
+    * n is any length from 1 to ``max_positions``; the encoder rejects longer ones.
+    * A mechanism with ``RELATIVE_POSITIONS`` has ``rotated`` queries and keys, and ``add_alibi`` on its masks, wherever
+      a query attends to a single position; the configuration rejects such positions for all others.
     * Attention dropout applies to the attention weights, in training mode only. A mechanism that never has them
       (``HAS_WEIGHTS``) is not built with any.
     """
@@ -39,19 +48,22 @@ class Attention(ValueResidual, RelativePositions, ABC):
     name: ClassVar[str]  # set by register_attention, as are the options
     Options: ClassVar[type[Options]] = Options
     HAS_WEIGHTS: ClassVar[bool] = True
-    USES_PROJECTION: ClassVar[bool] = False  # whether it reads the options of E and F, which are validated if so
-    flex: Any = None  # in place of a window's own code, where ``kernels/flex.py`` puts it: what gives the heads
+    USES_PROJECTION: ClassVar[bool] = False  # True for mechanisms that read the options of E and F
+    QKV_PROJECTIONS: ClassVar[tuple[str, ...]] = ("k_proj", "v_proj", "q_proj")  # in the order of fairseq's code
     q_proj: nn.Linear
     k_proj: nn.Linear
-    INPUT_MAPS: ClassVar[tuple[str, ...]] = ("k_proj", "v_proj", "q_proj")  # those that it has, in fairseq's order
+    v_proj: nn.Linear
+    value_mix: nn.Parameter | None
+    # A kernel (``kernels/flex.py``) in place of the mechanism's own code: the arguments of ``forward`` to the heads.
+    kernel: "Callable[[Attention, Tensor, Tensor | None, Tensor | None], Tensor] | None" = None
 
     @abstractmethod
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
-        """Maps (B, n, d) to (B, n, d); see the class for the contract."""
+        """Map (B, n, d) to (B, n, d); see the class for the contract."""
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list["Attention"]:
-        """Builds the attention of every layer, all at once, so that layers can share parameters."""
+        """Build the attention of every layer, all at once, so that layers can share parameters."""
         options = cls.Options.read(config)
         return [cls(config, options, layer) for layer in range(config.encoder_layers)]
 
@@ -62,16 +74,16 @@ class Attention(ValueResidual, RelativePositions, ABC):
         """Draw the buffers, which transformers builds in memory that holds nothing."""
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        """Adds, in place, what the checkpoint of another mechanism lacks.
+        """Add, in place, what the checkpoint of another mechanism lacks.
 
         fairseq calls it with the parameters of the whole checkpoint, and this module's name there, before loading.
         """
 
     def __init__(self, config: AttentionConfig, options: Any = None, layer: int = 0, **before_out_proj: nn.Module):
-        """Adds the linear maps of a layer, numbered from 0, whose mechanism has those (validated) options.
+        """Add the linear maps of a layer, numbered from 0, whose mechanism has those (validated) options.
 
-        `before_out_proj` are modules of the mechanism that stand before the last map. The order is that of fairseq's
-        own code, because optimizers keep their state by the order of parameters.
+        `before_out_proj` are modules of the mechanism that precede the last map. The order is that of fairseq's code,
+        because optimizers keep their state by the order of parameters.
         """
         super().__init__()
         self.embed_dim = config.encoder_embed_dim
@@ -79,17 +91,48 @@ class Attention(ValueResidual, RelativePositions, ABC):
         self.head_dim = self.embed_dim // self.num_heads
         self.dropout = config.attention_dropout
         self.set_positions(config)
-        for name in Attention.INPUT_MAPS:
+        for name in Attention.QKV_PROJECTIONS:
             linear = nn.Linear(self.embed_dim, self.embed_dim)  # drawn even if left out: seeds keep their meaning
-            if name in self.INPUT_MAPS:
+            if name in self.QKV_PROJECTIONS:
                 self.add_module(name, linear)
         for name, module in before_out_proj.items():
             self.add_module(name, module)
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim)
-        self.register_parameter("value_mix", None)  # add_value_residual makes it one
+        self.register_parameter("value_mix", None)
+
+    def add_value_residual(self) -> None:
+        """Let ``values`` mix the first layer's values into those of this layer.
+
+        Value residuals are ResFormer's with learned weights (Zhou et al. 2024, arXiv 2410.17897).
+        """
+        self.value_mix = nn.Parameter(torch.empty(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set both weights of a value residual to their start."""
+        if self.value_mix is not None:
+            nn.init.constant_(self.value_mix, 0.5)
+
+    def values(self, x: Tensor, first_values: Tensor | None) -> Tensor:
+        """Return V = X W_v + b, or with a value residual u V + w V_1: (B, n, d) -> (B, n, d).
+
+        V_1 (B, n, d) are the values of the first layer, (u, w) is ``value_mix``. It costs B n d, and in projected
+        attention F V_1. u is multiplied into W_v and b, so that no V is kept for its gradient.
+        """
+        if self.value_mix is None or first_values is None or not is_unmodified_linear(self.v_proj):
+            return self.with_first_values(self.v_proj(x), first_values)
+        weight, first_weight = self.value_mix
+        return F.linear(x, weight * self.v_proj.weight, weight * self.v_proj.bias) + first_weight * first_values
+
+    def with_first_values(self, values: Tensor, first_values: Tensor | None) -> Tensor:
+        """Mix values of any shape with the first layer's of the same shape, where there is a value residual."""
+        if self.value_mix is None or first_values is None:
+            return values
+        weight, first_weight = self.value_mix
+        return weight * values + first_weight * first_values
 
     def project(self, x: Tensor, first_values: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, rotated where positions are rotary, and values: (B, n, d) -> three times (B, n, d)."""
+        """Return queries and keys, rotated where positions are rotary, and values: (B, n, d) -> three (B, n, d)."""
         return self.rotated(self.q_proj(x)), self.rotated(self.k_proj(x)), self.values(x, first_values)
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -97,22 +140,22 @@ class Attention(ValueResidual, RelativePositions, ABC):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def join_heads(self, heads: Tensor) -> Tensor:
-        """(B, h, n, d_h) -> (B, n, d), joined and projected."""
+        """Join the heads and apply the last map: (B, h, n, d_h) -> (B, n, d)."""
         return self.out_proj(heads.transpose(1, 2).flatten(2))
 
-    def of_each_head(self, linear: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Each head's share of a map that ``is_plain``: its weight, (h, d_h, d), and its bias, (h, 1, d_h)."""
+    def per_head_params(self, linear: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Return the weight, (h, d_h, d), and the bias, (h, 1, d_h), of each head of an unmodified linear map."""
         weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))
         return weight, linear.bias.view(self.num_heads, 1, self.head_dim)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        """softmax(Q K^T / sqrt(d_h)) V, in training with dropout on the weights.
+        """Return softmax(Q K^T / sqrt(d_h)) V, in training with dropout on the weights.
 
         Args:
             queries: (B, h, n, d_h).
             keys, values: (B, h, m, d_h), m keys of whatever kind.
             attn_mask: (B or 1, h or 1, n or 1, m); None for every key. Boolean, True where a query attends to a key; or
-                finite numbers, without gradient, that are added to the scores (``biased``).
+                finite numbers, without gradient, that are added to the scores (``add_alibi``).
                 The result of a query without any key is finite and otherwise free.
 
         Returns:
@@ -127,10 +170,6 @@ class Attention(ValueResidual, RelativePositions, ABC):
             return attend_with_dropout(queries, keys, values, attn_mask, p)
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask, p)
 
-    def softmax_attention(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None) -> Tensor:
-        """``attend``, heads joined and projected: (B, n, d)."""
-        return self.join_heads(self.attend(queries, keys, values, attn_mask))
-
     @staticmethod
     def real_positions(x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, n), True where a position is no padding."""
@@ -140,3 +179,36 @@ class Attention(ValueResidual, RelativePositions, ABC):
     def zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, n, d) with zeros at padded positions."""
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+
+
+ATTENTIONS: dict[str, type[Attention]] = {}
+
+AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
+
+
+def register_attention(name: str, options: type[Options] = Options) -> Callable[[AttentionClass], AttentionClass]:
+    """Register a mechanism, with its options, as ``attention=name``: a class decorator.
+
+    Raises:
+        UserError: the name is taken.
+    """
+
+    def register(cls: AttentionClass) -> AttentionClass:
+        if name in ATTENTIONS:
+            raise UserError(f"attention={name} is registered already, by {ATTENTIONS[name].__name__}")
+        ATTENTIONS[name] = cls
+        cls.name, cls.Options = name, options
+        return cls
+
+    return register
+
+
+def get_attention(name: str) -> type[Attention]:
+    """Return the mechanism of that name.
+
+    Raises:
+        UserError: there is none; the message lists those that there are.
+    """
+    if name not in ATTENTIONS:
+        raise UserError(f"attention={name} is not known; choose from {', '.join(sorted(ATTENTIONS))}")
+    return ATTENTIONS[name]

@@ -18,10 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention
-from .blocks import block_size, into_blocks, leading, out_of_blocks
+from .base import Attention, register_attention
+from .blocks import block_size, into_blocks, narrow_prefix, out_of_blocks
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 NO_BLOCK = -1
 
@@ -34,10 +33,10 @@ class BigBirdOptions(Options):
         64, "positions in a block; a query sees its own block, the two beside it, the first, the last", smallest=1
     )
     bigbird_random_blocks: int = option(
-        3, "random blocks that a query sees besides, in sequences of max_positions", smallest=0, largest=1000
+        3, "random blocks that a query sees besides, in sequences of max_positions", smallest=0
     )
 
-    SMALL: ClassVar = (
+    TEST_CASES: ClassVar = (
         {"bigbird_block": 2, "bigbird_random_blocks": 1},
         {"bigbird_block": 3, "bigbird_random_blocks": 2},
     )
@@ -105,10 +104,10 @@ class BigBirdAttention(Attention):
         attn_mask = real.flatten(1, 2)[:, None, None, :]
         if self.alibi:
             at = torch.arange(attn_mask.size(-1), device=real.device)
-            first_at = leading(at, real.size(2), dim=0)
+            first_at = narrow_prefix(at, real.size(2), dim=0)
             last_at = last[..., 0] * real.size(2) + first_at  # (B, 1, b)
-            attn_mask = self.biased(attn_mask, torch.cat([first_at.expand_as(last_at), last_at], dim=-1), at)
-        out = self.softmax_attention(both, keys, values, attn_mask)  # (B, 2 b, d)
+            attn_mask = self.add_alibi(attn_mask, torch.cat([first_at.expand_as(last_at), last_at], dim=-1), at)
+        out = self.join_heads(self.attend(both, keys, values, attn_mask))  # (B, 2 b, d)
         return out.unsqueeze(1).chunk(2, dim=2)
 
     def _attend_to_some(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
@@ -123,10 +122,10 @@ class BigBirdAttention(Attention):
         if self.alibi:
             block = torch.arange(real.size(2), device=real.device)
             queries_at = torch.arange(real.size(1), device=real.device)[:, None, None] * real.size(2) + block
-            attn_mask = self.biased(attn_mask, queries_at, (seen.unsqueeze(-1) * real.size(2) + block).flatten(3))
+            attn_mask = self.add_alibi(attn_mask, queries_at, (seen.unsqueeze(-1) * real.size(2) + block).flatten(3))
         keys, values = (self._take(blocks, index) for blocks in (keys, values))
         queries = self.split_heads(queries.flatten(0, 1))
-        out = self.softmax_attention(queries, keys, values, attn_mask.flatten(0, 1))  # (B N, b, d)
+        out = self.join_heads(self.attend(queries, keys, values, attn_mask.flatten(0, 1)))  # (B N, b, d)
         return out.unflatten(0, real.shape[:2])
 
     def _seen_blocks(self, blocks: int, last: Tensor) -> tuple[Tensor, Tensor]:

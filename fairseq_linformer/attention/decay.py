@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .blocks import block_size, into_blocks, leading, out_of_blocks
+from .blocks import block_size, into_blocks, narrow_prefix, out_of_blocks
 
 
 class Decay(NamedTuple):
@@ -126,4 +126,4 @@ def _between_chunks(sums: Tensor, before: Tensor, after: Tensor, most: int) -> T
 
 def _later(x: Tensor, by: int) -> Tensor:
     """(B, N, ...), each entry so many places later, zeros before the first."""
-    return leading(F.pad(x, (0, 0) * (x.dim() - 2) + (by, 0)), x.size(1), dim=1)
+    return narrow_prefix(F.pad(x, (0, 0) * (x.dim() - 2) + (by, 0)), x.size(1), dim=1)

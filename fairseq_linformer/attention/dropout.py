@@ -1,14 +1,26 @@
-"""Dropout that costs little on the CPU too.
+"""Dropout on activations and on attention weights that costs little on the CPU too.
 
-There PyTorch draws masks serially, one random number per element. Here four elements share the 64 bits of a draw. On a
-GPU PyTorch's own kernels do as much; while PyTorch compiles they are taken for every device.
+There PyTorch draws masks serially, one random number per element. Here four elements share the 64 bits of a draw. And
+there PyTorch's fused attention has no dropout: instead of it several tensors of n x m weights are kept for the backward
+pass. Here attention takes some queries at a time and computes their weights again in the backward pass, as
+FlashAttention does (Dao et al. 2022, arXiv 2205.14135, section 3.1).
+
+On a GPU PyTorch's kernels do as much; while PyTorch compiles they are taken for every device.
+
+Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
 """
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 LEVELS = 2**16  # a probability is a multiple of 1 / LEVELS here: 0.1 is 6554 / 65536
+WEIGHTS = 2**21  # attention weights at a time: fewer or more were slower, at n = 512 and at 4,096
+MIN_QUERIES = 16  # at a time, however many weights they have
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
@@ -26,21 +38,118 @@ class Dropout(nn.Dropout):
 
 
 def is_slow(x: Tensor) -> bool:
-    """Whether PyTorch's own dropout is slow for this tensor."""
+    """Return True where PyTorch's dropout is slow for this tensor."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def draw_mask(shape: torch.Size, p: float, generator: torch.Generator | None = None) -> Tensor:
-    """A mask of that shape, False with probability p."""
+    """Draw a mask of that shape, False with probability p."""
     number = shape.numel()
     draws = torch.empty((number + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
     return (draws.view(torch.int16)[:number] >= _level(p) - LEVELS // 2).view(shape)
 
 
 def scale(p: float) -> float:
-    """What the elements that are kept are multiplied by."""
+    """Return the factor of the elements that are kept."""
     return LEVELS / (LEVELS - _level(p))
 
 
 def _level(p: float) -> int:
     return min(round(p * LEVELS), LEVELS - 1)
+
+
+def attend_with_dropout(queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float) -> Tensor:
+    """``Attention.attend`` on the CPU, with dropout of probability p, above 0, on the weights.
+
+    A mask of numbers is finite.
+    """
+    if attn_mask is not None:
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
+    return _DropoutAttention.apply(queries, keys, values, attn_mask, p)
+
+
+class _DropoutAttention(torch.autograd.Function):
+    """Attention whose passes both draw the same masks, from one seed.
+
+    Scores, weights and sums are at least in float32, under autocast too: bfloat16 rounds a score near 20 by up to 0.06,
+    and its weight changes by 6 %. Queries, keys and values may differ in precision; the result has that of the queries.
+    """
+
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float) -> Tensor:
+        ctx.p, ctx.seed = p, int(torch.randint(2**62, ()))
+        out = queries.new_empty(queries.transpose(1, 2).shape).transpose(1, 2)  # so that heads join without a copy
+        for part in _parts(queries, keys, values, attn_mask, p, ctx.seed):
+            out[part.rows, :, part.positions] = part.weights.mul_(part.kept) @ part.values
+        ctx.save_for_backward(queries, keys, values, attn_mask, out)
+        return out
+
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        queries, keys, values, attn_mask, out = ctx.saved_tensors
+        precision = torch.promote_types(queries.dtype, torch.float32)
+        grad_queries = torch.empty_like(queries)
+        grad_keys, grad_values = (torch.zeros_like(x, dtype=precision) for x in (keys, values))
+        for part in _parts(queries, keys, values, attn_mask, ctx.p, ctx.seed):
+            rows, positions = part.rows, part.positions
+            part_queries, part_grad = (x[rows, :, positions].to(precision) for x in (queries, grad))
+            dropped = part.weights * part.kept
+            grad_scores = (part_grad @ part.values.transpose(2, 3)).mul_(dropped)
+            # FlashAttention's D; softmax subtracts it.
+            delta = (part_grad * out[rows, :, positions]).sum(-1, keepdim=True)
+            grad_scores.addcmul_(part.weights, delta, value=-1)
+            grad_queries[rows, :, positions] = grad_scores @ part.keys
+            grad_keys[rows] += grad_scores.transpose(2, 3) @ part_queries
+            grad_values[rows] += dropped.transpose(2, 3) @ part_grad
+        grad_keys = grad_keys.mul_(queries.size(-1) ** -0.5).to(keys.dtype)
+        return grad_queries, grad_keys, grad_values.mul_(scale(ctx.p)).to(values.dtype), None, None
+
+
+class _Part(NamedTuple):
+    """Some rows of the batch and some of their queries, and the operands of their attention, in its precision.
+
+    Attributes:
+        rows, positions: which rows, and which of their queries.
+        keys, values: K / sqrt(d_h) and V / (1 - p) of these rows.
+        weights: the softmax of the scores.
+        kept: 1 for weights that dropout keeps, else 0.
+    """
+
+    rows: slice
+    positions: slice
+    keys: Tensor
+    values: Tensor
+    weights: Tensor
+    kept: Tensor
+
+
+def _parts(
+    queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float, seed: int
+) -> Iterator[_Part]:
+    """Yield all of the attention, part by part.
+
+    A part is as many whole rows as ``WEIGHTS`` allows, or else some queries of one: a gradient of keys is then a sum of
+    few parts.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    precision = torch.promote_types(queries.dtype, torch.float32)
+    batch, heads, length, size = queries.shape
+    count = max(1, WEIGHTS // (heads * length * keys.size(2)))
+    step = max(MIN_QUERIES, WEIGHTS // (count * heads * keys.size(2)))
+    for first in range(0, batch, count):
+        rows = slice(first, first + count)
+        # Of these rows alone: blocks of queries have keys of their own, together several times the sequence.
+        part_keys, part_values = keys[rows].to(precision) * size**-0.5, values[rows].to(precision) * scale(p)
+        for start in range(0, length, step):
+            positions = slice(start, start + step)
+            scores = queries[rows, :, positions].to(precision) @ part_keys.transpose(2, 3)
+            if attn_mask is not None:
+                mask = attn_mask if attn_mask.size(0) == 1 else attn_mask[rows]
+                mask = mask if mask.size(2) == 1 else mask[:, :, positions]
+                lowest = torch.finfo(precision).min  # minus infinity alone in a row would give nan
+                _ = scores.masked_fill_(~mask, lowest) if mask.dtype == torch.bool else scores.add_(mask)
+            kept = draw_mask(scores.shape, p, generator).to(precision)
+            yield _Part(rows, positions, part_keys, part_values, scores.softmax(-1), kept)

@@ -15,9 +15,8 @@ applies to the softmax over positions, the attention weights of the method.
 import torch
 from torch import Tensor
 
-from .base import Attention
+from .base import Attention, register_attention
 from .dropout import dropout
-from .registry import register_attention
 
 
 @register_attention("efficient")

@@ -29,9 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import Attention
+from .base import Attention, register_attention
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 
 class KernelAttention(Attention):
@@ -132,7 +131,7 @@ class LinearOptions(Options):
 
     linear_feature_map: str = option("elu", f"phi: {' or '.join(FEATURE_MAPS)}, which is learned")
 
-    SMALL: ClassVar = ({}, {"linear_feature_map": "hedgehog"})
+    TEST_CASES: ClassVar = ({}, {"linear_feature_map": "hedgehog"})
 
     def validate(self, config: AttentionConfig) -> None:
         given = self.linear_feature_map

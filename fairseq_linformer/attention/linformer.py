@@ -2,29 +2,48 @@
 
     head_i = softmax(Q W_i^Q (E_i K W_i^K)^T / sqrt(d_h)) . F_i V W_i^V
 
-Dimensions: B batch, n sequence length, k projected length, m = k rows, d embedding, h heads, d_h = d / h.
+Dimensions: B batch, n sequence length, k projected length, m = k rows, d embedding, h heads, d_h = d / h, with a local
+window b block, e margin, N = ceil(n / b) blocks, s keys of a block.
 
 Keys and values are projected along the sequence before the bias is added, K = W_k (E X) + b_k, as the authors' code
 does (fairseq ``examples/linformer``): E (W_k X + b_k) differs by the bias alone. ``projection.py`` and ``pooling.py``
 have E and F.
+
+Rotary and ALiBi positions apply to local keys only. All other keys are scored by content: a mean of rotated keys would
+be a weak one, and the distance of a selected key says little.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from .base import Attention
-from .blocks import attend_in_blocks
-from .local import LinformerOptions, Seen, attend_from_first, see_near
-from .options import AttentionConfig
-from .product_order import embed_rows, embed_then_project, embedding_first
-from .projection import Projection
-from .registry import PROJECTIONS, register_attention
+from ..errors import check
+from .base import Attention, is_unmodified_linear, register_attention
+from .blocks import attend_in_blocks, block_size, half_window
+from .class_token import attend_from_first
+from .local import LocalContext
+from .options import AttentionConfig, Options, option
+from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling, WindowProjection
+from .positions import check_unrotated_dims
+from .projection import LinearProjection, Projection, RandomProjection
+
+PROJECTIONS: dict[str, type[Projection]] = {
+    "linear": LinearProjection,
+    "random": RandomProjection,
+    "conv": ConvProjection,
+    "mean-pool": MeanPooling,
+    "max-pool": MaxPooling,
+    "attention-pool": AttentionPooling,
+    "split-pool": SplitPooling,
+}
+SHARINGS = ("none", "headwise", "key-value", "layerwise")  # see ProjectedAttention.build_layers
 
 
 class ProjectedAttention(Attention):
-    """What Linformer and its kin share: keys and values that E and F project along the sequence.
+    """Keys and values that E and F project along the sequence: the base of Linformer and its kin.
 
     Args:
         config, options, layer: as in ``Attention``.
@@ -50,7 +69,7 @@ class ProjectedAttention(Attention):
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
-        """One attention per layer; ``sharing`` says how many matrices (kernels, …) there are for L layers of h heads.
+        """Build one attention per layer; `sharing` gives the number of matrices (kernels, …) for L layers of h heads.
 
         ========= ============================= ========
         sharing   E and F                       matrices
@@ -79,26 +98,152 @@ class ProjectedAttention(Attention):
     def keys_and_values(
         self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Projects keys and values; with a value residual F also projects those of the first layer.
+        """Project keys and values; with a value residual F also projects those of the first layer.
 
         Returns:
             E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that queries attend to, or None for all.
         """
         real = self.zero_padding(x, padding_mask)
         if embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
-            keys = embed_then_project(self, real, padding_mask, self.key_projection, self.k_proj)
-            values = embed_then_project(self, real, padding_mask, self.value_projection, self.v_proj)
+            keys = self._embed_then_project(real, padding_mask, self.key_projection, self.k_proj)
+            values = self._embed_then_project(real, padding_mask, self.value_projection, self.v_proj)
         else:
             rows = self.key_projection(real, padding_mask)  # (B, n, d) -> (B, m, d), per head (B, h, m, d)
-            keys = embed_rows(self, rows, self.k_proj)
+            keys = self._embed_rows(rows, self.k_proj)
             if self.value_projection is not self.key_projection:
                 rows = self.value_projection(real, padding_mask)
-            values = embed_rows(self, rows, self.v_proj)
+            values = self._embed_rows(rows, self.v_proj)
         if first_values is not None:
             first = self.split_heads(self.zero_padding(first_values, padding_mask))
             projected = self.value_projection.project_values(first, real, padding_mask)
             values = self.with_first_values(values, projected)
         return keys, values, self.key_projection.attended_rows(padding_mask)
+
+    def _embed_then_project(
+        self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
+    ) -> Tensor:
+        """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
+        if is_unmodified_linear(linear):
+            embedded, bias = F.linear(x, linear.weight), self.per_head_params(linear)[1]
+        else:
+            bias = linear(torch.zeros_like(x[:, :1]))  # of each row: adapters may differ between rows
+            embedded, bias = linear(x) - bias, self.split_heads(bias)
+        return projection(self.split_heads(embedded), padding_mask) + bias
+
+    def _embed_rows(self, rows: Tensor, linear: nn.Linear) -> Tensor:
+        """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""
+        if rows.dim() == 3:
+            return self.split_heads(linear(rows))
+        if not is_unmodified_linear(linear):
+            heads = linear(rows).unflatten(-1, (self.num_heads, self.head_dim))  # (B, h, m, h, d_h)
+            return heads.diagonal(dim1=1, dim2=3).movedim(-1, 1)
+        weight, bias = self.per_head_params(linear)
+        return rows @ weight.transpose(1, 2) + bias
+
+
+def embedding_first(key_projection: Projection, value_projection: Projection, length: int, d: int) -> bool:
+    """Choose the cheaper order for the product E X W: True if it is E (X W_k^T), for keys and values together.
+
+    Only matrices leave the choice. That order is cheaper for sequences shorter than about k, and for one matrix per
+    head, where X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length
+    would tie the graph to some lengths.
+
+    Args:
+        key_projection: E.
+        value_projection: F; the same module where keys and values share one.
+        length: n.
+        d: embedding dimension.
+    """
+    if not isinstance(key_projection, LinearProjection):
+        return False
+    k, longest = key_projection.weight.shape[-2:]
+    n = longest if torch.compiler.is_compiling() else length
+    if key_projection.weight.dim() == 3:
+        compressions = 2 * key_projection.weight.size(0)
+    else:
+        compressions = 1 if value_projection is key_projection else 2
+    return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
+
+
+@dataclass
+class LinformerOptions(Options):
+    """Options of ``linformer``. In the paper all queries, the class token's too, attend to the projected keys alone.
+
+    With a window of width w the k projected keys and the local ones are under one softmax: queries are cut into blocks
+    of b, and attend to their block and w / 2 positions on either side; with b = w, the default, as in Long-Short (Zhu
+    et al. 2021, arXiv 2107.02192, section 3.3). That adds B (2 n d^2 + 2 n (b + w) d); where a pooling averages
+    (mean-pool, attention-pool, split-pool) the projected keys and values are then averages of the keys and values
+    themselves, B 2 n d instead of B 2 k d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for
+    pooling.
+
+    Averages are an index, too: with ``linformer_fetch`` c each head of a block selects c segments by their averages,
+    and attends to the n / k positions of each: B (n k d + 10 c n^2 d / k), 8 c of which rerank candidates. With k in
+    proportion to n this is quadratic in n, by the first term.
+
+    With a class token the first position attends to all n positions, by content alone, in place of all this.
+    """
+
+    linformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
+        0,
+        "w: every position also sees its block and w / 2 positions on either side of it as they are; 0: none; a "
+        "number, one per layer (0,64,…), or FIRST..LAST layer",
+        smallest=0,
+        per_layer=True,
+    )
+    linformer_block: int = option(0, "with a window: queries of a block; 0: as many as the window has", smallest=0)
+    linformer_sinks: int = option(
+        0, "with a window: the first positions that every position sees as they are", smallest=0
+    )
+    linformer_fetch: list[int] = option(  # noqa: RUF009
+        0,
+        "c, with a window and pooling: segments, each of the positions of a row, that each head of a block chooses by "
+        "their rows and sees as they are; a number, one per layer, or FIRST..LAST layer",
+        smallest=0,
+        per_layer=True,
+    )
+    linformer_class_token: bool = option(False, "the first position, <s>, attends to every position as it is")
+
+    TEST_CASES: ClassVar = (
+        {},
+        {"linformer_window": 4},
+        {"linformer_window": 1},
+        {"linformer_class_token": True},
+        {"linformer_window": 6, "linformer_block": 2, "linformer_sinks": 2},
+    )
+
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        windowed, selected = min(self.linformer_window) > 0, max(self.linformer_fetch)
+        needing = {"block": self.linformer_block, "sinks": self.linformer_sinks, "fetch": selected}
+        for name, value in needing.items():
+            check(f"linformer_{name}", value, value == 0 or windowed, "0 without linformer_window in each layer")
+        allowed = "learned without linformer_window in each layer"
+        check("positions", config.positions, config.positions == "learned" or windowed, allowed)
+        check_unrotated_dims(config)
+        averages = PROJECTIONS[config.projection].ROWS_ARE_MEANS
+        allowed = f"0 with projection={config.projection}, whose rows stand for no segment of the text"
+        check("linformer_fetch", selected, averages or selected == 0, allowed)
+
+
+class WindowedKeyValues(NamedTuple):
+    """Keys and values of a layer with a window, not yet concatenated for each block.
+
+    Attributes:
+        row_keys, row_values: projected ones, (B, h, m, d_h).
+        rows: (B, m), True for the projected keys that queries attend to; None for all.
+        rotary_keys, unrotated_keys, values: those of positions, (B, n, h, d_h).
+        context: the keys that each block attends to; nothing selected yet.
+        real: (B, n), True where a position is no padding.
+    """
+
+    row_keys: Tensor
+    row_values: Tensor
+    rows: Tensor | None
+    rotary_keys: Tensor
+    unrotated_keys: Tensor
+    values: Tensor
+    context: LocalContext
+    real: Tensor
 
 
 @register_attention("linformer", LinformerOptions)
@@ -106,9 +251,7 @@ class LinformerAttention(ProjectedAttention):
     """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
 
     Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
-    where softmax attention takes B (4 n d^2 + 2 n^2 d).
-
-    ``LinformerOptions`` says what a window and a class token change and cost.
+    where softmax attention takes B (4 n d^2 + 2 n^2 d). ``LinformerOptions`` has what a window and a class token cost.
     """
 
     RELATIVE_POSITIONS = True
@@ -117,28 +260,71 @@ class LinformerAttention(ProjectedAttention):
         super().__init__(config, options, layer, *projections)
         self.window = options.linformer_window[layer]
         self.block = options.linformer_block or self.window
-        self.sinks, self.fetch = options.linformer_sinks, options.linformer_fetch[layer]
+        self.sinks, self.num_selected = options.linformer_sinks, options.linformer_fetch[layer]
         self.class_token = options.linformer_class_token
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
-        inputs = (x, padding_mask, first_values)
-        heads = self.mix(self.see(*inputs)) if self.flex is None else self.flex(self, *inputs)
+        if self.kernel is not None:
+            heads = self.kernel(self, x, padding_mask, first_values)
+        elif self.window:
+            heads = self._attend_in_windows(x, padding_mask, first_values)
+        else:
+            queries = self.split_heads(self.q_proj(x))
+            keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
+            heads = self.attend(queries, keys, values, None if rows is None else rows[:, None, None])
         if self.class_token:
-            first = attend_from_first(self, *inputs)
+            first = attend_from_first(self, x, padding_mask, first_values)
             heads = torch.cat([first, heads[:, :, 1:]], dim=2)
         return self.join_heads(heads)
 
-    def mix(self, seen: Seen) -> Tensor:
-        """What each head makes of the values, of whatever width v: (B, h, n, v)."""
-        queries, keys, values, attn_mask, near = seen
-        if near is not None and attn_mask is not None:
-            return attend_in_blocks(self, queries, keys, values, attn_mask, near.size)
-        return self.attend(self.split_heads(queries), keys, values, attn_mask)
+    def _attend_in_windows(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
+        """Attend to projected, sink, selected and local keys: (B, n, d) -> (B, h, n, d_h)."""
+        queries, kv = self.q_proj(x), self.project_windowed_kv(x, padding_mask, first_values)
+        context = kv.context
+        if self.num_selected:
+            heads = queries.unflatten(-1, (self.num_heads, self.head_dim))
+            with torch.no_grad():  # as a decorator of a NamedTuple's method it would cut a compiled graph
+                chosen = context.select(heads, kv.unrotated_keys, kv.row_keys, kv.rows, kv.real, self.num_selected)
+            context = context._replace(selected=chosen)
+        keys = context.concat_keys(kv.row_keys, kv.unrotated_keys, kv.rotary_keys)
+        values = context.concat_keys(kv.row_values, kv.values, kv.values)
+        rows = kv.row_keys.new_ones(x.size(0), kv.row_keys.size(2), dtype=torch.bool) if kv.rows is None else kv.rows
+        attn_mask = context.attn_mask(rows, kv.real)
+        if self.alibi:
+            local_at = torch.arange(context.size + 2 * context.margin, device=x.device)  # from the margin's first
+            queries_at = local_at[context.margin : context.margin + context.size]
+            attn_mask = self.add_alibi(attn_mask, queries_at, local_at, keys.size(2) - local_at.size(0))
+        return attend_in_blocks(self, self.rotated(queries), keys, values, attn_mask, context.size)
 
-    def see(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None) -> Seen:
-        """Queries, and what they attend to; see ``forward`` for the arguments."""
-        queries = self.q_proj(x)
-        if not self.window:
-            keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
-            return Seen(queries, keys, values, None if rows is None else rows[:, None, None], None)
-        return see_near(self, queries, x, padding_mask, first_values)
+    def project_windowed_kv(
+        self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
+    ) -> WindowedKeyValues:
+        """Return the keys and values of a layer with a window; the arguments are those of ``forward``."""
+        keys, values = self.k_proj(x), self.values(x, first_values)
+        if self.key_projection.ROWS_ARE_MEANS:
+            real_x = self.zero_padding(x, padding_mask)
+            row_keys, row_values = (
+                projection.project_values(
+                    self.split_heads(self.zero_padding(positions, padding_mask)), real_x, padding_mask
+                )
+                for projection, positions in ((self.key_projection, keys), (self.value_projection, values))
+            )
+            rows = self.key_projection.attended_rows(padding_mask)
+        else:
+            row_keys, row_values, rows = self.keys_and_values(x, padding_mask, first_values)
+        rotary_keys, unrotated_keys, values = (
+            positions.unflatten(-1, (self.num_heads, self.head_dim))
+            for positions in (self.rotated(keys), self.zero_rotary_dims(keys), values)
+        )
+        context, real = self.local_context(x.size(1), padding_mask), self.real_positions(x, padding_mask)
+        row_keys = self.zero_rotary_dims(row_keys)
+        return WindowedKeyValues(row_keys, row_values, rows, rotary_keys, unrotated_keys, values, context, real)
+
+    def local_context(self, length: int, padding_mask: Tensor | None) -> LocalContext:
+        """Return the local context of the blocks of a text with that many positions; nothing selected yet."""
+
+        def segments(positions: Tensor) -> Tensor:
+            return cast(WindowProjection, self.key_projection).windows(positions, padding_mask)[0]
+
+        size, margin = block_size(self.block, length), block_size(half_window(self.window), length)
+        return LocalContext(size, margin, self.sinks, segments if self.key_projection.ROWS_ARE_MEANS else None)

@@ -31,10 +31,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
+from .base import register_attention
 from .decay import Decay, decayed_attention
 from .linear import KernelAttention
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 DECAYS = ("none", "learned", "selective")
 FIRST_REACH = (2, 128)  # 1 / (1 - lambda) of the first and the last head, at first
@@ -45,9 +45,9 @@ class LionOptions(Options):
     """Options of ``lion``."""
 
     lion_decay: str = option("selective", f"of what is far: {', '.join(DECAYS)} (LION-LIT, LION-D, LION-S)")
-    lion_chunk: int = option(32, "b: positions that are computed together, whatever it is", smallest=1, largest=4096)
+    lion_chunk: int = option(32, "b: positions that are computed together, whatever it is", smallest=1)
 
-    SMALL: ClassVar = (
+    TEST_CASES: ClassVar = (
         {"lion_chunk": 4},
         {"lion_decay": "learned", "lion_chunk": 2},
         {"lion_decay": "none"},

@@ -32,11 +32,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention
-from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
+from .base import Attention, register_attention
+from .blocks import attend_in_blocks, block_size, half_window, with_margins
+from .nystrom import convolution_per_head
 from .options import AttentionConfig, Options, check_width, option
-from .positions import check_content_is_left
-from .registry import register_attention
+from .positions import check_unrotated_dims
 
 
 @dataclass
@@ -48,14 +48,14 @@ class LongShortOptions(Options):
 
     long_short_window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side", smallest=1)
     long_short_rank: int = option(
-        32, "r: summaries of the whole sequence, per head, that every position sees", smallest=1, largest=65_536
+        32, "r: summaries of the whole sequence, per head, that every position sees", smallest=1
     )
     long_short_class_token: bool = option(False, "the first position, <s>, sees every other and is seen by every other")
     long_short_conv_width: int = option(
         0, "width (odd) of a depthwise convolution of the values that starts at zero; 0 for none"
     )
 
-    SMALL: ClassVar = (
+    TEST_CASES: ClassVar = (
         {"long_short_window": 4, "long_short_rank": 3},
         {"long_short_window": 1, "long_short_rank": 1},
         {"long_short_window": 7, "long_short_rank": 2},
@@ -65,7 +65,7 @@ class LongShortOptions(Options):
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
         check_width("long_short_conv_width", self.long_short_conv_width)
-        check_content_is_left(config)
+        check_unrotated_dims(config)
 
 
 TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B, 1, d) each
@@ -115,7 +115,7 @@ class LongShortAttention(Attention):
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
         _, token_key, token_value = token or (None, None, None)
-        far_keys = self.content(self._far(keys, projection, token_key))
+        far_keys = self.zero_rotary_dims(self._far(keys, projection, token_key))
         keys = self._far_and_near(far_keys, self.rotated(keys), window)
         values = self._far_and_near(self._far(values, projection, token_value), values, window)
         return attend_in_blocks(self, self.rotated(self.q_proj(x)), keys, values, self._attn_mask(real, window), window)
@@ -128,7 +128,7 @@ class LongShortAttention(Attention):
             return attn_mask
         near_at = torch.arange(attn_mask.size(-1) - far, device=real.device)  # from the first position on the left side
         beside = (near_at.size(0) - window) // 2
-        return self.biased(attn_mask, near_at[beside : beside + window], near_at, far)
+        return self.add_alibi(attn_mask, near_at[beside : beside + window], near_at, far)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
         """The class token over itself and the others' heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import Attention
-from .blocks import block_size, into_blocks, leading, out_of_blocks, smaller, with_neighbours
+from .base import Attention, register_attention
+from .blocks import block_size, into_blocks, narrow_prefix, out_of_blocks, sym_min, with_neighbours
 from .options import AttentionConfig, Options, check_sliding_window, option
-from .registry import register_attention
 
 
 @dataclass
@@ -38,7 +37,7 @@ class LongformerOptions(Options):
     )
     longformer_global_tokens: int = option(1, "how many first positions see all others and are seen by them")
 
-    SMALL: ClassVar = (
+    TEST_CASES: ClassVar = (
         {"longformer_window": 4},
         {"longformer_window": 6, "longformer_global_tokens": 3},
         {"longformer_window": 2, "longformer_global_tokens": 0},
@@ -88,10 +87,10 @@ class LongformerAttention(Attention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
-        if self.flex is None:
+        if self.kernel is None:
             local = self._attend_locally(x, real, first_values)
         else:
-            local = self.join_heads(self.flex(self, x, padding_mask, first_values))
+            local = self.join_heads(self.kernel(self, x, padding_mask, first_values))
         if self.global_tokens == 0:
             return local
         first = self._attend_globally(x, real, first_values)
@@ -99,7 +98,7 @@ class LongformerAttention(Attention):
 
     def _first(self, rows: Tensor) -> Tensor:
         """The global positions, of those that there are: (B, n, ...) -> (B, g, ...)."""
-        return leading(rows, smaller(self.global_tokens, rows.size(1)), dim=1)
+        return narrow_prefix(rows, sym_min(self.global_tokens, rows.size(1)), dim=1)
 
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """The rows of the global positions: (B, n, d) -> (B, g, d)."""
@@ -109,8 +108,8 @@ class LongformerAttention(Attention):
         attn_mask = real[:, None, None, :]
         if self.alibi:
             at = torch.arange(x.size(1), device=x.device)
-            attn_mask = self.biased(attn_mask, self._first(at.unsqueeze(0))[0], at)
-        return self.softmax_attention(queries, keys, self.split_heads(values), attn_mask)
+            attn_mask = self.add_alibi(attn_mask, self._first(at.unsqueeze(0))[0], at)
+        return self.join_heads(self.attend(queries, keys, self.split_heads(values), attn_mask))
 
     def _attend_locally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """Every position's row over the global positions and its window: (B, n, d) -> (B, n, d).
@@ -125,7 +124,7 @@ class LongformerAttention(Attention):
         attn_mask = self._attn_mask(real, size).unsqueeze(2)  # (B, N, 1, b, g + 3 b)
         if self.alibi:
             attn_mask = self._biased(attn_mask, size)  # (B, N, h, b, g + 3 b)
-        out = self.softmax_attention(queries, keys, values, attn_mask.flatten(0, 1))  # (B N, b, d)
+        out = self.join_heads(self.attend(queries, keys, values, attn_mask.flatten(0, 1)))  # (B N, b, d)
         return out_of_blocks(out.unflatten(0, blocks.shape[:2]), x.size(1))
 
     def _keys(self, rows: Tensor, size: int) -> Tensor:
@@ -152,4 +151,4 @@ class LongformerAttention(Attention):
         near_at = starts + torch.arange(-size, 2 * size, device=device)  # (N, 3 b)
         first_at = torch.arange(keys - 3 * size, device=device).expand(near_at.size(0), -1)
         keys_at = torch.cat([first_at, near_at], dim=1).unsqueeze(1)
-        return self.biased(attn_mask, near_at[:, None, size : 2 * size], keys_at)
+        return self.add_alibi(attn_mask, near_at[:, None, size : 2 * size], keys_at)

@@ -10,8 +10,7 @@ Dimensions: B batch, n sequence length, d embedding. Cost per layer: 2 B n d^2 m
 
 from torch import Tensor
 
-from .base import Attention
-from .registry import register_attention
+from .base import Attention, register_attention
 
 
 @register_attention("none")
@@ -19,7 +18,7 @@ class NoAttention(Attention):
     """Values alone: what attention would be if every query chose its own position."""
 
     HAS_WEIGHTS = False
-    INPUT_MAPS = ("v_proj",)
+    QKV_PROJECTIONS = ("v_proj",)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         return self.out_proj(self.values(x, first_values))

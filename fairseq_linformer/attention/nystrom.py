@@ -17,12 +17,11 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from .base import Attention
-from .blocks import convolution_per_head
+from ..errors import check
+from .base import Attention, register_attention
 from .options import AttentionConfig, Options, check_width, option
-from .registry import register_attention
 
 
 @dataclass
@@ -32,12 +31,12 @@ class NystromOptions(Options):
     nystrom_landmarks: int = option(
         64, "m, segment means that stand for the sequence; rows up to m are attended exactly", smallest=1
     )
-    nystrom_iterations: int = option(6, "steps of the iteration for the pseudo-inverse", smallest=1, largest=12)
+    nystrom_iterations: int = option(6, "steps of the iteration for the pseudo-inverse", smallest=1)
     nystrom_conv_width: int = option(
-        33, "width of the depthwise convolution of the values, added to the output; 0 for none", largest=10_001
+        33, "width of the depthwise convolution of the values, added to the output; 0 for none"
     )
 
-    SMALL: ClassVar = (
+    TEST_CASES: ClassVar = (
         {"nystrom_landmarks": 4, "nystrom_conv_width": 3},
         {"nystrom_landmarks": 6, "nystrom_conv_width": 0, "nystrom_iterations": 3},
     )
@@ -45,6 +44,8 @@ class NystromOptions(Options):
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
         check_width("nystrom_conv_width", self.nystrom_conv_width)
+        steps = self.nystrom_iterations  # float32 has no digits left after 30, see pseudo_inverse
+        check("nystrom_iterations", steps, steps <= 12, "at most 12")
 
 
 @register_attention("nystrom", NystromOptions)
@@ -117,3 +118,13 @@ def pseudo_inverse(kernel: Tensor, iterations: int) -> Tensor:
         inner = 15 * identity - product @ (7 * identity - product)
         inverse = 0.25 * inverse @ (13 * identity - product @ inner)
     return inverse
+
+
+def convolution_per_head(heads: int, width: int) -> nn.Conv2d | None:
+    """Build a depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
+
+    Heads are the channels of an image of n by d_h. None for a width of 0.
+    """
+    if width == 0:
+        return None
+    return nn.Conv2d(heads, heads, (width, 1), padding=(width // 2, 0), groups=heads, bias=False)

@@ -1,4 +1,4 @@
-"""Options: how one is written, and what a mechanism reads of the model's configuration."""
+"""Options: their declaration, and the part of the model's configuration that a mechanism reads."""
 
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
@@ -7,7 +7,7 @@ from ..errors import check
 
 
 class AttentionConfig(Protocol):
-    """What a mechanism may read of the model's configuration, resolved and validated, beside its own options."""
+    """The resolved and validated configuration that a mechanism reads besides its own options."""
 
     encoder_layers: int
     encoder_embed_dim: int
@@ -26,10 +26,8 @@ class AttentionConfig(Protocol):
     freeze_projection: bool
 
 
-LARGEST = 2**20  # of an integer option, unless it says otherwise: above all that counts positions
-
-# What a user may give for an option that can differ per layer. OmegaConf has no type for "a number or a list of them",
-# so at run time it is Any, which fairseq reads as text from the command line; spread_over_layers checks it.
+# The value of an option that can differ per layer. OmegaConf has no type for "a number or a list of them", so at run
+# time it is Any, which fairseq reads as text from the command line; spread_over_layers checks it.
 if TYPE_CHECKING:
     PerLayer: TypeAlias = int | str | list[int] | None
 else:
@@ -40,39 +38,37 @@ def option(
     default: Any,
     help: str,
     *,
-    recipe: bool = False,
+    training_only: bool = False,
     smallest: int | None = None,
-    largest: int = LARGEST,
     per_layer: bool = False,
     multiple: int = 1,
 ) -> Any:
-    """A field of a dataclass of options.
+    """Declare an option as a field of a dataclass.
 
     Args:
-        default: its value where the user gives none.
-        help: what ``fairseq-train --help`` shows.
-        recipe: it says how a model is trained or run, not what the model is: a run that starts from a checkpoint
-            does not take it from there.
-        smallest, largest: bounds of an integer.
-        per_layer: it may differ per layer. The user gives a ``PerLayer``; the mechanism reads a list[int].
+        default: the value where the user gives none.
+        help: the text of ``fairseq-train --help``.
+        training_only: the option does not change what the model is: a run that starts from a checkpoint does not take
+            it from there.
+        smallest: the lower bound of an integer.
+        per_layer: the option may differ per layer. The user gives a ``PerLayer``; the mechanism reads a list[int].
         multiple: of such an option, see ``spread_over_layers``.
     """
-    bounds = {"smallest": smallest, "largest": largest}
-    metadata = {"help": help, "recipe": recipe, "per_layer": per_layer, "multiple": multiple, **bounds}
-    return field(default=default, metadata=metadata)
+    metadata = {"help": help, "training_only": training_only, "smallest": smallest}
+    return field(default=default, metadata={**metadata, "per_layer": per_layer, "multiple": multiple})
 
 
 def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int) -> list[int]:
-    """The value of an option in each layer, from what the user gave.
+    """Return the value of an option in each layer.
 
     Args:
         name: of the option, for messages.
         value: a number, a list of them (as text: 256,128), or FIRST..LAST, evenly spaced over the layers.
-        layers: how many there are.
+        layers: their number.
         multiple: numbers between FIRST and LAST are rounded to a multiple of it.
 
     Raises:
-        UserError: it is none of these.
+        UserError: the value is none of these.
     """
     text = str(value).strip("[]")
     spaced = ".." in text
@@ -93,55 +89,57 @@ def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int) -
 
 
 def check_sliding_window(name: str, window: int) -> None:
-    """Refuses a sliding window that has not as many positions on either side, one at least."""
+    """Reject a sliding window without the same number of positions, at least one, on either side."""
     check(name, window, window >= 2 and window % 2 == 0, "even and at least 2")
 
 
 def check_width(name: str, width: int) -> None:
-    """Refuses a width of a convolution that is neither 0, for none, nor odd."""
+    """Reject a width of a convolution that is neither 0, for none, nor odd."""
     check(name, width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
 
 
 @dataclass
 class Options:
-    """A mechanism's own options, by default none: numbers, booleans and strings, each made by ``option``.
+    """The options of a mechanism, by default none: numbers, booleans and strings, each declared by ``option``.
 
-    They are options of the model as they stand: each begins with the name of its mechanism. A value beyond ``smallest``
-    is refused; ``validate`` refuses what else a mechanism cannot work with.
+    They are options of the model under the same names: each begins with the name of its mechanism.
     """
 
-    SMALL: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # what the contract suite tries, at 15 positions, d = 12
+    TEST_CASES: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # of the contract suite, at 15 positions, d = 12
 
     @classmethod
     def read(cls, config: Any) -> Any:
-        """The options of a configuration: defaults where it has None or nothing, lists where they are per layer."""
+        """Return the options of a configuration, with defaults for None or nothing, and a list for those per layer."""
         values: dict[str, Any] = {}
-        for own in fields(cls):
-            given = getattr(config, own.name, None)
-            value: Any = own.default if given is None else given
-            if own.metadata["per_layer"]:
-                value = spread_over_layers(own.name, value, config.encoder_layers, own.metadata["multiple"])
-            values[own.name] = value
+        for declared in fields(cls):
+            given = getattr(config, declared.name, None)
+            value: Any = declared.default if given is None else given
+            if declared.metadata["per_layer"]:
+                value = spread_over_layers(declared.name, value, config.encoder_layers, declared.metadata["multiple"])
+            values[declared.name] = value
         return cls(**values)
 
     def kind_of_layer(self, layer: int) -> str | None:
-        """What its number, counted from 0, makes of a layer; None where all are of one kind. Pruning must keep it.
+        """Return the kind of a layer, numbered from 0, where not all are of one kind: pruning must keep it.
 
-        It is asked before ``validate``.
+        It is called before ``validate``.
         """
         return None
 
-    def following(self, max_positions: int) -> dict[str, Any]:
-        """What follows from the longest sequence where it is left open, by name: a longer model keeps it."""
+    def length_defaults(self, max_positions: int) -> dict[str, Any]:
+        """Return the values that follow from the longest sequence where they are left open: a longer model keeps them.
+
+        The keys are the names of options.
+        """
         return {}
 
     def validate(self, config: AttentionConfig) -> None:
-        """Checks the values with ``check``; a mechanism extends this.
+        """Check the values with ``check``; a mechanism extends this.
 
         Raises:
             UserError: a value cannot work.
         """
-        for own in fields(self):
-            value, smallest = getattr(self, own.name), own.metadata["smallest"]
-            for number in value if own.metadata["per_layer"] else [value]:
-                check(own.name, number, smallest is None or number >= smallest, f"at least {smallest}")
+        for declared in fields(self):
+            value, smallest = getattr(self, declared.name), declared.metadata["smallest"]
+            for number in value if declared.metadata["per_layer"] else [value]:
+                check(declared.name, number, smallest is None or number >= smallest, f"at least {smallest}")

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from .base import register_attention
 from .linear import RandomKernelAttention
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 STABILIZER = 1e-4
 
@@ -29,12 +29,12 @@ STABILIZER = 1e-4
 class PerformerOptions(Options):
     """Options of ``performer``."""
 
-    performer_features: int = option(256, "m: number of random features", smallest=1, largest=65_536)
+    performer_features: int = option(256, "m: number of random features", smallest=1)
     performer_redraw_interval: int = option(
         1000, "draw the random features anew after this many updates; 0 for never", smallest=0
     )
 
-    SMALL: ClassVar = ({"performer_features": 10}, {"performer_features": 3})
+    TEST_CASES: ClassVar = ({"performer_features": 10}, {"performer_features": 3})
 
 
 def orthogonal_features(number: int, size: int, generator: torch.Generator) -> Tensor:

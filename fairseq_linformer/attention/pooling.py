@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .adaptive import adaptive_pooling, text_lengths
-from .blocks import holds, into_blocks, smaller
-from .initialisation import NOISE
+from .blocks import into_blocks, statically_true, sym_min
 from .options import AttentionConfig
-from .projection import Projection
+from .projection import NOISE, Projection
 
 
 class WindowProjection(Projection):
@@ -43,7 +42,7 @@ class WindowProjection(Projection):
 
     @abstractmethod
     def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
-        """What ``windows`` gives to a row per window."""
+        """Reduce the result of ``windows`` to a row per window."""
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         rows = self(values.transpose(1, 2).flatten(2), padding_mask)  # (B, m, d), each channel by itself
@@ -54,7 +53,7 @@ class WindowProjection(Projection):
             return None
         if self.rows is None:  # padding stands on the right: the first position of a window is real, or none
             return ~padding_mask[:, :: self.window]
-        rows = torch.arange(smaller(self.rows, padding_mask.size(1)), device=padding_mask.device)
+        rows = torch.arange(sym_min(self.rows, padding_mask.size(1)), device=padding_mask.device)
         return rows < text_lengths(padding_mask.size(1), padding_mask, padding_mask.device).unsqueeze(1)
 
     def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -65,22 +64,22 @@ class WindowProjection(Projection):
             after them.
         """
         m, window = self._number_and_size(x.size(1))
-        if padding_mask is None and holds(x.size(1) % (window if self.rows is None else m) == 0):
+        if padding_mask is None and statically_true(x.size(1) % (window if self.rows is None else m) == 0):
             # A constant, of 32 bits: compiled for a GPU, what follows from it is computed anew for each element.
             return into_blocks(x, window), torch.full((1, 1), window, dtype=torch.int32, device=x.device)
-        ends, width = self.ends(x.size(1), padding_mask, x.device)
-        windows = into_blocks(x, window) if self.rows is None else self._adaptive_windows(x, ends, width)
-        return windows, ends[:, 1:] - ends[:, :-1]
+        offsets, width = self.segment_offsets(x.size(1), padding_mask, x.device)
+        windows = into_blocks(x, window) if self.rows is None else self._adaptive_windows(x, offsets, width)
+        return windows, offsets[:, 1:] - offsets[:, :-1]
 
     def _number_and_size(self, length: int) -> tuple[int, int]:
         """m and w of a text without padding; of the windows that fill up k rows w is the largest."""
         if self.rows is None:
             return (length + self.window - 1) // self.window, self.window
-        m = smaller(self.rows, length)
+        m = sym_min(self.rows, length)
         return m, (length + m - 1) // m
 
-    def ends(self, length: int, padding_mask: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
-        """Where the windows of texts in n positions begin and end, and how long the longest can be.
+    def segment_offsets(self, length: int, padding_mask: Tensor | None, device: torch.device) -> tuple[Tensor, int]:
+        """Return the bounds of the windows of texts in n positions, and the longest possible window.
 
         Returns:
             (B or 1, m + 1), window j has the positions from the j-th entry to the next one, and w.
@@ -88,17 +87,17 @@ class WindowProjection(Projection):
         lengths = text_lengths(length, padding_mask, device).unsqueeze(1)
         m, width = self._number_and_size(length)
         window = torch.arange(m + 1, device=device)
-        ends = window * width if self.rows is None else window * lengths // lengths.clamp(max=m)
-        return torch.minimum(ends, lengths), width  # windows beyond the end of a text are empty
+        offsets = window * width if self.rows is None else window * lengths // lengths.clamp(max=m)
+        return torch.minimum(offsets, lengths), width  # windows beyond the end of a text are empty
 
-    def _adaptive_windows(self, x: Tensor, ends: Tensor, width: int) -> Tensor:
+    def _adaptive_windows(self, x: Tensor, offsets: Tensor, width: int) -> Tensor:
         batch, length = x.shape[:2]
-        positions = ends[:, :-1, None] + torch.arange(width, device=x.device)  # (B, m, w)
+        positions = offsets[:, :-1, None] + torch.arange(width, device=x.device)  # (B, m, w)
         # Every real position is in one window, once. What fills up short ones has no part in the result, so that in
         # the backward pass nothing is added to a gradient but zeros: it is the same in every run.
         positions = positions.clamp(max=length - 1) + length * torch.arange(batch, device=x.device)[:, None, None]
         windows = x.flatten(0, 1).index_select(0, positions.flatten()).unflatten(0, (batch, *positions.shape[1:]))
-        return windows.masked_fill(~_real(width, ends[:, 1:] - ends[:, :-1]).unsqueeze(-1), 0.0)
+        return windows.masked_fill(~_real(width, offsets[:, 1:] - offsets[:, :-1]).unsqueeze(-1), 0.0)
 
 
 def _real(width: int, sizes: Tensor) -> Tensor:
@@ -137,7 +136,7 @@ class ConvProjection(WindowProjection):
 class MeanPooling(WindowProjection):
     """The mean of a window's real positions."""
 
-    AVERAGES = True
+    ROWS_ARE_MEANS = True
 
     def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
         wide = torch.promote_types(windows.dtype, torch.float32)  # float16 ends at 65,504
@@ -155,11 +154,11 @@ class MaxPooling(WindowProjection):
 class PoolingPerHead(WindowProjection):
     """A weighted mean of each window for every head, with weights of its own."""
 
-    AVERAGES = True
+    ROWS_ARE_MEANS = True
 
     @abstractmethod
     def weights(self, windows: Tensor, sizes: Tensor) -> Tensor:
-        """What each head's row takes of each position of its window, as for ``pool``: (B or 1, m or 1, h, w)."""
+        """Return each head's weights of the positions of a window, as for ``pool``: (B or 1, m or 1, h, w)."""
 
     def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
         """A row for every head: (B, h, m, d)."""
@@ -207,8 +206,8 @@ class AttentionPooling(PoolingPerHead):
 class SplitPooling(PoolingPerHead):
     """The mean of a part of the window: the heads divide every window's real positions among themselves.
 
-    Head i of h has those from floor(i r / h) to ceil((i + 1) r / h), of r. So the heads of a layer see h k different
-    rows where mean pooling shows all of them the same k; with w <= h every position is a row of its own to some head.
+    Head i of h has those from floor(i r / h) to ceil((i + 1) r / h), of r. So the heads of a layer have h k different
+    rows where mean pooling gives all of them the same k; with w <= h every position is a row of its own to some head.
     Attention costs what it does with any projection of k rows, pooling B n h d per call. LongNet's heads divide the
     positions of a segment in this way, without pooling (Ding et al. 2023, arXiv 2307.02486, section 2.3).
     """

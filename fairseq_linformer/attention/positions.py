@@ -1,17 +1,17 @@
-"""Relative positions: how far apart a query and a key stand, told to attention itself, in place of learned embeddings.
+"""Relative positions: the distance of a query and a key, given to attention itself in place of learned embeddings.
 
     rotary  q_i . k_j becomes (R_i q_i) . (R_j k_j), where R_p turns each of t / 2 pairs of a head's dimensions, m-th
             first, by the angle p base^(-2 m / t): it depends on i - j alone (RoFormer, Su et al. 2021, arXiv
             2104.09864, eq. 34). A pair is dimensions m and m + t / 2 ("rotate_half", as in transformers' LLaMA and
-            ModernBERT), t = rotary_share d_h; the other dimensions stay as they are, as in GPT-NeoX.
+            ModernBERT), t = rotary_share d_h; the other dimensions are unrotated, as in GPT-NeoX.
     alibi   q_i . k_j / sqrt(d_h) becomes that minus slope_h |i - j| (Press et al. 2021, arXiv 2108.12409, section 3;
-            symmetric, as attention sees both sides). Slopes are 2^(-8 a / h), a from 1 on; where h is no power of two
+            symmetric, as attention is bidirectional). Slopes are 2^(-8 a / h), a from 1 on; where h is no power of two
             those of the largest power p below, then every other one of 2 p, as in the authors' code.
 
-Positions count from 0. What is no position, such as a mean of many, is scored by content alone: ``content``, or without
-bias. Neither kind has parameters, and both take texts of any length.
+Positions count from 0. A key without a position, such as a mean of many, is scored by content alone:
+``zero_rotary_dims``, or without bias. Neither kind has parameters, and both take texts of any length.
 
-Dimensions: B batch, n sequence length, m keys, d embedding, h heads, d_h = d / h, t dimensions that turn.
+Dimensions: B batch, n sequence length, m keys, d embedding, h heads, d_h = d / h, t rotary dimensions.
 """
 
 from typing import ClassVar
@@ -24,66 +24,66 @@ from ..errors import check
 from .options import AttentionConfig
 
 POSITIONS = ("learned", "rotary", "alibi")
-HIDDEN = torch.finfo(torch.bfloat16).min  # of a key that is not seen: finite, as minus infinity alone would give nan
+HIDDEN = torch.finfo(torch.bfloat16).min  # the score of a hidden key: finite, as minus infinity alone would give nan
 
 
 class RelativePositions(nn.Module):
-    """The rotary or ALiBi positions of an attention; without rotary ones ``rotated`` and ``content`` change nothing."""
+    """The rotary or ALiBi positions of an attention; without rotary ones ``rotated`` is the identity."""
 
-    RELATIVE_POSITIONS: ClassVar[bool] = False  # whether a mechanism can have others than learned ones
+    RELATIVE_POSITIONS: ClassVar[bool] = False  # True for mechanisms that can have others than learned ones
 
     num_heads: int
     head_dim: int
 
     def set_positions(self, config: AttentionConfig) -> None:
-        """Reads the options."""
-        self.turned = turned_dimensions(config) if config.positions == "rotary" else 0  # t
+        """Read the options."""
+        self.rotary_dim = rotary_dimensions(config) if config.positions == "rotary" else 0  # t
         self.rotary_base = config.rotary_base
         self.alibi = config.positions == "alibi"
 
     def rotated(self, x: Tensor) -> Tensor:
-        """Queries or keys of the positions 0 … n - 1, turned: (B, n, d) or (B, h, n, d_h); at least in float32."""
-        if not self.turned:
+        """Rotate queries or keys of the positions 0 … n - 1, at least in float32: (B, n, d) or (B, h, n, d_h)."""
+        if not self.rotary_dim:
             return x
-        heads, half = x.unflatten(-1, (-1, self.head_dim)), self.turned // 2
+        heads, half = x.unflatten(-1, (-1, self.head_dim)), self.rotary_dim // 2
         exact = torch.promote_types(x.dtype, torch.float32)
-        place = torch.arange(x.size(-2), device=x.device, dtype=exact)
+        position = torch.arange(x.size(-2), device=x.device, dtype=exact)
         pair = torch.arange(half, device=x.device, dtype=exact)
-        angles = place[:, None, None] * self.rotary_base ** (-pair / half)  # (n, 1, t / 2)
+        angles = position[:, None, None] * self.rotary_base ** (-pair / half)  # (n, 1, t / 2)
         cos, sin = angles.cos(), angles.sin()
-        first, second = heads[..., :half], heads[..., half : self.turned]
+        first, second = heads[..., :half], heads[..., half : self.rotary_dim]
         parts = [(first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype)]
-        if self.turned < self.head_dim:
-            parts.append(heads[..., self.turned :])
+        if self.rotary_dim < self.head_dim:
+            parts.append(heads[..., self.rotary_dim :])
         return torch.cat(parts, dim=-1).flatten(-2)
 
-    def content(self, keys: Tensor) -> Tensor:
-        """Keys that are no positions, (..., d) or (..., d_h), with zeros in the dimensions that turn."""
-        if not self.turned:
+    def zero_rotary_dims(self, keys: Tensor) -> Tensor:
+        """Return keys without a position, (..., d) or (..., d_h), with zeros in the rotary dimensions."""
+        if not self.rotary_dim:
             return keys
         dimension = torch.arange(keys.size(-1), device=keys.device) % self.head_dim
-        return keys.masked_fill(dimension < self.turned, 0.0)
+        return keys.masked_fill(dimension < self.rotary_dim, 0.0)
 
-    def biased(self, attn_mask: Tensor | None, queries_at: Tensor, keys_at: Tensor, rows: int = 0) -> Tensor:
-        """ALiBi's bias, and ``HIDDEN`` where a boolean mask is False. Only with ``alibi``.
+    def add_alibi(self, attn_mask: Tensor | None, queries_at: Tensor, keys_at: Tensor, unbiased: int = 0) -> Tensor:
+        """Return ALiBi's bias, and ``HIDDEN`` where a boolean mask is False. Only with ``alibi``.
 
         Args:
-            attn_mask: broadcasts with (..., h, n, rows + m), True where a query attends to a key; None for everywhere.
+            attn_mask: broadcasts with (..., h, n, unbiased + m), True where a query attends to a key; None for all.
             queries_at: (n,), or (..., h or 1, n): the position of each query.
             keys_at: (m,), or (..., h or 1, m): that of each key.
-            rows: how many keys stand before these that are no positions and have no bias.
+            unbiased: the number of keys before these that have no position and no bias.
 
         Returns:
-            (..., h, n, rows + m), in float32.
+            (..., h, n, unbiased + m), in float32.
         """
         distance = (queries_at.float().unsqueeze(-1) - keys_at.float().unsqueeze(-2)).abs()
         bias = distance * -alibi_slopes(self.num_heads, distance.device)[:, None, None]
-        bias = F.pad(bias, (rows, 0)) if rows else bias
+        bias = F.pad(bias, (unbiased, 0)) if unbiased else bias
         return bias if attn_mask is None else bias.masked_fill(~attn_mask, HIDDEN)
 
 
-def turned_dimensions(config: AttentionConfig) -> int:
-    """t: how many dimensions of a head turn."""
+def rotary_dimensions(config: AttentionConfig) -> int:
+    """Return t, the number of rotary dimensions of a head."""
     return round(config.rotary_share * (config.encoder_embed_dim // config.encoder_attention_heads))
 
 
@@ -96,7 +96,7 @@ def alibi_slopes(heads: int, device: torch.device) -> Tensor:
 
 
 def validate_positions(config: AttentionConfig) -> None:
-    """Checks the options, whatever the mechanism.
+    """Check the options, whatever the mechanism.
 
     Raises:
         UserError: one cannot work.
@@ -106,17 +106,17 @@ def validate_positions(config: AttentionConfig) -> None:
     check("rotary_base", base, 1 < base < float("inf"), "a number above 1")
     check("rotary_share", share, 0 < share <= 1, "above 0 and at most 1")
     if config.positions == "rotary":
-        size = config.encoder_embed_dim // config.encoder_attention_heads
-        even = abs(share * size - turned_dimensions(config)) < 1e-3 and turned_dimensions(config) % 2 == 0
-        check("rotary_share", share, even and turned_dimensions(config) > 0, f"an even number of d_h={size} dimensions")
+        size, dimensions = config.encoder_embed_dim // config.encoder_attention_heads, rotary_dimensions(config)
+        even = abs(share * size - dimensions) < 1e-3 and dimensions % 2 == 0 and dimensions > 0
+        check("rotary_share", share, even, f"an even number of d_h={size} dimensions")
 
 
-def check_content_is_left(config: AttentionConfig) -> None:
-    """Refuses to turn all dimensions of a head where keys that are no positions are scored by the others.
+def check_unrotated_dims(config: AttentionConfig) -> None:
+    """Reject rotating all dimensions of a head where the others score the keys without a position.
 
     Raises:
         UserError: none is left for them.
     """
-    some = config.positions != "rotary" or config.rotary_share < 1
+    unrotated = config.positions != "rotary" or config.rotary_share < 1
     allowed = "below 1, or nothing scores the rows that are no positions"
-    check("rotary_share", config.rotary_share, some, allowed)
+    check("rotary_share", config.rotary_share, unrotated, allowed)

@@ -2,8 +2,7 @@
 
 Dimensions: B batch, n sequence length, k projected length, m rows, d embedding, h heads, d_h = d / h.
 
-Here are the paper's learned E and F, (k, n); ``random_projection.py`` has random ones, ``pooling.py`` what needs no
-matrix, and ``adaptive.py`` what ``adaptive_length`` changes.
+Here are the paper's learned E and F, (k, n), and random ones; ``pooling.py`` has projections without a matrix.
 """
 
 from abc import ABC, abstractmethod
@@ -12,10 +11,11 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from .adaptive import stretch_columns, text_lengths
-from .blocks import leading
-from .initialisation import draw_matrix
+from .adaptive import adaptive_pooling, stretch_columns, text_lengths
+from .blocks import narrow_prefix
 from .options import AttentionConfig
+
+NOISE = 0.002  # standard deviation of the noise on the segment means: enough to tell the rows of E and F apart
 
 
 class Projection(nn.Module, ABC):
@@ -24,15 +24,15 @@ class Projection(nn.Module, ABC):
     SHARINGS: ClassVar[tuple[str, ...]]  # the levels that make sense, the default first
     INITIALISATIONS: ClassVar[tuple[str, ...]] = ()  # those to choose from, the default first
     TRAINABLE: ClassVar[bool] = True
-    AVERAGES: ClassVar[bool] = False  # whether the weights of a row sum to 1: W E X + b is then E (W X + b)
+    ROWS_ARE_MEANS: ClassVar[bool] = False  # True if the weights of a row sum to 1: W E X + b is then E (W X + b)
 
     @abstractmethod
     def __init__(self, config: AttentionConfig, layer: int):
-        """E or F of a layer, numbered from 0, as the (validated) options say."""
+        """Build E or F of a layer, numbered from 0, as the (validated) options say."""
         super().__init__()
 
     def reset_parameters(self) -> None:
-        """Sets the parameters to their start, at random where they have a random one."""
+        """Set the parameters to their start, at random where they have a random one."""
 
     @abstractmethod
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -40,7 +40,7 @@ class Projection(nn.Module, ABC):
 
     @abstractmethod
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Values (B, h, n, d_h), zero at padded positions, by the map that ``forward`` is for x: (B, h, m, d_h)."""
+        """Map values (B, h, n, d_h), zero at padded positions, as ``forward`` maps x: (B, h, m, d_h)."""
 
     @abstractmethod
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
@@ -58,8 +58,13 @@ class LinearProjection(Projection):
     large where n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n, beside those of a
     matrix of fan-in d). c is kept in checkpoints; those of fairseq's example have c = 1.
 
-    ``projection_init`` says how c W starts (``draw_matrix``). With ``adaptive_length`` a text of any length is
-    stretched to n positions, by linear interpolation.
+    ``projection_init`` says how c W starts:
+
+    segment-mean            row j averages the j-th of k equal segments, plus noise
+    normal                  normal with standard deviation 0.02, as the authors' code trains
+    johnson-lindenstrauss   normal with variance 1 / k, as in the proof of the paper's theorem 2
+
+    With ``adaptive_length`` a text of any length is stretched to n positions, by linear interpolation.
     """
 
     multiplier: Tensor
@@ -84,12 +89,18 @@ class LinearProjection(Projection):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        draw_matrix(self.weight, self.initialisation)
+        k, n = self.weight.shape[-2:]
+        self.weight.normal_()
+        if self.initialisation == "segment-mean":
+            means = adaptive_pooling(torch.tensor(n, device=self.weight.device), k, n, self.weight.dtype)
+            self.weight.mul_(NOISE).add_(means)
+        else:
+            self.weight.mul_(0.02 if self.initialisation == "normal" else k**-0.5)
         self.weight.div_(self.multiplier)
 
     @staticmethod
     def default_multiplier(config: AttentionConfig) -> float:
-        """c = min(1, d / (4 n)): fan-in d beside fan-in n, and a quarter of it (measured in docs/quality.md)."""
+        """Return c = min(1, d / (4 n)): fan-in d beside fan-in n, and a quarter of it (measured in docs/quality.md)."""
         return min(1.0, config.encoder_embed_dim / (4 * config.max_positions))
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -105,7 +116,7 @@ class LinearProjection(Projection):
         """W for sequences of that many positions: (k, length) or (h, k, length), before it (B,) if texts differ."""
         longest = self.weight.size(-1)
         if not self.adaptive or (padding_mask is None and length == longest):
-            return leading(self.weight, length, dim=-1)
+            return narrow_prefix(self.weight, length, dim=-1)
         return stretch_columns(self.weight, text_lengths(length, padding_mask, self.weight.device), length)
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -113,3 +124,17 @@ class LinearProjection(Projection):
 
     def attended_rows(self, padding_mask: Tensor | None) -> None:
         return None
+
+
+class RandomProjection(LinearProjection):
+    """The random projection of the paper's theory (theorem 2): a matrix that is drawn once and never trained.
+
+    It is in the state dict, so a checkpoint carries it.
+    """
+
+    INITIALISATIONS = ("johnson-lindenstrauss", "normal")
+    TRAINABLE = False
+
+    @staticmethod
+    def default_multiplier(config: AttentionConfig) -> float:
+        return 1.0  # nothing moves it

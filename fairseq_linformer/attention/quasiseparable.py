@@ -27,10 +27,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention
+from .base import Attention, register_attention
 from .decay import Decay, decayed_attention
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 SMALLEST_STEP = 1e-6
 FIRST_STEPS = (1e-3, 1e-1)  # D of the first and the last head, at first: they see some 1,000 and 10 positions on a side
@@ -40,11 +39,9 @@ FIRST_STEPS = (1e-3, 1e-1)  # D of the first and the last head, at first: they s
 class QuasiseparableOptions(Options):
     """Options of ``quasiseparable``."""
 
-    quasiseparable_chunk: int = option(
-        32, "b: positions that are computed together, whatever it is", smallest=1, largest=4096
-    )
+    quasiseparable_chunk: int = option(32, "b: positions that are computed together, whatever it is", smallest=1)
 
-    SMALL: ClassVar = ({"quasiseparable_chunk": 4}, {"quasiseparable_chunk": 2})
+    TEST_CASES: ClassVar = ({"quasiseparable_chunk": 4}, {"quasiseparable_chunk": 2})
 
 
 @register_attention("quasiseparable", QuasiseparableOptions)

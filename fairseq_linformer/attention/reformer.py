@@ -27,11 +27,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention
-from .blocks import into_blocks, leading
+from .base import Attention, register_attention
+from .blocks import into_blocks, narrow_prefix
 from .dropout import dropout
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
 
@@ -47,10 +46,9 @@ class ReformerOptions(Options):
         4,
         "rounds of hashing: each costs as much as the first, and finds more of what is alike",
         smallest=1,
-        largest=128,
     )
 
-    SMALL: ClassVar = (
+    TEST_CASES: ClassVar = (
         {"reformer_chunk_length": 2, "reformer_hashes": 2},
         {"reformer_chunk_length": 3, "reformer_hashes": 1},
         {"reformer_chunk_length": 4, "reformer_hashes": 3},
@@ -65,7 +63,7 @@ class ReformerAttention(Attention):
     drawn once and kept in checkpoints: ``rotations`` (h, r, f, d_h, c).
     """
 
-    INPUT_MAPS = ("v_proj", "q_proj")
+    QKV_PROJECTIONS = ("v_proj", "q_proj")
 
     rotations: Tensor
 
@@ -105,7 +103,7 @@ class ReformerAttention(Attention):
         shares = totals.flatten(3).gather(3, place).softmax(2).to(outputs.dtype)  # (B, h, r, N), of a round in the sum
         outputs = outputs.flatten(3, 4).gather(3, place.unsqueeze(-1).expand(-1, -1, -1, -1, self.head_dim))
         heads = (outputs * shares.unsqueeze(-1)).sum(2)  # (B, h, r, N, d_h) -> (B, h, N, d_h)
-        return self.join_heads(leading(heads, n, dim=2))
+        return self.join_heads(narrow_prefix(heads, n, dim=2))
 
     def _sorted(self, queries: Tensor, lengths: Tensor) -> Tensor:
         """(B, h, N, d_h) -> (B, h, r, N): the positions in the order of their buckets, then of the sequence."""

@@ -17,9 +17,9 @@ E = F = I this is Shen et al.'s efficient attention (arXiv 1812.01243) with quer
 import torch
 from torch import Tensor
 
+from .base import register_attention
 from .dropout import dropout
 from .linformer import ProjectedAttention
-from .registry import register_attention
 
 
 @register_attention("revisited-linformer")

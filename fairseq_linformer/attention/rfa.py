@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
+from .base import register_attention
 from .linear import RandomKernelAttention
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 
 @dataclass
@@ -36,14 +36,14 @@ class RandomFeatureOptions(Options):
     """Options of ``rfa``."""
 
     rfa_features: int = option(
-        64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual", smallest=1, largest=65_536
+        64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual", smallest=1
     )
     rfa_temperature: float = option(1.0, "t: queries and keys of length 1 have the scores q . k / t^2, before training")
     rfa_redraw_interval: int = option(
         1, "draw the random vectors anew after this many updates; 0 for never", smallest=0
     )
 
-    SMALL: ClassVar = ({"rfa_features": 16}, {"rfa_features": 5, "rfa_temperature": 0.7})
+    TEST_CASES: ClassVar = ({"rfa_features": 16}, {"rfa_features": 5, "rfa_temperature": 0.7})
 
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)

@@ -8,8 +8,7 @@ is a tensor: O(h n^2), with padding O(B h n^2).
 import torch
 from torch import Tensor
 
-from .base import Attention
-from .registry import register_attention
+from .base import Attention, register_attention
 
 
 @register_attention("softmax")
@@ -22,6 +21,6 @@ class SoftmaxAttention(Attention):
         attn_mask = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
         if self.alibi:
             at = torch.arange(x.size(1), device=x.device)[None, None]  # a fused kernel takes masks of four dimensions
-            attn_mask = self.biased(attn_mask, at, at)
+            attn_mask = self.add_alibi(attn_mask, at, at)
         queries, keys, values = map(self.split_heads, self.project(x, first_values))
-        return self.softmax_attention(queries, keys, values, attn_mask)
+        return self.join_heads(self.attend(queries, keys, values, attn_mask))

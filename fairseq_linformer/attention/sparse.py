@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from ..errors import check
-from .base import Attention
+from .base import Attention, register_attention
 from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
 from .dropout import dropout
 from .options import AttentionConfig, Options, option
-from .registry import register_attention
 
 PATTERNS = ("fixed", "strided")
 EXPRESSIVITY = 8
@@ -56,7 +55,7 @@ class SparseOptions(Options):
         EXPRESSIVITY, "c: with pattern=fixed, how many positions of a block all others see"
     )
 
-    SMALL: ClassVar = (
+    TEST_CASES: ClassVar = (
         {"sparse_expressivity": 2},
         {"sparse_stride": 6, "sparse_expressivity": 1},
         {"sparse_pattern": "strided"},
@@ -77,7 +76,7 @@ class SparseOptions(Options):
         root = isqrt(max_positions - 1) + 1
         return self.sparse_stride or (root if self.sparse_pattern == "strided" else max(root, self.sparse_expressivity))
 
-    def following(self, max_positions: int) -> dict[str, int]:
+    def length_defaults(self, max_positions: int) -> dict[str, int]:
         return {"sparse_stride": self.stride_for(max_positions)}
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ..attention.local import LinformerOptions
+from ..attention.linformer import LinformerOptions
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.sentence_modules import is_of_transformers
 from ..conversion.convert import convert

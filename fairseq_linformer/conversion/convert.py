@@ -206,7 +206,7 @@ def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dic
     options = architecture_options(source)
     options.pop("attention_dropout", None)  # of the other's attention
     if changes.get("max_positions", source.max_positions) != source.max_positions:
-        options |= get_attention(source.attention).Options.read(source).following(source.max_positions)
+        options |= get_attention(source.attention).Options.read(source).length_defaults(source.max_positions)
     dropped: set[str] = set()
     if changes.get("attention", source.attention) != source.attention:
         dropped = {*PROJECTION_OPTIONS, *MECHANISM_OPTIONS}

@@ -24,13 +24,14 @@ from transformers.modeling_outputs import (
 )
 
 from ..attention import Attention
+from ..attention.linformer import PROJECTIONS
 from ..attention.projection import Projection
-from ..attention.registry import PROJECTIONS
 from ..errors import check
-from ..model.architecture import Architecture, per_layer_lists, projection_defaults, validate
-from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, pick
+from ..model.architecture import Architecture, per_layer_lists, projection_defaults
+from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, select_positions
 from ..model.encoder import Encoder, EncoderLayer
 from ..model.parts import ACTIVATIONS, ClassificationHead
+from ..model.validation import validate
 from .configuration_linformer_roberta import LinformerRobertaConfig
 from .second_names import name_again, register_once
 
@@ -203,7 +204,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         if not everything:
             return self.encode(x, mask, wanted)[0], None
         x, states = self.encode(x, mask, keep_states=True)
-        return pick(x, wanted), (*states[:-1], x)
+        return select_positions(x, wanted), (*states[:-1], x)
 
     def padding_mask(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None

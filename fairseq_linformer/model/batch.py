@@ -1,4 +1,4 @@
-"""A batch of token ids: what is refused, where it is padded, of which positions features are wanted.
+"""Batches of token ids: checks, padding, and positions whose features are needed.
 
 Dimensions: B batch, n sequence length, d embedding. Nothing here imports fairseq.
 """
@@ -12,16 +12,16 @@ from ..errors import UserError
 Positions = Tensor | tuple[slice, int]
 
 
-def pick(x: Tensor, wanted: Positions | None) -> Tensor:
-    """The wanted positions of (B, n, d), (N, d); by numbers, unlike by a boolean mask, a GPU need not be waited for."""
-    if wanted is None:
+def select_positions(x: Tensor, positions: Positions | None) -> Tensor:
+    """(B, n, d) -> (N, d); by numbers, unlike by a boolean mask, a GPU need not be waited for."""
+    if positions is None:
         return x
-    numbered = isinstance(wanted, Tensor) and wanted.dim() == 1
-    return (x.flatten(0, 1) if numbered else x)[wanted]
+    numbered = isinstance(positions, Tensor) and positions.dim() == 1
+    return (x.flatten(0, 1) if numbered else x)[positions]
 
 
 def mean_over_text(features: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """The mean of features (B, n, d) over positions that are no padding, (B, d); mask (B, n), None without padding."""
+    """Average features (B, n, d) over positions that are no padding: (B, d); mask (B, n), None without padding."""
     if padding_mask is None:
         return features.mean(1)
     real = ~padding_mask.unsqueeze(-1)
@@ -30,17 +30,14 @@ def mean_over_text(features: Tensor, padding_mask: Tensor | None) -> Tensor:
 
 
 def may_be_padded(padding_mask: Tensor) -> bool:
-    """Whether any position is padding: looked at on the CPU, where it is free; elsewhere the question stops the host.
-
-    While PyTorch compiles, which cannot branch on data, always True.
-    """
+    """Return True if a position is padding; on a GPU, where looking stops the host, and compiled, always True."""
     return padding_mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(padding_mask.any())
 
 
 def misplaced_padding(padding_mask: Tensor) -> int | None:
-    """The first row of (B, n) that has padding before a token, or no token; None where padding stands on the right.
+    """Return the first row of (B, n) that has padding before a token, or no token; None where padding is on the right.
 
-    Also None where it is not looked at: on a GPU, and while PyTorch compiles.
+    Also None on a GPU, and while PyTorch compiles.
     """
     if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return None
@@ -49,17 +46,13 @@ def misplaced_padding(padding_mask: Tensor) -> int | None:
 
 
 def check_length(length: int, longest: int) -> None:
-    """Refuses a sequence beyond the longest.
-
-    Raises:
-        UserError: it is.
-    """
+    """Reject a sequence beyond the longest."""
     if length > longest:
         raise UserError(f"a sequence of {length} tokens is longer than max_positions={longest}")
 
 
 def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest: int) -> None:
-    """Refuses a batch that cannot be encoded.
+    """Reject a batch that cannot be encoded.
 
     Args:
         tokens: token ids, (B, n).
@@ -68,18 +61,10 @@ def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest:
         longest: of sequences.
 
     Raises:
-        UserError: the ids are not int64 or int32, n is beyond `longest`, the batch is empty, and on the CPU also where
-            an id is not in the vocabulary or padding stands before a token: looking at values on a GPU would stop the
-            host.
+        UserError: n is beyond `longest`, and on the CPU also where an id is not in the vocabulary or padding precedes a
+            token: looking at values on a GPU would stop the host.
     """
-    if tokens.dtype not in (torch.int64, torch.int32):  # all that an embedding takes
-        raise UserError(f"tokens are {tokens.dtype}, they must be torch.int64 or torch.int32")
-    if tokens.dim() != 2:
-        raise UserError(f"tokens must have two dimensions, rows and positions, not {tokens.dim()}")
-    rows, length = tokens.shape
-    check_length(length, longest)
-    if rows == 0 or length == 0:
-        raise UserError(f"the batch is empty: {rows} rows of {length} tokens")
+    check_length(tokens.size(1), longest)
     if tokens.device.type != "cpu" or torch.compiler.is_compiling():
         return
     smallest, largest = (int(end) for end in tokens.aminmax())
@@ -88,4 +73,4 @@ def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest:
         raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
     row = misplaced_padding(padding_mask)
     if row is not None:
-        raise UserError(f"row {row} has padding before a token, or no token: padding must stand on the right")
+        raise UserError(f"row {row} has padding before a token, or no token: padding must be on the right")

@@ -18,12 +18,13 @@ from ..errors import UserError, check
 
 logger = logging.getLogger(__name__)
 
-GONE = {"qk_norm": False}  # options that no longer are, and in checkpoints and records the value that changed nothing
+# Options that no longer exist, with the value in checkpoints and records that changed nothing.
+REMOVED_OPTIONS = {"qk_norm": False}
 
 
 @dataclass
 class ExampleFlags(FairseqDataclass):
-    """The flags of the example, which ``translate_flags`` gives their meaning; None where they are not given."""
+    """The flags of the example, which ``translate_flags`` reads; None where they are not given."""
 
     compressed: Optional[int] = option(None, "n / k, another way to give projected_length")
     shared_kv_compressed: Optional[int] = option(None, "1: sharing=key-value; 0: another sharing")
@@ -32,10 +33,10 @@ class ExampleFlags(FairseqDataclass):
 
 
 def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
-    """What the example's flags change of the options; the flags themselves become None.
+    """Return the changes of options that the example's flags mean; the flags themselves become None.
 
     ``compressed`` is n / k; ``shared_kv_compressed`` is sharing=key-value; ``shared_layer_kv_compressed``
-    sharing=layerwise, whatever the former says; both 0, headwise; ``freeze_compress`` is freeze_projection.
+    sharing=layerwise, whatever the former is; both 0, headwise; ``freeze_compress`` is freeze_projection.
 
     Raises:
         UserError: a flag's value cannot work, or contradicts an option that says the same.
@@ -61,7 +62,7 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def rename_parameters(state: dict[str, Tensor]) -> None:
-    """Gives the parameters of a checkpoint our names, in place; a checkpoint of ours stays as it is.
+    """Give the parameters of a checkpoint our names, in place; a checkpoint of ours is left unchanged.
 
     From the example: ``compress_k`` and ``compress_v`` are E and F; where F is E it has no name of its own there. The
     bias of its shared layer is in no formula. From fairseq's RoBERTa: the ``in_proj`` of 2019 is split into queries,
@@ -86,19 +87,19 @@ def rename_parameters(state: dict[str, Tensor]) -> None:
 
 
 def add_multipliers(state: dict[str, Tensor], model: nn.Module) -> None:
-    """Adds the multiplier of E and F, in place, to a checkpoint without any, as the example's: c = 1.
+    """Add the multiplier of E and F, in place, to a checkpoint without any, as the example's: c = 1.
 
-    One that lacks some, where others are not 1, is damaged: they stay missing, and it is refused.
+    One that lacks some, where others are not 1, is damaged: they stay missing, and it is rejected.
     """
-    known = [value for name, value in state.items() if name.endswith("_projection.multiplier")]
-    if not all(value.numel() == 1 and value.item() == 1 for value in known):
+    multipliers = [value for name, value in state.items() if name.endswith("_projection.multiplier")]
+    if not all(value.numel() == 1 and value.item() == 1 for value in multipliers):
         return
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, LinearProjection) and f"{name}.weight" in state:
             state.setdefault(f"{name}.multiplier", torch.tensor(1.0))
 
 
-def without_gone(options: Mapping[str, Any], prefix: str = "") -> Mapping[str, Any]:
-    """Without the options of GONE, their names after a prefix, where they have the value that changed nothing."""
-    gone = {prefix + name for name, value in GONE.items() if options.get(prefix + name) == value}
-    return {name: options[name] for name in options if name not in gone} if gone else options
+def without_removed_options(options: Mapping[str, Any], prefix: str = "") -> Mapping[str, Any]:
+    """Leave out the options of REMOVED_OPTIONS, their names after a prefix, where their value changed nothing."""
+    removed = {prefix + name for name, value in REMOVED_OPTIONS.items() if options.get(prefix + name) == value}
+    return {name: options[name] for name in options if name not in removed} if removed else options

@@ -1,21 +1,29 @@
 """Every option of the model, in one flat dataclass: flags of ``fairseq-train`` and keys of ``model`` in Hydra alike.
 
-Those of attention are here and, by mechanism, in ``attention/``; ``roberta_options.py`` has what RoBERTa brings.
+The options of attention are here and, by mechanism, in ``attention/``; ``roberta_options.py`` has those of RoBERTa.
+``resolve_config`` completes and validates what a user gave.
 """
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+from argparse import Namespace
 from dataclasses import Field, dataclass, field, fields
-from typing import Optional, TypeVar
+from typing import Any, Optional, TypeVar, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from ..attention.base import ATTENTIONS
+from ..attention.linformer import PROJECTIONS, SHARINGS
 from ..attention.options import PerLayer, option
 from ..attention.positions import POSITIONS
 from ..attention.projection import LinearProjection
-from ..attention.registry import ATTENTIONS, PROJECTIONS, SHARINGS
-from .compat import ExampleFlags
-from .roberta_options import RobertaOptions
+from ..errors import UserError
+from .architecture import Architecture, architecture_defaults, layers_to_keep, projection_defaults
+from .compat import ExampleFlags, translate_flags, without_removed_options
+from .roberta_options import RobertaOptions, validate_training
+from .validation import validate
 
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
 PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
@@ -52,7 +60,7 @@ class AttentionOptions(FairseqDataclass):
         False, "mix the first layer's values into those of every other layer, with two learned weights per layer"
     )
     local_conv: int = option(
-        0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none", largest=10_001
+        0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none"
     )
     positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
         "learned", "how attention knows where tokens stand: an embedding of each position, rotary or ALiBi"
@@ -68,12 +76,12 @@ Config = TypeVar("Config", bound=type)
 
 
 def with_options_of_mechanisms(cls: Config) -> Config:
-    """Class decorator: adds the options of every mechanism to a class that will be a dataclass, None by default."""
+    """Add the options of every mechanism, None by default, to a class that will be a dataclass: a class decorator."""
     for kind in ATTENTIONS.values():
-        for own in fields(kind.Options):
-            cls.__annotations__[own.name] = PerLayer if own.metadata["per_layer"] else Optional[own.type]
-            help = f"attention={kind.name}: {own.metadata['help']} (default: {own.default})"
-            setattr(cls, own.name, field(default=None, metadata={**own.metadata, "help": help}))
+        for declared in fields(kind.Options):
+            cls.__annotations__[declared.name] = PerLayer if declared.metadata["per_layer"] else Optional[declared.type]
+            help = f"attention={kind.name}: {declared.metadata['help']} (default: {declared.default})"
+            setattr(cls, declared.name, field(default=None, metadata={**declared.metadata, "help": help}))
     return cls
 
 
@@ -86,14 +94,15 @@ class LinformerRobertaConfig(RobertaOptions, ExampleFlags, AttentionOptions):
     """
 
 
-OPTIONS: dict[str, Field] = {own.name: own for own in fields(LinformerRobertaConfig) if own.name != "_name"}
+OPTIONS: dict[str, Field] = {one.name: one for one in fields(LinformerRobertaConfig) if one.name != "_name"}
+_TYPES = OmegaConf.structured(LinformerRobertaConfig)  # made once, as that takes longer than to resolve options
 
 
 @dataclass
 class ResolvedConfig(LinformerRobertaConfig):
-    """The options with nothing left open: what a model is built from (``resolve_config`` makes it).
+    """The options with nothing left open, from which a model is built (``resolve_config`` makes it).
 
-    The example's flags and ``encoder_layers_to_keep`` are None: the other options have taken in what they say.
+    The example's flags and ``encoder_layers_to_keep`` are None: they are merged into the other options.
     """
 
     projected_length: list[int] = field(default_factory=list)  # one per layer
@@ -103,3 +112,54 @@ class ResolvedConfig(LinformerRobertaConfig):
     encoder_ffn_embed_dim: int = 0
     encoder_attention_heads: int = 0
     layernorm_embedding: bool = True
+
+
+def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
+    """Return the complete, validated configuration of a model.
+
+    Args:
+        cfg: a Namespace of flags, or a config from Hydra or a checkpoint.
+        task_length: the task's longest sequence, in tokens; the default of ``max_positions``.
+
+    Raises:
+        UserError: an option is unknown, is missing or its value cannot work.
+    """
+    options = _typed(cfg)
+    architecture = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
+    options |= {name: size for name, size in architecture_defaults(architecture).items() if options[name] is None}
+    options["max_positions"] = _longest_sequence(options["max_positions"], task_length)
+    options |= translate_flags(options)
+    options |= projection_defaults(options)
+    options |= layers_to_keep(options)
+    config = ResolvedConfig(**options)
+    validate(cast(Architecture, config))
+    validate_training(config)
+    return config
+
+
+def _typed(cfg: Any) -> dict[str, Any]:
+    """Return every option as plain data of its type; None for what is left open."""
+    if isinstance(cfg, Namespace):  # with the flags of everything else
+        cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
+    try:
+        given = without_removed_options(cfg) if isinstance(cfg, DictConfig) else cfg
+        merged = OmegaConf.merge(_TYPES, given)
+        options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
+    except OmegaConfBaseException as error:
+        name = getattr(error, "full_key", None) or "model"
+        version = "; a checkpoint that has it is of another version of this plugin" * isinstance(error, ConfigKeyError)
+        raise UserError(f"{name}: {str(error).splitlines()[0]}{version}") from error
+    return {name: options[name] for name in OPTIONS}
+
+
+def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
+    if not isinstance(task_length, int | None):
+        raise UserError(
+            f"the task's longest sequence is {task_length!r}, it must be a number of tokens, as with the tasks "
+            "dynamic_masked_lm, text_prediction, masked_lm and sentence_prediction"
+        )
+    if max_positions is None and task_length is None:
+        raise UserError("max_positions is missing: the task names no longest sequence, so the model must")
+    if max_positions is not None and task_length is not None and max_positions < task_length:
+        raise UserError(f"max_positions={max_positions} is below the task's longest sequence, {task_length}")
+    return cast(int, task_length if max_positions is None else max_positions)

@@ -9,18 +9,17 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from ..attention.base import Attention
+from ..attention.base import Attention, get_attention
 from ..attention.dropout import Dropout
-from ..attention.registry import get_attention
 from .architecture import Architecture
-from .batch import Positions, check_tokens, may_be_padded, pick
+from .batch import Positions, check_tokens, may_be_padded, select_positions
 from .parts import Embeddings, FeedForward, LocalConvolution, run_recomputed
 
 
 class EncoderLayer(FeedForward):
     """One block: x + attention(x), then x + feed-forward(x), each with dropout and with layer norm after it.
 
-    With ``encoder_normalize_before`` the norm stands before (pre-norm). ``local_conv`` adds a convolution of the
+    With ``encoder_normalize_before`` the norm is before (pre-norm). ``local_conv`` adds a convolution of the
     attention's input to the attention's output.
     """
 
@@ -35,27 +34,27 @@ class EncoderLayer(FeedForward):
         self.final_layer_norm = nn.LayerNorm(embed_dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
-    def own_values(self, x: Tensor) -> Tensor:
-        """The values of this layer for its input x, (B, n, d): of the first layer, what value residuals take."""
+    def attention_values(self, x: Tensor) -> Tensor:
+        """Return the values of this layer for its input x, (B, n, d): value residuals take those of the first layer."""
         return self.self_attn.v_proj(self.self_attn_layer_norm(x) if self.normalize_before else x)
 
     def forward(
         self,
         x: Tensor,
         padding_mask: Tensor | None = None,
-        wanted: Positions | None = None,
+        output_positions: Positions | None = None,
         first_values: Tensor | None = None,
     ) -> Tensor:
-        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d); of ``wanted`` positions, to (N, d).
+        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d); with `output_positions` to (N, d).
 
-        Where only some are wanted the others are spared the feed-forward network, most of a layer's work.
+        All other positions are spared the feed-forward network, most of a layer's work.
         """
         if self.normalize_before:
             x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask, first_values))
-            x = pick(x, wanted)
+            x = select_positions(x, output_positions)
             return x + self.dropout(self.feed_forward(self.final_layer_norm(x)))
         x = self.self_attn_layer_norm(x + self.dropout(self._mix_positions(x, padding_mask, first_values)))
-        x = pick(x, wanted)
+        x = select_positions(x, output_positions)
         return self.final_layer_norm(x + self.dropout(self.feed_forward(x)))
 
     def _mix_positions(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
@@ -65,13 +64,13 @@ class EncoderLayer(FeedForward):
 
 
 class Encoder(Embeddings):
-    """Embeddings and layers: what fairseq's model and that of transformers have in common."""
+    """Embeddings and layers, which fairseq's model and that of transformers have in common."""
 
     layers: Any  # of EncoderLayer: nn.ModuleList, or fairseq's with LayerDrop
     layer_class: ClassVar[type[EncoderLayer]] = EncoderLayer
 
     def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None) -> None:
-        """Adds the modules; see ``add_embeddings`` for the arguments."""
+        """Add the modules; see ``add_embeddings`` for the arguments."""
         self.longest, self.value_residual = config.max_positions, config.value_residual
         self.add_embeddings(config, embed_tokens, embed_positions)
         attentions = get_attention(config.attention).build_layers(config)
@@ -84,34 +83,38 @@ class Encoder(Embeddings):
             self.layer_norm = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
 
     def encode(
-        self, x: Tensor, padding_mask: Tensor | None, wanted: Positions | None = None, keep_states: bool = False
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        output_positions: Positions | None = None,
+        keep_states: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """All layers, and the last norm of a model that normalises before each block.
+        """Run all layers, and the last norm of a model that normalises before each block.
 
         Args:
             x: of ``embed``.
             padding_mask: (B, n), True where padded; None where nothing is: without one there is less to do.
-            wanted: the N positions whose features are needed, None for all. Not together with ``keep_states``.
-            keep_states: also return x and what leaves each layer. Otherwise nothing keeps them alive in inference.
+            output_positions: the N positions whose features are needed, None for all. Not with ``keep_states``.
+            keep_states: also return x and the output of each layer. Otherwise nothing keeps them alive in inference.
 
         Returns:
-            features (B, n, d), of wanted positions (N, d), and the states.
+            features (B, n, d) or (N, d), and the states.
         """
         states = [x] if keep_states else []
         # Also where LayerDrop skips the first layer.
-        first_values = cast(EncoderLayer, self.layers[0]).own_values(x) if self.value_residual else None
+        first_values = cast(EncoderLayer, self.layers[0]).attention_values(x) if self.value_residual else None
         layers = list(self.layers)  # LayerDrop: a choice of them, each time another
         for layer in layers:
-            only = wanted if layer is layers[-1] else None
+            only = output_positions if layer is layers[-1] else None
             x = self.run_layer(layer, x, padding_mask, only, first_values)
             if keep_states:
                 states.append(x)
         if not layers:
-            x = pick(x, wanted)
+            x = select_positions(x, output_positions)
         return (x if self.layer_norm is None else self.layer_norm(x)), states
 
     def run_layer(self, layer: nn.Module, *arguments: Any) -> Tensor:
-        """One layer; models extend it where they compute layers again in the backward pass."""
+        """Run a layer; models extend it where they compute layers again in the backward pass."""
         return layer(*arguments)
 
 
@@ -136,20 +139,20 @@ class SentenceEncoder(Encoder):
     def forward(
         self,
         src_tokens: Tensor,
-        wanted: Positions | None = None,
+        output_positions: Positions | None = None,
         keep_states: bool = False,
         padded: bool | None = None,
         first_positions: Tensor | None = None,
         **unused: Any,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Encodes a batch.
+        """Encode a batch.
 
         Args:
             src_tokens: (B, n) token ids, padded on the right.
-            wanted, keep_states: as in ``encode``, and so is what is returned.
-            padded: whether the batch holds padding, where that is known; it spares the mask, or the question.
+            output_positions, keep_states: as in ``encode``, which has the result.
+            padded: False for a batch without padding, True for one with; None to look at it.
             first_positions: as in ``embed``.
-            unused: what else fairseq's batches have, such as ``src_lengths``.
+            unused: the rest of fairseq's batches, such as ``src_lengths``.
 
         Raises:
             UserError: the batch cannot be encoded (``check_tokens``).
@@ -160,7 +163,7 @@ class SentenceEncoder(Encoder):
             padded = may_be_padded(padding_mask)
         mask = padding_mask if padded else None
         x = self.embed(self.embed_tokens(src_tokens), mask, first_positions)
-        return self.encode(x, mask, wanted, keep_states)
+        return self.encode(x, mask, output_positions, keep_states)
 
     def run_layer(self, layer: nn.Module, *arguments: Any) -> Tensor:
         if not self.recompute or not torch.is_grad_enabled():

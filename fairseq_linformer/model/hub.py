@@ -19,7 +19,7 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from ..attention.registry import get_attention
+from ..attention.base import get_attention
 from ..checkpoints.fit import check_fits
 from ..checkpoints.reading import checkpoint_file as file_of
 from ..checkpoints.reading import data_folder, read_checkpoint
@@ -29,8 +29,7 @@ from ..data.tokenizer import A_SUBWORD_MODEL, load_tokenizer, subword_model_opti
 from ..errors import UserError
 from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters
-from .config import OPTIONS, ResolvedConfig
-from .resolve import resolve_config
+from .config import OPTIONS, ResolvedConfig, resolve_config
 
 # To be used at once, not trained for hours.
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False, "flex_attention": False}
@@ -214,7 +213,7 @@ def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
 
     Where the mechanism has no attention weights to drop, ``attention_dropout=0`` is one of them.
     """
-    values = {name: getattr(config, name) for name, own in OPTIONS.items() if not own.metadata["recipe"]}
+    values = {name: getattr(config, name) for name, own in OPTIONS.items() if not own.metadata["training_only"]}
     options = {name: value for name, value in values.items() if value is not None}
     for name in options.keys() & set(PER_LAYER):
         numbers = options[name]

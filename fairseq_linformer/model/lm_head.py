@@ -16,13 +16,13 @@ LOGITS_ON_CPU, LOGITS_ON_GPU = 2**24, 2**27
 
 
 def sum_of_losses(head: Any, features: Tensor, targets: Tensor) -> Tensor:
-    """``linear_cross_entropy`` of what RoBERTa's LM head makes of features (N, d) before its last product."""
+    """Return ``linear_cross_entropy`` of RoBERTa's LM head on features (N, d)."""
     x = head.layer_norm(head.activation_fn(head.dense(features)))
     return linear_cross_entropy(x, head.weight, head.bias, targets)
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of the logits x weight^T + bias, in nats, the sum over N tokens: float32, as its softmax is.
+    """Sum the cross-entropy of the logits x weight^T + bias over N tokens, in nats: float32, as its softmax is.
 
     Gradients are computed with the loss, part by part, as in PyTorch's function of this name (2.13). That one returns
     the loss in the type of x: in float16 it is infinite from about 6,000 tokens of 50,265 pieces on, in bfloat16 it has
@@ -38,16 +38,16 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
         targets: (N,), int64.
     """
     if x.device.type == "cuda":
-        weight, bias = in_eights(weight, bias)
+        weight, bias = pad_vocab(weight, bias)
     if x.dtype == torch.float16 or (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
         scores = F.log_softmax(F.linear(x, weight, bias), dim=-1, dtype=torch.float32)
         return F.nll_loss(scores, targets, reduction="sum")
-    loss: Tensor = _InParts.apply(x, weight, bias, targets, torch.is_grad_enabled())
+    loss: Tensor = ChunkedCrossEntropy.apply(x, weight, bias, targets, torch.is_grad_enabled())
     return loss
 
 
-def in_eights(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """With pieces that no token is, up to a multiple of eight: on a GPU other products take up to five times as long.
+def pad_vocab(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Add unused pieces, up to a multiple of eight: on a GPU other products take up to five times as long.
 
     Their logits are the smallest number there is: softmax gives them 0.
     """
@@ -57,34 +57,34 @@ def in_eights(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(weight, (0, 0, 0, beyond)), F.pad(bias, (0, beyond), value=torch.finfo(bias.dtype).min)
 
 
-class _InParts(torch.autograd.Function):
-    """The sum of losses; one backward pass scales the gradients where they are."""
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """The sum of losses, with gradients that one backward pass scales in place."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, with_gradients: bool) -> Tensor:
         needed = [with_gradients and needs for needs in ctx.needs_input_grad[:3]]
-        of_x = torch.zeros_like(x) if needed[0] else None
-        of_weight = torch.zeros_like(weight) if needed[1] else None
+        grad_x = torch.zeros_like(x) if needed[0] else None
+        grad_weight = torch.zeros_like(weight) if needed[1] else None
         # In bfloat16 a sum over many parts loses what each adds.
-        of_bias = torch.zeros_like(bias, dtype=torch.float32) if needed[2] else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needed[2] else None
         loss = x.new_zeros((), dtype=torch.float32)
         size = max(1, (LOGITS_ON_CPU if x.device.type == "cpu" else LOGITS_ON_GPU) // len(weight))
         for start in range(0, len(x), size):
             part = slice(start, start + size)
-            wanted = targets[part].unsqueeze(1)
+            target = targets[part].unsqueeze(1)
             scores = F.log_softmax(F.linear(x[part], weight, bias), dim=-1, dtype=torch.float32)  # (part of N, V)
-            loss -= scores.gather(1, wanted).sum()
+            loss -= scores.gather(1, target).sum()
             if not any(needed):
                 continue
-            error = scores.exp_().scatter_add_(1, wanted, scores.new_full(wanted.shape, -1.0)).to(x.dtype)
-            if of_x is not None:
-                torch.mm(error, weight, out=of_x[part])
-            if of_weight is not None:
-                of_weight.addmm_(error.T, x[part])
-            if of_bias is not None:
-                of_bias += error.sum(0, dtype=torch.float32)
+            error = scores.exp_().scatter_add_(1, target, scores.new_full(target.shape, -1.0)).to(x.dtype)
+            if grad_x is not None:
+                torch.mm(error, weight, out=grad_x[part])
+            if grad_weight is not None:
+                grad_weight.addmm_(error.T, x[part])
+            if grad_bias is not None:
+                grad_bias += error.sum(0, dtype=torch.float32)
             del scores, error  # before the next part's logits are made
-        ctx.gradients = of_x, of_weight, None if of_bias is None else of_bias.to(bias.dtype)
+        ctx.gradients = grad_x, grad_weight, None if grad_bias is None else grad_bias.to(bias.dtype)
         return loss
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What the encoder and its layers are made of, beside attention. Nothing here imports fairseq.
+"""Parts of the encoder and its layers, besides attention. Nothing here imports fairseq.
 
 Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
@@ -39,13 +39,13 @@ class Embeddings(nn.Module):
     def add_embeddings(
         self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None
     ) -> None:
-        """Adds the modules.
+        """Add the modules.
 
         Args:
             config: resolved and validated.
-            embed_tokens: (V, d); its padding index marks padded positions, which stand on the right.
+            embed_tokens: (V, d); its padding index marks padded positions, which are on the right.
             embed_positions: (max_positions + padding index + 1, d); positions count from the padding index + 1.
-                None where positions are not learned, but told to attention (``attention/positions.py``).
+                None where positions are not learned, but relative ones of attention (``attention/positions.py``).
         """
         self.padding_idx = cast(int, embed_tokens.padding_idx)
         self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
@@ -55,9 +55,9 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
-        """The input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
+        """Return the input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
 
-        ``first_positions`` (B,) int64: where each row begins, for parts of longer rows; None: at 0.
+        ``first_positions`` (B,) int64: the position of each row's first token, for parts of longer rows; None for 0.
         """
         first = self.padding_idx + 1
         positions = torch.arange(first, first + tokens.size(1), device=tokens.device).expand(tokens.shape[:2])
@@ -84,7 +84,7 @@ class FeedForward(nn.Module):
     """
 
     def add_feed_forward(self, config: Architecture) -> None:
-        """Adds the modules of a resolved and validated configuration."""
+        """Add the modules of a resolved and validated configuration."""
         embed_dim, width = config.encoder_embed_dim, config.encoder_ffn_embed_dim
         self.gated = config.gated_ffn
         self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
@@ -104,12 +104,12 @@ class FeedForward(nn.Module):
 
 
 def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool) -> Tensor:
-    """A layer that keeps its input alone, and computes the rest again in the backward pass, with the same random draws.
+    """Run a layer that keeps its input alone, and compute the rest again in the backward pass, with the same draws.
 
-    With ``offload`` the input is kept in the memory of the CPU. What value residuals take of the first layer is kept
-    once, where it is. The checkpointing is PyTorch's, not fairseq's: that one runs a backward pass within the backward
-    pass, which DistributedDataParallel refuses where layers share parameters or some parameters have no part in the
-    loss, and it computes again without autocast.
+    With ``offload`` the input is kept in the memory of the CPU. The first layer's values are kept once, where they are.
+    The checkpointing is PyTorch's, not fairseq's: that one runs a backward pass within the backward pass, which
+    DistributedDataParallel rejects where layers share parameters or some parameters have no part in the loss, and it
+    computes again without autocast.
     """
     with save_on_cpu(pin_memory=True) if offload else nullcontext():
         return checkpoint(layer, *arguments, use_reentrant=False)
@@ -135,11 +135,11 @@ class LocalConvolution(nn.Module):
     def by_taps(self, x: Tensor) -> Tensor:
         """The convolution as a sum over its width, (B, n, d) -> (B, n, d).
 
-        Compiled for a GPU it is one kernel that reads x as it stands. PyTorch's depthwise convolution copies x into
+        Compiled for a GPU it is one kernel that reads x in its layout. PyTorch's depthwise convolution copies x into
         another layout and back, and takes as long as the attention of base does.
         """
-        beside = self.conv.kernel_size[0] // 2
-        padded, taps = F.pad(x, (0, 0, beside, beside)), self.conv.weight.squeeze(1).T  # (w, d)
+        margin = self.conv.kernel_size[0] // 2
+        padded, taps = F.pad(x, (0, 0, margin, margin)), self.conv.weight.squeeze(1).T  # (w, d)
         parts = [padded[:, at : at + x.size(1)] * tap for at, tap in enumerate(taps.unbind())]
         return sum(parts[1:], start=parts[0]) + cast(Tensor, self.conv.bias)
 

@@ -14,28 +14,27 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from ..attention.base import Attention
-from ..attention.kernels.flex import GRAPHS, use_flex
+from ..attention.kernels.flex import RECOMPILE_LIMIT, use_flex
 from .architecture import ARCHITECTURES, fill_in
 from .batch import mean_over_text
-from .config import LinformerRobertaConfig, ResolvedConfig
+from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
 from .encoder import SentenceEncoder
 from .hub import FromCheckpoints
 from .lm_head import sum_of_losses
-from .resolve import resolve_config
 
 # The param_group, fairseq's mark for optimizers, of the linear maps' matrices in the layers, and of a vector per token.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
 
 
 def compile_each(layers: Iterable[nn.Module]) -> None:
-    """Compiles layers, in place: their parameters keep their names.
+    """Compile layers, in place: their parameters keep their names.
 
     The first length has a graph of its own, in which rows of a fixed length are fastest; another one serves the others.
     There is one more for padding, for evaluation, and where layers have options of their own.
     """
     import torch._dynamo
 
-    torch._dynamo.config.recompile_limit = GRAPHS
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     for layer in layers:
         layer.compile()
 
@@ -69,27 +68,28 @@ class LinformerRobertaEncoder(RobertaEncoder):
         masked_tokens: Tensor | None = None,
         masked_positions: Tensor | None = None,
         masked_targets: Tensor | None = None,
-        **known: Any,
+        **batch_info: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa; masked positions alone leave the last layer, where only their logits are asked for.
+        """As in RoBERTa; the last layer returns masked positions alone where only their logits are needed.
 
-        ``padded`` and ``masked_positions``, the numbers of the masked tokens, are known to our tasks' batches
-        (``data/batches.py``): nothing waits for a GPU then. ``masked_targets`` (N,) ask for the sum of their losses.
+        Our tasks' batches have ``padded`` and ``masked_positions``, the indices of the masked tokens
+        (``data/batches.py``), so that nothing waits for a GPU. With ``masked_targets`` (N,) the sum of their losses is
+        returned.
         """
         if features_only or return_all_hiddens or masked_tokens is None:
-            features, extra = self.extract_features(src_tokens, return_all_hiddens, **known)
+            features, extra = self.extract_features(src_tokens, return_all_hiddens, **batch_info)
             return (features if features_only else self.output_layer(features, masked_tokens)), extra
-        wanted = masked_tokens if masked_positions is None else masked_positions
-        features, _ = self.sentence_encoder(src_tokens, wanted, **known)
+        output_positions = masked_tokens if masked_positions is None else masked_positions
+        features, _ = self.sentence_encoder(src_tokens, output_positions, **batch_info)
         if masked_targets is not None:
             return sum_of_losses(self.lm_head, features, masked_targets), {"inner_states": None}
         return self.output_layer(features), {"inner_states": None}
 
     def extract_features(
-        self, src_tokens: Tensor, return_all_hiddens: bool = False, **known: Any
+        self, src_tokens: Tensor, return_all_hiddens: bool = False, **batch_info: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa: features (B, n, d), and on demand the input of the first layer and what leaves each one."""
-        features, states = self.sentence_encoder(src_tokens, keep_states=return_all_hiddens, **known)
+        """As in RoBERTa: features (B, n, d), and on demand the input of the first layer and the output of each."""
+        features, states = self.sentence_encoder(src_tokens, keep_states=return_all_hiddens, **batch_info)
         return features, {"inner_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else None}
 
 
@@ -121,21 +121,23 @@ class LinformerRobertaModel(FromCheckpoints):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         classification_head_name: str | None = None,
-        **known: Any,
+        **batch_info: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa; a classification head reads ``<s>``, which alone leaves the last layer, or the text's mean."""
+        """As in RoBERTa; a head reads ``<s>``, then all that the last layer returns, or the mean of the text."""
         head = None if classification_head_name is None else self.classification_heads[classification_head_name]
         if isinstance(head, RobertaClassificationHead) and self.args.classifier_pooling == "mean":
-            features, extra = self.encoder.extract_features(src_tokens, return_all_hiddens, **known)
+            features, extra = self.encoder.extract_features(src_tokens, return_all_hiddens, **batch_info)
             return head(mean_over_text(features, src_tokens.eq(self.encoder.dictionary.pad())).unsqueeze(1)), extra
         if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # another may read more than <s>
-            return super().forward(src_tokens, features_only, return_all_hiddens, classification_head_name, **known)
-        features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), **known)
+            return super().forward(
+                src_tokens, features_only, return_all_hiddens, classification_head_name, **batch_info
+            )
+        features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), **batch_info)
         return head(features.unsqueeze(1)), {"inner_states": None}
 
     @classmethod
     def build_model(cls, cfg: Any, task: FairseqTask) -> "LinformerRobertaModel":
-        """Builds the model.
+        """Build the model.
 
         Raises:
             UserError: an option cannot work (``resolve_config``).
@@ -144,7 +146,7 @@ class LinformerRobertaModel(FromCheckpoints):
 
     @classmethod
     def of_config(cls, config: ResolvedConfig, dictionary: Dictionary) -> "LinformerRobertaModel":
-        """A new model.
+        """Build a model.
 
         Args:
             config: resolved and validated.

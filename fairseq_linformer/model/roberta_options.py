@@ -1,17 +1,19 @@
-"""The options of RoBERTa: its sizes, what stands around attention, and how it is trained."""
+"""The options of RoBERTa: its sizes, the layers around attention, and its training."""
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
 from dataclasses import dataclass
 from typing import Any, Optional
 
+import torch.nn.attention.flex_attention
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from ..attention.kernels.flex import validate_flex
+from ..attention.kernels.flex import MAX_BLOCK, MIN_HEAD_DIM
+from ..attention.linformer import LinformerOptions
 from ..attention.options import option
 from ..errors import check
-from .architecture import POOLINGS, check_probability
 from .parts import ACTIVATIONS
+from .validation import POOLINGS, check_probability
 
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
 POOLING_CHOICES = ChoiceEnum(list(POOLINGS))
@@ -19,10 +21,10 @@ POOLING_CHOICES = ChoiceEnum(list(POOLINGS))
 
 @dataclass
 class RobertaOptions(FairseqDataclass):
-    """RoBERTa's part of the model's options. None stands for what the architecture says (``ARCHITECTURES``)."""
+    """RoBERTa's part of the model's options. None stands for the value of the architecture (``ARCHITECTURES``)."""
 
-    encoder_layers: Optional[int] = option(None, "number of layers", largest=1000)
-    encoder_embed_dim: Optional[int] = option(None, "d: embedding dimension", largest=65_536)
+    encoder_layers: Optional[int] = option(None, "number of layers")
+    encoder_embed_dim: Optional[int] = option(None, "d: embedding dimension")
     encoder_ffn_embed_dim: Optional[int] = option(None, "dimension of the feed-forward network's hidden layer")
     encoder_attention_heads: Optional[int] = option(None, "h: number of attention heads, a divisor of d")
     activation_fn: ACTIVATION_CHOICES = option("gelu", "activation of the feed-forward network and the LM head")  # type: ignore[valid-type]
@@ -36,45 +38,69 @@ class RobertaOptions(FairseqDataclass):
     encoder_normalize_before: bool = option(False, "layer norm before each block (pre-norm) instead of after it")
     layernorm_embedding: Optional[bool] = option(None, "layer norm on the embedding (default: true)")
     layer_norm_eps: float = option(1e-5, "added to the variance in every layer norm outside attention; BERT has 1e-12")
-    dropout: float = option(0.1, "dropout probability of embeddings and of each block's output", recipe=True)
-    attention_dropout: float = option(0.1, "dropout probability of attention weights", recipe=True)
+    dropout: float = option(0.1, "dropout probability of embeddings and of each block's output", training_only=True)
+    attention_dropout: float = option(0.1, "dropout probability of attention weights", training_only=True)
     activation_dropout: float = option(
-        0.0, "dropout probability after the feed-forward network's activation", recipe=True
+        0.0, "dropout probability after the feed-forward network's activation", training_only=True
     )
-    pooler_dropout: float = option(0.0, "dropout probability in classification heads", recipe=True)
-    encoder_layerdrop: float = option(0.0, "probability of skipping a layer in training (Fan et al. 2019)", recipe=True)
+    pooler_dropout: float = option(0.0, "dropout probability in classification heads", training_only=True)
+    encoder_layerdrop: float = option(
+        0.0, "probability of skipping a layer in training (Fan et al. 2019)", training_only=True
+    )
     encoder_layers_to_keep: Optional[str] = option(None, "layers to keep when pruning, comma-separated: 0,2,4")
     untie_weights_roberta: bool = option(False, "give the LM head a weight matrix of its own")
     load_checkpoint_heads: bool = option(
-        False, "(re-)register and load classification heads of checkpoints", recipe=True
+        False, "(re-)register and load classification heads of checkpoints", training_only=True
     )
     spectral_norm_classification_head: bool = option(False, "spectral normalisation of classification heads")
     checkpoint_activations: bool = option(
-        False, "recompute activations in the backward pass to save memory", recipe=True
+        False, "recompute activations in the backward pass to save memory", training_only=True
     )
     offload_activations: bool = option(
-        False, "move checkpointed activations to the CPU; needs checkpoint_activations", recipe=True
+        False, "move checkpointed activations to the CPU; needs checkpoint_activations", training_only=True
     )
     compile_layers: bool = option(
-        False, "run layers through torch.compile, which fuses what is not a matrix product", recipe=True
+        False, "run layers through torch.compile, which fuses what is not a matrix product", training_only=True
     )
     flex_attention: bool = option(
         False,
         "on a GPU: windows of linformer and longformer, and what they fetch, by kernels that copy nothing",
-        recipe=True,
+        training_only=True,
     )
 
 
 def validate_training(config: Any) -> None:
-    """Checks the options that fairseq's model alone has.
+    """Check the options that fairseq's model alone has.
 
     Raises:
         UserError: one cannot work; the message names it, its value and what is allowed.
     """
     check_probability("encoder_layerdrop", config.encoder_layerdrop)
     recomputes, compiles = config.checkpoint_activations, config.compile_layers
-    alone = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
-    check("compile_layers", compiles, not (compiles and recomputes), alone)
-    validate_flex(config)
+    allowed = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
+    check("compile_layers", compiles, not (compiles and recomputes), allowed)
     allowed = "true only together with checkpoint_activations=true"
     check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)
+    if config.flex_attention:
+        _validate_flex(config)
+
+
+def _validate_flex(config: Any) -> None:
+    windowed = config.attention in ("longformer", "alternating")
+    if config.attention == "linformer":
+        options = LinformerOptions.read(config)
+        windowed = any(options.linformer_window)
+        supported = hasattr(torch.nn.attention.flex_attention, "AuxRequest") or not any(options.linformer_fetch)
+        check(
+            "flex_attention", True, supported, f"false with linformer_fetch and PyTorch {torch.__version__}, before 2.9"
+        )
+        layers = zip(options.linformer_window, options.linformer_fetch, strict=True)
+        block = max((options.linformer_block or window for window, fetch in layers if fetch), default=0)
+        allowed = f"at most {MAX_BLOCK} with flex_attention and linformer_fetch, such as 32 (0: the window)"
+        check("linformer_block", block, block <= MAX_BLOCK, allowed)
+    check("flex_attention", True, windowed, "false where no layer is longformer's or has a linformer_window")
+    dropout = config.attention_dropout
+    check("flex_attention", True, dropout == 0, f"false with attention_dropout={dropout}")
+    check("flex_attention", True, config.positions != "alibi", "false with positions=alibi")
+    size = config.encoder_embed_dim // config.encoder_attention_heads
+    check("flex_attention", True, size >= MIN_HEAD_DIM, f"false with d_h={size}: heads need {MIN_HEAD_DIM} dimensions")

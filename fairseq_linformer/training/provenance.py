@@ -22,9 +22,8 @@ from ..checkpoints.resuming import Progress
 from ..data.shards import REPORT_FILE, SHARDS_FILE
 from ..data.task_record import SUMMARY_FILE
 from ..errors import UserError
-from ..model.compat import without_gone
-from ..model.config import OPTIONS
-from ..model.resolve import resolve_config
+from ..model.compat import without_removed_options
+from ..model.config import OPTIONS, resolve_config
 from ..model.roberta import LinformerRobertaModel
 from ..system.digests import digest_file, digest_folder, digest_options
 from ..system.files import LOCK_FILE, is_in, write_whole
@@ -189,7 +188,9 @@ class Provenance:
         task = TASK_DATACLASS_REGISTRY.get(self.configuration.get("task._name"))
         of_task = {f"task.{own.name}": own.default for own in fields(task)} if task else {}
         given = {
-            name: value for name, value in without_gone(self.configuration, "model.").items() if name not in _SOURCES
+            name: value
+            for name, value in without_removed_options(self.configuration, "model.").items()
+            if name not in _SOURCES
         }
         if given.get(_MAX_TOKENS) is not None:
             given[_MAX_TOKENS] = "given"  # how many is in _TOKENS

@@ -14,7 +14,7 @@ from ..checkpoints.files import UnfinishedFile
 from ..checkpoints.reading import UNTRAINED
 from ..checkpoints.vocabulary import digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary, with_mask
-from ..model.resolve import resolve_config
+from ..model.config import resolve_config
 from ..model.roberta import LinformerRobertaModel
 from .masked_lm import DynamicMaskedLMConfig
 

@@ -157,12 +157,12 @@ def test_tiles_that_nobody_sees_are_left_out_and_whole_ones_need_no_rule():
     n, k, tile = 2048, 256, flex.TILE
     layer = build("linformer", n=n, k=k, linformer_window=128, layers=1, **POOLED)[0]
     assert flex.attach(layer)
-    sight = layer.flex.see(layer, torch.randn(1, n, D), None, None)
-    assert sight.others == k
-    whole = layer.flex.mask(layer, sight, None)
+    inputs = layer.kernel.inputs(layer, torch.randn(1, n, D), None, None)
+    assert inputs.prefix_len == k
+    whole = layer.kernel.mask(layer, inputs, None)
     assert whole.full_kv_num_blocks.flatten().tolist() == [3, *[4] * (n // tile - 2), 3]
     assert whole.kv_num_blocks.flatten().tolist() == [1, *[0] * (n // tile - 2), 1]
-    padded = layer.flex.mask(layer, sight, torch.zeros(1, n, dtype=torch.bool))
+    padded = layer.kernel.mask(layer, inputs, torch.zeros(1, n, dtype=torch.bool))
     assert padded.full_kv_num_blocks is None
     assert padded.kv_num_blocks.flatten().tolist() == [4] * (n // tile)
 
@@ -182,16 +182,16 @@ def test_a_mask_from_inference_serves_a_training(naive):
     with torch.inference_mode():
         expected = kernel(x, mask)
         torch.testing.assert_close(pickle.loads(pickle.dumps(kernel))(x, mask), expected)
-    masks = kernel.flex.known.values()
-    assert not any(part.is_inference() for known in masks for part in (known.mask.kv_indices, known.start))
+    masks = kernel.kernel.cached.values()
+    assert not any(part.is_inference() for cached in masks for part in (cached.mask.kv_indices, cached.block_starts))
 
 
 def test_few_masks_are_kept(naive, monkeypatch):
-    monkeypatch.setattr(flex, "KEPT", 3)
+    monkeypatch.setattr(flex, "MAX_CACHED_MASKS", 3)
     _, kernel = pair("longformer", longformer_window=4)
     for length in (5, 6, 7, 8, 5):
         kernel(*texts(length))
-    assert len(kernel.flex.known) == 3
+    assert len(kernel.kernel.cached) == 3
 
 
 @pytest.mark.slow
@@ -206,20 +206,6 @@ def test_pytorch_takes_the_mask(monkeypatch, at):
         x, mask = texts(*lengths)
         mask = mask if mask.any() else None
         torch.testing.assert_close(outcome(kernel, x, mask), outcome(own, x, mask), atol=1e-9, rtol=0)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-def test_compiled_it_gives_the_same_on_a_cpu(monkeypatch):
-    """Forward alone, in tiles of 128; for dynamic sizes PyTorch 2.13 writes C++ that does not compile."""
-    monkeypatch.setattr(flex, "flex_attention", torch.compile(flex.flex_attention, dynamic=False))
-    sizes = {"n": 512, "k": 128, "d": 48, "linformer_window": 64, "linformer_block": 32, "linformer_sinks": 3}
-    own, kernel = pair("linformer", dtype=torch.float32, **POOLED, **sizes)
-    for lengths in ((512, 512), (512, 300), (301, 7)):
-        x, mask = texts(*lengths, d=48, dtype=torch.float32)
-        with torch.no_grad():
-            expected, out = own(x, mask), kernel(x, mask if mask.any() else None)
-        torch.testing.assert_close(out[~mask], expected[~mask], atol=1e-3, rtol=1e-4)
 
 
 ON_A_GPU = [
@@ -269,24 +255,15 @@ def test_on_a_gpu_it_gives_the_same(name, options, dtype):
 MODEL = {"linformer_window": 8, "encoder_embed_dim": 48, "attention_dropout": 0.0, "flex_attention": True}
 
 
-def test_without_a_gpu_a_model_does_without(monkeypatch, caplog):
-    """So that a checkpoint can be used anywhere; a training is refused."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with caplog.at_level("INFO"):
-        layers = small(**MODEL).encoder.sentence_encoder.layers
-    assert "flex_attention: without a GPU" in caplog.text
-    assert all(layer.self_attn.flex is None for layer in layers)
-
-
-def test_a_model_says_which_layers_have_the_kernel(naive, monkeypatch, caplog):
-    """Those that have no window go on as they are."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_model_has_the_kernel_where_there_is_a_gpu_and_a_window(naive, monkeypatch, gpu):
+    """A checkpoint can be used anywhere; the option is rejected in a training without a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     own = {name: value for name, value in MODEL.items() if name != "linformer_window"}
     own |= {"dropout": 0.0, "attention": "alternating", "alternating_window": 8}
-    with caplog.at_level("INFO"):
-        model = small(**own)
-    assert "flex_attention: in layers 1;" in caplog.text
-    expected = small(**{**own, "flex_attention": False})
+    model, expected = small(**own), small(**{**own, "flex_attention": False})
+    attentions = [layer.self_attn for layer in model.encoder.sentence_encoder.layers]
+    assert [attention.kernel is not None for attention in attentions] == [False, gpu]
     batch = tokens(2, 37)
     batch[1, 20:] = 1
     outs = [each.eval()(batch, features_only=True)[0][batch != 1] for each in (model, expected)]

@@ -1,5 +1,7 @@
 """What linear attention, and what Performer, RFA and LION share with it, promise; test_contract.py has the rest."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,6 +40,50 @@ def test_a_row_of_padding_alone_is_finite(make):
     out = make()(x, torch.tensor([[False] * 5, [True] * 5]))
     out.sum().backward()
     assert out.isfinite().all() and x.grad.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "features", "error"),
+    [
+        ("performer", {}, (16, 64, 256, 1024, 4096), 0.02),
+        ("rfa", {}, (64, 256, 1024), 0.1),
+        ("rfa", {"rfa_temperature": 0.7}, (64, 256, 1024), 0.1),
+    ],
+)
+def test_random_features_converge_to_softmax_attention(name, options, features, error):
+    """The error falls as one over the root of the number of features: to about half with four times as many.
+
+    RFA's queries and keys have length 1, and scores are divided by the square of the temperature.
+    """
+    x = 0.7 * torch.randn(2, 60, 64, generator=torch.Generator().manual_seed(0))
+    errors = []
+    for number in features:
+        draws = []
+        for seed in range(8):
+            torch.manual_seed(seed)
+            attention = new(name, d=64, heads=4, **{f"{name}_features": number, **options})
+            queries, keys, values = (attention.split_heads(part) for part in attention.project(x))
+            if name == "rfa":
+                queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
+            scale = attention.temperature**-2 if name == "rfa" else None
+            exact = attention.join_heads(F.scaled_dot_product_attention(queries, keys, values, scale=scale))
+            draws.append((attention(x) - exact).norm() / exact.norm())
+        errors.append(torch.stack(draws).mean())
+    assert all(more < 0.65 * fewer for fewer, more in pairwise(errors))
+    assert errors[-1] < error
+
+
+@pytest.mark.parametrize(("name", "buffer"), [("performer", "projection"), ("rfa", "draws")])
+@pytest.mark.parametrize(("interval", "changes"), [(1, [1, 2, 3, 4, 5, 6]), (3, [3, 6]), (0, [])])
+def test_redraws_when_due(name, buffer, interval, changes):
+    attention = built(name, **{f"{name}_redraw_interval": interval})
+    draws = [getattr(attention, buffer).clone()]
+    for update in range(7):
+        attention.set_num_updates(update)
+        draws.append(getattr(attention, buffer).clone())
+    assert [update for update in range(7) if not torch.equal(draws[update], draws[update + 1])] == changes
+    assert len({float(draw.sum()) for draw in draws}) == len(changes) + 1
 
 
 @pytest.mark.parametrize(("name", "buffer", "interval"), [("performer", "projection", 10), ("rfa", "draws", 1)])
@@ -79,14 +125,3 @@ def test_keys_that_all_features_ignore_leave_finite_output_and_gradients():
     x = torch.randn(1, 5, 12, requires_grad=True)
     attention(x).sum().backward()
     assert attention(x).isfinite().all() and x.grad.isfinite().all()
-
-
-def test_equals_performer_pytorch():
-    """Its linear_attention takes the features; the map is the paper's."""
-    peer = pytest.importorskip("performer_pytorch.performer_pytorch")
-    attention = built("linear")
-    x = 3 * torch.randn(2, 9, 12)
-    linears = (attention.q_proj, attention.k_proj, attention.v_proj)
-    queries, keys, values = (attention.split_heads(linear(x)) for linear in linears)
-    expected = peer.linear_attention(F.elu(queries) + 1, F.elu(keys) + 1, values)
-    torch.testing.assert_close(attention(x), attention.out_proj(expected.transpose(1, 2).flatten(2)))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.layers import D, build, new
+from tests.helpers.layers import D, new
 from tests.helpers.models import small
 
 
@@ -28,15 +28,6 @@ def test_long_texts_are_exact_in_single_precision(steepness):
     found, expected = (output_and_gradient(*pair) for pair in ((layer, x), (whole, x.double())))
     for part, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(part.double(), exact, atol=1e-4 * float(exact.detach().abs().max()), rtol=0)
-
-
-def test_a_learned_decay_is_a_selective_one_that_does_not_look():
-    learned, selective = (build("lion", lion_decay=kind, lion_chunk=4)[0].eval() for kind in ("learned", "selective"))
-    state = learned.state_dict()
-    state |= {"decay_proj.weight": torch.zeros(3, D), "decay_proj.bias": state.pop("decay")}
-    selective.load_state_dict(state)
-    x = torch.randn(2, 11, D)
-    torch.testing.assert_close(learned(x), selective(x))
 
 
 @pytest.mark.parametrize("kind", ["learned", "selective"])

@@ -1,12 +1,10 @@
-"""What Longformer alone promises: its global projections, its windows, agreement with Hugging Face transformers."""
-
-import sys
+"""The global projections of Longformer; test_contract.py and test_peers.py have the rest."""
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
-from tests.helpers.layers import D, build, new
+from tests.helpers.layers import build, new
 from tests.helpers.models import small, tokens
 
 
@@ -61,31 +59,3 @@ def test_global_projections_of_a_checkpoint_stay():
     del state["encoder.sentence_encoder.layers.0.self_attn.k_proj_global.weight"]
     with pytest.raises(ValueError, match="k_proj_global"):  # damaged, and no checkpoint without them
         model.load_state_dict(state)
-
-
-@pytest.mark.parametrize("global_tokens", [0, 1, 3])
-def test_agrees_with_hugging_face(monkeypatch, global_tokens):
-    """Two windows and more, with padding. Theirs is cut before the last linear map, ours is not."""
-    monkeypatch.setitem(sys.modules, "torchaudio", None)  # they import it, if they find it, for other models
-    theirs = pytest.importorskip("transformers.models.longformer.modeling_longformer")
-    window, length, real = 6, 24, 17
-    attention = build("longformer", longformer_window=window, longformer_global_tokens=global_tokens, n=length)[
-        0
-    ].eval()
-    config = theirs.LongformerConfig(
-        hidden_size=D, num_attention_heads=3, attention_window=[window], attention_probs_dropout_prob=0.0
-    )
-    peer = theirs.LongformerSelfAttention(config, layer_id=0).eval()
-    for name, full_name in (("q", "query"), ("k", "key"), ("v", "value")):
-        getattr(peer, full_name).load_state_dict(getattr(attention, f"{name}_proj").state_dict())
-        if global_tokens:
-            wide = getattr(attention, f"{name}_proj_global")
-            torch.nn.init.normal_(wide.weight, std=0.5)
-            getattr(peer, f"{full_name}_global").load_state_dict(wide.state_dict())
-
-    x = torch.randn(2, length, D)
-    padding = torch.arange(length) >= torch.tensor([[length], [real]])
-    is_global = (torch.arange(length) < global_tokens).expand(2, length)
-    mask = is_global * 10000.0 - padding * 10000.0
-    heads = peer(x, mask, padding, is_global, bool(global_tokens))[0]
-    torch.testing.assert_close(attention(x, padding)[~padding], attention.out_proj(heads)[~padding], atol=1e-5, rtol=0)

@@ -38,45 +38,33 @@ def test_the_contract_suite_tests_it(checkout):
 
 def test_its_options_are_flags_and_are_checked(checkout):
     script = """
-        from omegaconf import OmegaConf
         from fairseq import options
-        from fairseq_linformer.model.resolve import resolve_config
+        from omegaconf import OmegaConf
         import fairseq_linformer
-        parser = options.get_training_parser()
-        words = ["D", "--arch", "linformer_roberta_tiny", "--task", "masked_lm", "--attention", "gated-mean"]
-        words += ["--gated-mean-temperature", "2", "--attention-dropout", "0"]
-        args = options.parse_args_and_arch(parser, words)
+        from fairseq_linformer.errors import UserError
+        from fairseq_linformer.model.config import resolve_config
+        words = "D --arch linformer_roberta_tiny --task masked_lm --attention gated-mean --attention-dropout 0"
+        words += " --gated-mean-temperature 2"
+        args = options.parse_args_and_arch(options.get_training_parser(), words.split())
         config = resolve_config(args, 64)
-        assert (config.attention, config.gated_mean_temperature) == ("gated-mean", 2.0)
-        for wrong in ({"attention": "gated-mean"}, {"gated_mean_temperature": 1.0},
-                      {"attention": "gated-mean", "attention_dropout": 0.0, "gated_mean_temperature": -1.0}):
+        print(config.attention, config.gated_mean_temperature)
+        for wrong in ("attention=gated-mean", "gated_mean_temperature=1.0",
+                      "gated_mean_temperature=-1.0 attention=gated-mean attention_dropout=0"):
             try:
-                resolve_config(OmegaConf.create(wrong), 64)
-            except ValueError as error:
-                print(error)
+                resolve_config(OmegaConf.from_dotlist(wrong.split()), 64)
+            except UserError as error:
+                print(str(error).split("=")[0])
     """
-    (checkout / "refuse.py").write_text(textwrap.dedent(script))
-    printed = run(checkout / "refuse.py", cwd=checkout, root=checkout)
-    lines = [line for line in printed.splitlines() if "=" in line]
-    assert lines[-3:] == [
-        "attention_dropout=0.1 is not allowed: it must be 0 with attention=gated-mean, which has no attention weights",
-        "gated_mean_temperature=1.0 is not allowed: it must be left out with attention=linformer",
-        "gated_mean_temperature=-1.0 is not allowed: it must be above 0",
-    ]
+    (checkout / "reject.py").write_text(textwrap.dedent(script))
+    printed = run(checkout / "reject.py", cwd=checkout, root=checkout).splitlines()
+    expected = ["gated-mean 2.0", "attention_dropout", "gated_mean_temperature", "gated_mean_temperature"]
+    assert [line for line in printed if line in expected] == expected
 
 
 def test_hydras_command_line_takes_its_options(checkout):
-    """Once the script has listed them; until then the test of that list fails, and says so."""
+    """Once the script has listed them; until then the test of that list fails."""
     stale = ("-q", "tests/test_config.py", "-k", "file_of_options", "-o", "pythonpath=scripts")
-    printed = run("pytest", *stale, cwd=checkout, root=checkout, status=1)
-    assert "run python scripts/write_model_options.py" in printed
+    run("pytest", *stale, cwd=checkout, root=checkout, status=1)
     run(checkout / "scripts" / "write_model_options.py", cwd=checkout, root=checkout)
-    words = ["task.data=D", "model.attention=gated-mean", "model.gated_mean_temperature=2"]
-    script = f"""
-        from fairseq_linformer.model.resolve import resolve_config
-        from tests.helpers.configs import composed
-        cfg = composed("pretrain", "tiny_512", *{words}, "model.attention_dropout=0")
-        print(resolve_config(cfg.model, 512).gated_mean_temperature)
-    """
-    (checkout / "compose.py").write_text(textwrap.dedent(script))
-    assert run(checkout / "compose.py", cwd=checkout, root=checkout).splitlines()[-1] == "2.0"
+    run("pytest", *stale, cwd=checkout, root=checkout)
+    assert "gated_mean_temperature:" in (checkout / "configs" / "model" / "options.yaml").read_text()

@@ -46,23 +46,3 @@ def test_half_precision_inverts_in_single():
     )
     assert solved.dtype == torch.bfloat16
     assert (solved - exact).norm() < 0.005 * exact.norm()
-
-
-def test_agrees_with_transformers():
-    """Weights copied. Its first step uses the norms of each matrix ("exact"); by default those of the whole batch."""
-    pytest.importorskip("transformers")
-    from transformers import NystromformerConfig
-    from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
-
-    sizes = {"hidden_size": D, "num_attention_heads": 3, "num_landmarks": 5, "segment_means_seq_len": 60}
-    peer = NystromformerSelfAttention(NystromformerConfig(**sizes, conv_kernel_size=9)).eval()
-    peer.init_option = "exact"
-    ours = build("nystrom", n=60, nystrom_landmarks=5, nystrom_conv_width=9)[0].eval()
-    with torch.no_grad():
-        ours.out_proj.weight.copy_(torch.eye(D))
-        ours.out_proj.bias.zero_()
-    for theirs, linear in ((peer.query, ours.q_proj), (peer.key, ours.k_proj), (peer.value, ours.v_proj)):
-        theirs.load_state_dict(linear.state_dict())
-    peer.conv.load_state_dict(ours.conv.state_dict())
-    x = torch.randn(2, 60, D)
-    torch.testing.assert_close(ours(x), peer(x)[0], atol=1e-4, rtol=1e-4)

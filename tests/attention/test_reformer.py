@@ -55,40 +55,6 @@ def test_keys_have_no_parameters():
     assert all(parameter.grad is not None for parameter in reformer.parameters())
 
 
-def test_agrees_with_transformers():
-    """One round, weights and rotations copied, in all chunks but the first and the last.
-
-    There they differ, because its chunks wrap around; and over several rounds it counts a pair as often as it is seen.
-    """
-    pytest.importorskip("transformers")
-    from transformers import ReformerConfig
-    from transformers.models.reformer.modeling_reformer import LSHSelfAttention
-
-    heads, m, chunks = 3, 8, 5
-    sizes = {"hidden_size": D, "num_attention_heads": heads, "attention_head_size": D // heads, "num_hashes": 1}
-    chunked = {"lsh_attn_chunk_length": m, "lsh_num_chunks_before": 1, "lsh_num_chunks_after": 1}
-    others = {"num_buckets": 2 * chunks, "hash_seed": 3, "is_decoder": False, "lsh_attention_probs_dropout_prob": 0.0}
-    peer = LSHSelfAttention(ReformerConfig(**sizes, **chunked, **others)).eval()
-    ours = build("reformer", n=m * chunks, reformer_chunk_length=m, reformer_hashes=1)[0].eval()
-    with torch.no_grad():
-        ours.q_proj.bias.zero_()
-        ours.v_proj.bias.zero_()
-        ours.out_proj.bias.zero_()
-        ours.out_proj.weight.copy_(torch.eye(D))
-        peer.query_key.weight.copy_(ours.q_proj.weight)
-        peer.value.weight.copy_(ours.v_proj.weight)
-    x = torch.randn(2, m * chunks, D)
-    torch.manual_seed(3)
-    drawn = torch.randn(heads, D // heads, 1, chunks)  # as it draws them
-    ours.rotations.copy_(drawn.permute(0, 2, 1, 3).unsqueeze(2))
-
-    theirs = peer(x)
-    chunk = theirs.buckets.squeeze(2).sort(stable=True).indices.argsort(-1) // m  # (B, h, n)
-    inner = (chunk > 0) & (chunk < chunks - 1)
-    outputs = (ours.split_heads(out)[inner] for out in (ours(x), theirs.hidden_states))
-    torch.testing.assert_close(*outputs, atol=1e-4, rtol=1e-4)
-
-
 def test_a_row_is_hashed_alike_alone_and_in_a_batch_in_half_precision():
     """Where the layout of a product changed with the batch, rounding did, and with it a quarter of the buckets."""
     reformer = build("reformer", heads=4, n=512, d=64)[0].bfloat16()

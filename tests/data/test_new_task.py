@@ -18,7 +18,7 @@ from pathlib import Path
 from fairseq_linformer.finetune.results_table import as_table, summarise
 from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun
 from fairseq_linformer.finetune.tuning import find_folder, read_recipe, read_task
-from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.training.commands import recipe_name
 from linformer_cli.command import main
 from tests.helpers.inputs import write_official

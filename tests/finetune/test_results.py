@@ -19,7 +19,7 @@ from fairseq_linformer.finetune.metrics import score
 from fairseq_linformer.finetune.results import best_checkpoints, check_beside, write_results
 from fairseq_linformer.finetune.results_table import as_table, guess, is_at_chance, summarise
 from fairseq_linformer.finetune.scored_runs import SCORES_FILE, Result, Setting, TaskRun, read_scores, write_scores
-from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.training.commands import FINE_TUNING
 from fairseq_linformer.training.launch import RUN_FILE
 from fairseq_linformer.training.provenance import Provenance

@@ -39,7 +39,7 @@ MECHANISMS = [
         **options,
     }
     for name, kind in ATTENTIONS.items()
-    for options in kind.Options.SMALL
+    for options in kind.Options.TEST_CASES
 ]
 PROJECTIONS = [
     *({"sharing": sharing} for sharing in ("none", "headwise", "key-value", "layerwise")),

@@ -5,8 +5,8 @@ from argparse import Namespace
 import torch
 
 from fairseq_linformer.attention import get_attention
+from fairseq_linformer.attention.linformer import PROJECTIONS
 from fairseq_linformer.attention.pooling import AttentionPooling
-from fairseq_linformer.attention.registry import PROJECTIONS
 
 N, D = 15, 12
 
@@ -44,7 +44,7 @@ def build(name, seed=0, **options):
     torch.manual_seed(seed)
     attentions = get_attention(name).build_layers(configured(**options))
     for attention in attentions:
-        for linear in (getattr(attention, part) for part in (*attention.INPUT_MAPS, "out_proj")):
+        for linear in (getattr(attention, part) for part in (*attention.QKV_PROJECTIONS, "out_proj")):
             torch.nn.init.normal_(linear.weight, std=0.5)
             torch.nn.init.normal_(linear.bias, std=0.5)
         for module in attention.modules():

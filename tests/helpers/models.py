@@ -6,7 +6,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.attention.registry import PROJECTIONS
+from fairseq_linformer.attention.linformer import PROJECTIONS
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 
 VOCABULARY = 100
@@ -28,7 +28,7 @@ MODELS += [
     {"attention": name, "attention_dropout": 0.0, **small}
     for name, kind in ATTENTIONS.items()
     if name not in ("softmax", "linformer")
-    for small in kind.Options.SMALL[:1]
+    for small in kind.Options.TEST_CASES[:1]
 ]
 MODELS += [{"attention": "softmax", "positions": "rotary"}, {"attention": "softmax", "positions": "alibi"}]
 MODELS += [

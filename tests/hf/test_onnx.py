@@ -42,7 +42,7 @@ OTHERWISE = {
 
 def options_of(name):
     mechanism = ATTENTIONS[name]
-    own = mechanism.Options.SMALL[0]
+    own = mechanism.Options.TEST_CASES[0]
     return {"attention": name, "attention_dropout": 0.1 * mechanism.HAS_WEIGHTS, **own, **OTHERWISE.get(name, {})}
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from fairseq_linformer.attention.bigbird import BigBirdAttention
 
 from .naive_attention import attend, heads_of
-from .positions import bias, turned
+from .positions import bias, rotated
 
 
 def seen_blocks(module: BigBirdAttention, head: int, block: int, last: int) -> set[int]:
@@ -24,8 +24,8 @@ def reference(module: BigBirdAttention, x: Tensor) -> Tensor:
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
         at = list(range(len(x)))
-        queries = turned(module, x @ wq.T + bq, at)
-        keys = turned(module, x @ wk.T + bk, at)
+        queries = rotated(module, x @ wq.T + bq, at)
+        keys = rotated(module, x @ wk.T + bk, at)
         values = x @ wv.T + bv
         rows = []
         for i in range(len(x)):

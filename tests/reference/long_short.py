@@ -7,7 +7,7 @@ from fairseq_linformer.attention.long_short import LongShortAttention
 
 from .naive_attention import attend, heads_of
 from .nystrom import convolve
-from .positions import bias, turned, without_turned
+from .positions import bias, rotated, without_rotary
 
 
 def norm(layer: nn.LayerNorm, row: Tensor) -> Tensor:
@@ -50,10 +50,10 @@ def reference(module: LongShortAttention, x: Tensor) -> Tensor:
         for p in range(n):
             start = p - p % w  # of its segment
             seen = [q for q in range(n) if start - beside <= q < start + w + beside]
-            near = turned(module, torch.stack([near_keys[q] for q in seen])[:, own], seen)
-            keys = torch.cat([without_turned(module, far_keys[:, own]), near])
+            near = rotated(module, torch.stack([near_keys[q] for q in seen])[:, own], seen)
+            keys = torch.cat([without_rotary(module, far_keys[:, own]), near])
             values = torch.stack([*far_values, *(near_values[q] for q in seen)])[:, own]
-            query = turned(module, (weight @ rest[p] + added).unsqueeze(0), [p])
+            query = rotated(module, (weight @ rest[p] + added).unsqueeze(0), [p])
             biases = torch.cat([torch.zeros(len(far_keys), dtype=x.dtype), bias(module, i, p, seen)])
             rows.append(attend(query, keys, values, [biases])[0])
         out = list(rows)

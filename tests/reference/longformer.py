@@ -6,7 +6,7 @@ from torch import Tensor
 from fairseq_linformer.attention.longformer import LongformerAttention
 
 from .naive_attention import attend, heads_of
-from .positions import bias, turned
+from .positions import bias, rotated
 
 
 def reference(module: LongformerAttention, x: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def reference(module: LongformerAttention, x: Tensor) -> Tensor:
             rows = x @ weight.T + added
             if name.startswith("v"):
                 return rows
-            return turned(module, rows, list(range(len(x))))
+            return rotated(module, rows, list(range(len(x))))
 
         queries, keys, values = embed("q_proj"), embed("k_proj"), embed("v_proj")
         rows = []

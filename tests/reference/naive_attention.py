@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fairseq_linformer.attention.linformer import LinformerAttention
-from fairseq_linformer.attention.local import CANDIDATES
 from fairseq_linformer.attention.pooling import (
     AttentionPooling,
     ConvProjection,
@@ -20,9 +19,10 @@ from fairseq_linformer.attention.pooling import (
     WindowProjection,
 )
 from fairseq_linformer.attention.projection import LinearProjection, Projection
+from fairseq_linformer.attention.selection import CANDIDATES
 from fairseq_linformer.attention.softmax import SoftmaxAttention
 
-from .positions import bias, turned, without_turned
+from .positions import bias, rotated, without_rotary
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, biases: list[Tensor] | None = None) -> Tensor:
@@ -51,8 +51,8 @@ def softmax(module: SoftmaxAttention, x: Tensor, first: int = 0) -> Tensor:
     for head, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
-        queries = turned(module, x @ wq.T + bq, at)
-        keys = turned(module, x @ wk.T + bk, at)
+        queries = rotated(module, x @ wq.T + bq, at)
+        keys = rotated(module, x @ wk.T + bk, at)
         heads.append(attend(queries, keys, x @ wv.T + bv, [bias(module, head, i, at) for i in at]))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
 
@@ -134,9 +134,9 @@ def fetched(module: LinformerAttention, position: int, queries: Tensor, keys: Te
         return [some[i] for i in sorted(away, key=lambda i: float(weights[i]), reverse=True)[:count]]
 
     of_rows = list((queries[block] @ rows.T).unbind(1))
-    candidates = best([*range(len(segments))], of_rows, CANDIDATES * module.fetch)
+    candidates = best([*range(len(segments))], of_rows, CANDIDATES * module.num_selected)
     of_keys = [(queries[block] @ keys[segments[j]].T).amax(1) for j in candidates]
-    chosen = best(candidates, of_keys, module.fetch) if candidates else []
+    chosen = best(candidates, of_keys, module.num_selected) if candidates else []
     return {q for j in chosen for q in segments[j]}
 
 
@@ -144,7 +144,7 @@ def shown(module: LinformerAttention, position: int, queries: Tensor, keys: Tens
     """The positions that a position sees as they are, from the queries, keys (n, d_h) and rows (m, d_h) of a head."""
     if not module.window:
         return []
-    segments = fetched(module, position, queries, keys, rows) if module.fetch else set()
+    segments = fetched(module, position, queries, keys, rows) if module.num_selected else set()
     return sorted(plain(module, position, len(queries)) | segments - {*alone(module, len(queries)).values()})
 
 
@@ -155,7 +155,7 @@ def plain(module: LinformerAttention, position: int, length: int) -> set[int]:
 
 def alone(module: LinformerAttention, length: int) -> dict[int, int]:
     """The rows that are one position, and which: they need not be seen again."""
-    if not module.key_projection.AVERAGES:
+    if not module.key_projection.ROWS_ARE_MEANS:
         return {}
     segments = windows(module.key_projection, torch.arange(length))
     return {j: int(segment[0]) for j, segment in enumerate(segments) if len(segment) == 1}
@@ -168,22 +168,22 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
         zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
     ):
         keys = project(module.key_projection, i, x) @ wk.T + bk
-        keys = without_turned(module, keys)
+        keys = without_rotary(module, keys)
         values = project(module.value_projection, i, x) @ wv.T + bv
         queries, own_keys = x @ wq.T + bq, x @ wk.T + bk
         own_values, rows = x @ wv.T + bv, []
         for p in range(len(x)):
             query = queries[p : p + 1]
             if p == 0 and module.class_token:
-                rows.append(attend(without_turned(module, query), own_keys, own_values))
+                rows.append(attend(without_rotary(module, query), own_keys, own_values))
                 continue
-            seen = shown(module, p, queries, without_turned(module, own_keys), keys)
+            seen = shown(module, p, queries, without_rotary(module, own_keys), keys)
             beside = [q for q in seen if q in near(module, p, len(x)) and q >= module.sinks]
             others = [q for q in seen if q not in beside]
             once = [j for j in range(len(keys)) if alone(module, len(x)).get(j) not in plain(module, p, len(x))]
-            all_keys = [keys[once], without_turned(module, own_keys[others]), turned(module, own_keys[beside], beside)]
+            all_keys = [keys[once], without_rotary(module, own_keys[others]), rotated(module, own_keys[beside], beside)]
             all_values = torch.cat([values[once], own_values[others], own_values[beside]])
             added = torch.cat([torch.zeros(len(once) + len(others), dtype=x.dtype), bias(module, i, p, beside)])
-            rows.append(attend(turned(module, query, [p]), torch.cat(all_keys), all_values, [added]))
+            rows.append(attend(rotated(module, query, [p]), torch.cat(all_keys), all_values, [added]))
         heads.append(torch.cat(rows))
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias

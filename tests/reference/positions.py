@@ -8,22 +8,22 @@ from torch import Tensor
 from fairseq_linformer.attention import Attention
 
 
-def turned(module: Attention, rows: Tensor, at: list[int]) -> Tensor:
+def rotated(module: Attention, rows: Tensor, at: list[int]) -> Tensor:
     """RoFormer, eq. 13: (m, d_h) of the positions `at`; a pair is a complex number, multiplied by e^(i p theta)."""
-    half = module.turned // 2
+    half = module.rotary_dim // 2
     out = []
     for row, position in zip(rows, at, strict=True):
         numbers = [row[m + half] * 1j + row[m] for m in range(half)]
-        angles = [position * module.rotary_base ** (-2 * m / module.turned) for m in range(half)]
+        angles = [position * module.rotary_base ** (-2 * m / module.rotary_dim) for m in range(half)]
         numbers = [number * cmath.exp(1j * angle) for number, angle in zip(numbers, angles, strict=True)]
         pairs = [number.real for number in numbers] + [number.imag for number in numbers]
-        out.append(torch.stack([*pairs, *row[module.turned :]]))
+        out.append(torch.stack([*pairs, *row[module.rotary_dim :]]))
     return torch.stack(out) if out else rows
 
 
-def without_turned(module: Attention, rows: Tensor) -> Tensor:
+def without_rotary(module: Attention, rows: Tensor) -> Tensor:
     """Rows (m, d_h) that are no positions: what would turn is 0."""
-    out = [torch.cat([0 * row[: module.turned], row[module.turned :]]) for row in rows]
+    out = [torch.cat([0 * row[: module.rotary_dim], row[module.rotary_dim :]]) for row in rows]
     return torch.stack(out) if out else rows
 
 

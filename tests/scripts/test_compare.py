@@ -14,7 +14,7 @@ from copy_distance import NO_COPY, ClassLosses
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.training.active_run import DIVERGED
 from fairseq_linformer.training.configuration import compose_configuration
 

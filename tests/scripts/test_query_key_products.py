@@ -9,7 +9,7 @@ from query_key_products import PRODUCTS, share_of_products
 from torch.overrides import TorchFunctionMode
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention
-from fairseq_linformer.model.resolve import resolve_config
+from fairseq_linformer.model.config import resolve_config
 
 HEADS, HEAD_DIM = 2, 13  # a number that no other dimension below has
 LENGTHS = (7, 61, 99)

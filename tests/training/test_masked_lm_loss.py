@@ -149,7 +149,7 @@ def test_pieces_that_no_token_is_change_neither_loss_nor_gradients(dtype):
     ]
     x, weight, bias = (one.requires_grad_() for one in given)
     targets = torch.arange(9)
-    padded = head.in_eights(weight, bias)
+    padded = head.pad_vocab(weight, bias)
     assert len(padded[0]) == len(padded[1]) == 16
     losses = [head.linear_cross_entropy(x, *own, targets) for own in ((weight, bias), padded)]
     torch.testing.assert_close(*losses)

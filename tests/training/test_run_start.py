@@ -7,9 +7,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import get_attention
-from fairseq_linformer.model.config import LinformerRobertaConfig
+from fairseq_linformer.model.config import LinformerRobertaConfig, resolve_config
 from fairseq_linformer.model.hub import architecture_options
-from fairseq_linformer.model.resolve import resolve_config
 from fairseq_linformer.training import configuration
 from fairseq_linformer.training.run_start import RESET, adopt, checkpoint_to_read, named_start
 from tests.helpers.configs import composed

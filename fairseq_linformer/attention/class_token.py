@@ -1,0 +1,44 @@
+"""Full attention for the first token, by content alone.
+
+With one query it takes fewer products to move the maps of keys and values to its side. Cost: B n h d each.
+
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Attention, is_unmodified_linear
+
+
+def attend_from_first(
+    attention: Attention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
+) -> Tensor:
+    """Attend from the first token to all: (B, n, d) -> (B, h, 1, d_h). P V is (P X) W_v and P times the bias."""
+    weights = F.dropout(first_weights(attention, x, padding_mask), attention.dropout, attention.training)
+    if is_unmodified_linear(attention.v_proj):
+        weight, bias = attention.per_head_params(attention.v_proj)
+        values = (weights @ x).unsqueeze(2) @ weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
+        values = values + weights.sum(-1)[..., None, None] * bias
+    else:
+        values = weights.unsqueeze(2) @ attention.split_heads(attention.v_proj(x))
+    if first_values is None:
+        return values
+    return attention.with_first_values(values, weights.unsqueeze(2) @ attention.split_heads(first_values))
+
+
+def first_weights(attention: Attention, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Return P = softmax(q K^T / sqrt(d_h)) of the first token: (B, n, d) -> (B, h, n).
+
+    q K^T is (q W_k) X^T but for a constant, which softmax cancels.
+    """
+    queries = attention.split_heads(attention.zero_rotary_dims(attention.q_proj(x[:, :1]))) * attention.head_dim**-0.5
+    if is_unmodified_linear(attention.k_proj):
+        weight, _ = attention.per_head_params(attention.k_proj)
+        scores = (queries @ weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
+    else:
+        scores = (queries @ attention.split_heads(attention.k_proj(x)).transpose(2, 3)).squeeze(2)
+    if padding_mask is not None:
+        scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
+    return scores.softmax(-1)

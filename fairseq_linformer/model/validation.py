@@ -1,0 +1,81 @@
+"""Validation of an architecture's options, wherever the model runs: nothing here imports fairseq.
+
+Options of single mechanisms are validated by these; ``roberta_options.py`` validates what fairseq's model alone has.
+"""
+
+import math
+from dataclasses import fields
+
+from ..attention.base import ATTENTIONS, get_attention
+from ..attention.linformer import PROJECTIONS
+from ..attention.options import check_width
+from ..attention.pooling import WindowProjection
+from ..attention.positions import validate_positions
+from ..attention.projection import LinearProjection
+from ..errors import check
+from .architecture import MECHANISM_OPTIONS, Architecture
+
+POOLINGS = ("cls", "mean")  # of a classification head: the features of <s>, or their mean over the text
+
+
+def validate(config: Architecture) -> None:
+    """Check every option of an architecture.
+
+    Raises:
+        UserError: one cannot work; the message names it, its value and what is allowed.
+    """
+    for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
+        check(name, getattr(config, name), getattr(config, name) >= 1, "at least 1")
+    heads, embed_dim = config.encoder_attention_heads, config.encoder_embed_dim
+    check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
+    check("max_positions", config.max_positions, config.max_positions >= 1, "at least 1")
+    _validate_attention(config)
+    if get_attention(config.attention).USES_PROJECTION:
+        _validate_projection(config)
+    layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
+    check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
+    check_width("local_conv", config.local_conv)
+    check("classifier_pooling", config.classifier_pooling, config.classifier_pooling in POOLINGS, " or ".join(POOLINGS))
+    check("layer_norm_eps", config.layer_norm_eps, 0 < config.layer_norm_eps < 1, "above 0 and below 1")
+    for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
+        check_probability(name, getattr(config, name))
+
+
+def check_probability(name: str, value: float) -> None:
+    """Reject a probability of dropout that is not at least 0 and below 1."""
+    check(name, value, 0.0 <= value < 1.0, "at least 0 and below 1")
+
+
+def _validate_attention(config: Architecture) -> None:
+    mechanism = get_attention(config.attention)
+    names = {option.name for option in fields(mechanism.Options)}
+    for name in MECHANISM_OPTIONS:
+        value = getattr(config, name, None)
+        check(name, value, name in names or value is None, f"left out with attention={config.attention}")
+    validate_positions(config)
+    able = sorted(name for name, kind in ATTENTIONS.items() if kind.RELATIVE_POSITIONS)
+    allowed = f"learned with attention={config.attention}; others have {', '.join(able)}"
+    check("positions", config.positions, config.positions == "learned" or config.attention in able, allowed)
+    mechanism.Options.read(config).validate(config)
+    rate = config.attention_dropout
+    allowed = f"0 with attention={config.attention}, which has no attention weights"
+    check("attention_dropout", rate, mechanism.HAS_WEIGHTS or rate == 0, allowed)
+
+
+def _validate_projection(config: Architecture) -> None:
+    kind, n, given = PROJECTIONS[config.projection], config.max_positions, f"with projection={config.projection}"
+    for k in config.projected_length:
+        check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
+        divides = not issubclass(kind, WindowProjection) or n % k == 0
+        check("projected_length", k, divides, f"a divisor of max_positions={n} {given}")
+    check("sharing", config.sharing, config.sharing in kind.SHARINGS, f"one of {', '.join(kind.SHARINGS)} {given}")
+    uniform = config.sharing != "layerwise" or len(set(config.projected_length)) == 1
+    check("projected_length", config.projected_length, uniform, "one number with sharing=layerwise")
+    starts = kind.INITIALISATIONS or (None,)
+    allowed = f"one of {', '.join(kind.INITIALISATIONS)}" if kind.INITIALISATIONS else "left out"
+    check("projection_init", config.projection_init, config.projection_init in starts, f"{allowed} {given}")
+    scale = config.projection_multiplier
+    check("projection_multiplier", scale, scale is None or kind is LinearProjection, f"left out {given}")
+    check("projection_multiplier", scale, scale is None or 0 < scale < math.inf, "a number above 0")
+    freezes = kind.TRAINABLE or not config.freeze_projection
+    check("freeze_projection", True, freezes, f"false {given}, where nothing is trained")
