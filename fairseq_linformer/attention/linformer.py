@@ -43,18 +43,12 @@ SHARINGS = ("none", "headwise", "key-value", "layerwise")  # see ProjectedAttent
 
 
 class ProjectedAttention(Attention):
-    """Keys and values that E and F project along the sequence: the base of Linformer and its kin.
-
-    Args:
-        config, options, layer: as in ``Attention``.
-        key_projection: E.
-        value_projection: F; the same module as E where keys and values share one.
-    """
+    """Keys and values that E and F project along the sequence: the base of Linformer and its kin."""
 
     USES_PROJECTION = True
 
-    key_projection: Projection
-    value_projection: Projection
+    key_projection: Projection  # E
+    value_projection: Projection  # F; the same module as E where keys and values share one
 
     def __init__(
         self,

@@ -127,10 +127,7 @@ class LinearProjection(Projection):
 
 
 class RandomProjection(LinearProjection):
-    """The random projection of the paper's theory (theorem 2): a matrix that is drawn once and never trained.
-
-    It is in the state dict, so a checkpoint carries it.
-    """
+    """The random projection of the paper's theory (theorem 2): a matrix that is drawn once and never trained."""
 
     INITIALISATIONS = ("johnson-lindenstrauss", "normal")
     TRAINABLE = False

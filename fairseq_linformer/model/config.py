@@ -153,11 +153,6 @@ def _typed(cfg: Any) -> dict[str, Any]:
 
 
 def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
-    if not isinstance(task_length, int | None):
-        raise UserError(
-            f"the task's longest sequence is {task_length!r}, it must be a number of tokens, as with the tasks "
-            "dynamic_masked_lm, text_prediction, masked_lm and sentence_prediction"
-        )
     if max_positions is None and task_length is None:
         raise UserError("max_positions is missing: the task names no longest sequence, so the model must")
     if max_positions is not None and task_length is not None and max_positions < task_length:
