@@ -55,12 +55,6 @@ def test_every_length_up_to_max_positions_works_and_none_beyond(options):
         model(tokens(1, 65))
 
 
-def test_tokens_may_be_short_integers():
-    model = small().eval()
-    batch = tokens(2, 9)
-    assert torch.equal(model(batch.int())[0], model(batch)[0])
-
-
 @pytest.mark.parametrize("width", [1, 9])
 def test_a_convolution_is_the_sum_over_its_taps(width):
     """As which it is compiled for a GPU; in texts shorter than it is wide, too."""

@@ -97,7 +97,7 @@ class BigBirdAttention(Attention):
     def _attend_to_all(
         self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor
     ) -> tuple[Tensor, ...]:
-        """The rows of the first block and of the last one, which see everything: twice (B, 1, b, d)."""
+        """Full attention for the first and the last block: twice (B, 1, b, d)."""
         of_last = queries.gather(1, last.expand(-1, -1, *queries.shape[2:]))
         both = torch.cat([queries[:, :1], of_last], dim=1)
         both, keys, values = (self.split_heads(blocks.flatten(1, 2)) for blocks in (both, keys, values))
@@ -111,7 +111,7 @@ class BigBirdAttention(Attention):
         return out.unsqueeze(1).chunk(2, dim=2)
 
     def _attend_to_some(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
-        """The rows of all blocks, each over the blocks it sees; those of block 0 and L are not used: (B, N, b, d).
+        """Attention of all blocks to a few; the results of block 0 and L are not used: (B, N, b, d).
 
         The blocks of queries, each with its keys, are the rows of a larger batch of B N.
         """

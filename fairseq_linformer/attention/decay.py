@@ -4,7 +4,7 @@
     l_ij = w_j + sum_{j<p<i} a_p,    r_ij = w'_j + sum_{i<p<j} a'_p,    a <= 0 and a' <= 0 the logarithms of decays
 
 The matrix of these weights is quasiseparable (Hwang et al. 2024, arXiv 2407.09941). Within a chunk it is
-formed. What stands in other chunks reaches a query by sums over them, of k_j v_j^T, one for each side.
+formed. Other chunks reach a query by sums over them, of k_j v_j^T, one for each side.
 
 Every exponent is a sum of a between two positions of one chunk, between one and the edge of its chunk, or of whole
 chunks between two. So none is above the largest w, however long the text, and no sum of the whole text is taken whose
@@ -26,18 +26,18 @@ from .blocks import block_size, into_blocks, narrow_prefix, out_of_blocks
 
 
 class Decay(NamedTuple):
-    """What decides the weights on one side; each (B, h, n), or (h,) where all positions have the same.
+    """The decay of weights on one side; each (B, h, n), or (h,) where all positions have the same.
 
     Attributes:
-        passing: a_p, at most 0: the logarithm of what is left of all that passes a position; 0 where there is padding.
+        log_decay: a_p, at most 0: the logarithm of the share of all that passes a position; 0 where there is padding.
         key: w_j: the logarithm of what a key itself is multiplied by.
     """
 
-    passing: Tensor
+    log_decay: Tensor
     key: Tensor
 
 
-class _Reach(NamedTuple):
+class Exponents(NamedTuple):
     """Exponents of one side, (B h, N or 1, b): the weight of key j for query i of its chunk is exp(query_i + key_j).
 
     Attributes:
@@ -52,7 +52,7 @@ class _Reach(NamedTuple):
 
 
 def decayed_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, left: Decay, right: Decay, own: float, chunk: int, longest: int
+    queries: Tensor, keys: Tensor, values: Tensor, left: Decay, right: Decay, diagonal: float, chunk: int, longest: int
 ) -> Tensor:
     """The sums o_i, not normalised.
 
@@ -60,7 +60,7 @@ def decayed_attention(
         queries, keys: (B, h, n, e); those of keys are 0 where there is padding.
         values: (B, h, n, m).
         left, right: weights of the keys that stand before a query and after it.
-        own: c, the logarithm of what its own key is multiplied by; minus infinity leaves it out.
+        diagonal: c, the logarithm of what a query's own key is multiplied by; minus infinity leaves it out.
         chunk: b, at most; a text that is shorter is one chunk.
         longest: no text is longer; it bounds s where PyTorch compiles for any length.
 
@@ -71,7 +71,7 @@ def decayed_attention(
     size = block_size(chunk, length)
     queries, keys, values = (into_blocks(part.flatten(0, 1), size) for part in (queries, keys, values))
     before, after = _reach(left, rows, size, backward=False), _reach(right, rows, size, backward=True)
-    out = (queries @ keys.transpose(2, 3) * _within_chunks(before, after, own)) @ values  # (B h, N, b, m)
+    out = (queries @ keys.transpose(2, 3) * _within_chunks(before, after, diagonal)) @ values  # (B h, N, b, m)
     if torch.compiler.is_compiling() or queries.size(1) > 1:
         leaving = torch.cat([keys * (side.total + side.key).exp().unsqueeze(3) for side in (before, after)], dim=3)
         sums = leaving.transpose(2, 3) @ values  # (B h, N, 2 e, m)
@@ -80,28 +80,28 @@ def decayed_attention(
     return out_of_blocks(out, length).unflatten(0, (rows, -1))
 
 
-def _reach(side: Decay, rows: int, size: int, backward: bool) -> _Reach:
+def _reach(side: Decay, rows: int, size: int, backward: bool) -> Exponents:
     def chunks(exponents: Tensor) -> Tensor:
         if exponents.dim() == 1:
             return exponents.repeat(rows)[:, None, None].expand(-1, 1, size)
         return into_blocks(exponents.flatten(0, 1), size)
 
-    passing = chunks(side.passing)
+    passing = chunks(side.log_decay)
     upto = passing.flip(2).cumsum(2).flip(2) if backward else passing.cumsum(2)  # from the edge, the position with it
-    return _Reach(upto - passing, chunks(side.key) - upto, upto[..., :1] if backward else upto[..., -1:])
+    return Exponents(upto - passing, chunks(side.key) - upto, upto[..., :1] if backward else upto[..., -1:])
 
 
-def _within_chunks(before: _Reach, after: _Reach, own: float) -> Tensor:
+def _within_chunks(before: Exponents, after: Exponents, diagonal: float) -> Tensor:
     """The weights between the positions of each chunk: (B h, N or 1, b, b)."""
     place = torch.arange(before.query.size(2), device=before.query.device)
     distance = place.unsqueeze(1) - place
     left, right = (side.query.unsqueeze(3) + side.key.unsqueeze(2) for side in (before, after))
     # Exponents of the side where a key does not stand have no bound: they must go before the exponential.
-    return torch.where(distance > 0, left, right).masked_fill_(distance == 0, own).exp_()
+    return torch.where(distance > 0, left, right).masked_fill_(distance == 0, diagonal).exp_()
 
 
 def _between_chunks(sums: Tensor, before: Tensor, after: Tensor, most: int) -> Tensor:
-    """What reaches each chunk from all chunks before it and, the other half, from all after it.
+    """Sum what reaches each chunk from all chunks before it and, the other half, from all after it.
 
     Args:
         sums: (B h, N, 2 e, m), what leaves each chunk to the right, and to the left.

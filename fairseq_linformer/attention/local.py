@@ -100,7 +100,7 @@ class LocalContext(NamedTuple):
             (B, N, h, 1, s), with 1 for h where nothing is selected.
         """
         local = with_margins(self.is_local(real), self.size, self.margin)  # (B, N, b + 2 e)
-        starts = self._block_starts(local.size(1), real.device)
+        starts = torch.arange(local.size(1), device=real.device) * self.size
         parts = [self.prefix_visibility(rows, real).to_blocks(starts).unsqueeze(2), local.unsqueeze(2)]
         if self.selected is not None:  # of averages alone
             heads = self.selected.size(1)
@@ -150,7 +150,7 @@ class LocalContext(NamedTuple):
         assert self.segments is not None
         blocks = into_blocks(queries * real[..., None, None], self.size).permute(0, 3, 1, 2, 4)  # (B, h, N, b, d_h)
         blocks = (blocks * queries.size(-1) ** -0.5).contiguous()
-        positions, starts = self.segment_positions(real), self._block_starts(blocks.size(2), real.device)
+        positions, starts = self.segment_positions(real), torch.arange(blocks.size(2), device=real.device) * self.size
         first, last = positions[..., 0].unsqueeze(1), positions.amax(-1).unsqueeze(1)  # (B, 1, m)
         selectable = ~self.in_window(first, last, starts.unsqueeze(1))
         if attended is not None:
@@ -173,9 +173,6 @@ class LocalContext(NamedTuple):
         """(B, n, h, d_h) to (B, m, w, h, d_h)."""
         assert self.segments is not None
         return self.segments(positions.flatten(2)).unflatten(-1, positions.shape[2:])
-
-    def _block_starts(self, blocks: int, device: torch.device) -> Tensor:
-        return torch.arange(blocks, device=device) * self.size
 
 
 def is_singleton(positions: Tensor) -> Tensor:

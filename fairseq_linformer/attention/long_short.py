@@ -33,8 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, register_attention
-from .blocks import attend_in_blocks, block_size, half_window, with_margins
-from .nystrom import convolution_per_head
+from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
 from .options import AttentionConfig, Options, check_width, option
 from .positions import check_unrotated_dims
 
@@ -111,7 +110,7 @@ class LongShortAttention(Attention):
         return self.join_heads(out)
 
     def _attend(self, x: Tensor, keys: Tensor, values: Tensor, real: Tensor, token: TokenMaps | None) -> Tensor:
-        """What each segment sees of the sequence: x, keys and values (B, n, d) to (B, h, n, d_h)."""
+        """Attend from each segment: x, keys and values (B, n, d) to (B, h, n, d_h)."""
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
         _, token_key, token_value = token or (None, None, None)
@@ -121,7 +120,7 @@ class LongShortAttention(Attention):
         return attend_in_blocks(self, self.rotated(self.q_proj(x)), keys, values, self._attn_mask(real, window), window)
 
     def _attn_mask(self, real: Tensor, window: int) -> Tensor:
-        """Which keys each segment sees, or ALiBi's bias: (B, n) -> (B, s, 1, 1, m) or (B, s, h, w, m)."""
+        """Return the attention mask of each segment, or ALiBi's bias: (B, n) -> (B, s, 1, 1, m) or (B, s, h, w, m)."""
         far = self.rank + int(self.class_token)
         attn_mask = F.pad(with_margins(real, window, half_window(window)), (far, 0), value=True)[:, :, None, None]
         if not self.alibi:

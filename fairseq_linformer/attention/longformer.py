@@ -101,7 +101,7 @@ class LongformerAttention(Attention):
         return narrow_prefix(rows, sym_min(self.global_tokens, rows.size(1)), dim=1)
 
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
-        """The rows of the global positions: (B, n, d) -> (B, g, d)."""
+        """Full attention for the global tokens: (B, n, d) -> (B, g, d)."""
         queries = self.split_heads(self.rotated(self.q_proj_global(self._first(x))))
         values = self.with_first_values(self.v_proj_global(x), first_values)
         keys = self.split_heads(self.rotated(self.k_proj_global(x)))
@@ -117,9 +117,9 @@ class LongformerAttention(Attention):
         The blocks of queries, each with the keys it may see, are the rows of a larger batch of B N.
         """
         size = block_size(self.reach, x.size(1))
-        queries, *own = self.project(x, first_values)
+        queries, *kv = self.project(x, first_values)
         blocks = into_blocks(queries, size)  # (B, N, b, d)
-        keys, values = (self._keys(rows, size) for rows in own)  # (B, N, g + 3 b, d)
+        keys, values = (self._keys(part, size) for part in kv)  # (B, N, g + 3 b, d)
         queries, keys, values = (self.split_heads(rows.flatten(0, 1)) for rows in (blocks, keys, values))
         attn_mask = self._attn_mask(real, size).unsqueeze(2)  # (B, N, 1, b, g + 3 b)
         if self.alibi:
@@ -128,13 +128,13 @@ class LongformerAttention(Attention):
         return out_of_blocks(out.unflatten(0, blocks.shape[:2]), x.size(1))
 
     def _keys(self, rows: Tensor, size: int) -> Tensor:
-        """What each block sees, the global rows first: (B, n, d) -> (B, N, g + 3 b, d)."""
+        """Concatenate the keys of each block, the global ones first: (B, n, d) -> (B, N, g + 3 b, d)."""
         window = with_neighbours(into_blocks(rows, size))
         first = self._first(rows).unsqueeze(1).expand(-1, window.size(1), -1, -1)
         return torch.cat([first, window], dim=2)
 
     def _attn_mask(self, real: Tensor, size: int) -> Tensor:
-        """Which of these keys each query sees: (B, n) -> (B, N, b, g + 3 b)."""
+        """Return the attention mask for these keys: (B, n) -> (B, N, b, g + 3 b)."""
         positions = torch.arange(real.size(1), device=real.device)
         # A global position is among the keys already, and must not count twice.
         in_window = with_neighbours(into_blocks(real & (positions >= self.global_tokens), size)).unsqueeze(2)

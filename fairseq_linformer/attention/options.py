@@ -112,8 +112,8 @@ class Options:
         """Return the options of a configuration, with defaults for None or nothing, and a list for those per layer."""
         values: dict[str, Any] = {}
         for declared in fields(cls):
-            given = getattr(config, declared.name, None)
-            value: Any = declared.default if given is None else given
+            value: Any = getattr(config, declared.name, None)
+            value = declared.default if value is None else value
             if declared.metadata["per_layer"]:
                 value = spread_over_layers(declared.name, value, config.encoder_layers, declared.metadata["multiple"])
             values[declared.name] = value

@@ -124,7 +124,7 @@ class ReformerAttention(Attention):
             return (numbers * position.size(0) + position).sort().indices
 
     def _columns(self, lengths: Tensor) -> Tensor:
-        """How many columns of a rotation a sequence of length l uses, so that there are about 2 l / m buckets."""
+        """Return the columns of a rotation for a sequence of length l, for about 2 l / m buckets."""
         buckets = 2 * lengths / self.chunk_length
         return (buckets ** (1 / self.functions) / 2).ceil().clamp(min=1).long()
 

@@ -34,7 +34,7 @@ class RevisitedLinformerAttention(ProjectedAttention):
         return self.join_heads(self.mix(x, keys, values, rows))
 
     def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:
-        """What each head makes of `values`, (B, h, m, v) -> (B, h, n, v); the rest as from ``keys_and_values``.
+        """Mix `values`, (B, h, m, v) -> (B, h, n, v); the other arguments are those of ``keys_and_values``.
 
         Where the values are the identity, that is how much of each row every position takes.
         """

@@ -117,7 +117,7 @@ class SparseAttention(Attention):
         return self.out_proj(out_of_blocks(out.transpose(2, 3).flatten(3), x.size(1)))
 
     def _strided(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
-        """What stands less than l positions away; what else stands in the column."""
+        """Keys less than l positions away, and the others in the column."""
         # (B, R, h, 3 l, d_h)
         near_keys, near_values = (self.split_heads(with_neighbours(rows)) for rows in (keys, values))
         place = torch.arange(near_keys.size(3), device=real.device)  # of a key; the query's own row is the middle one

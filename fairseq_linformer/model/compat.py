@@ -55,9 +55,9 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
     if freeze is not None:
         changes["freeze_projection"] = bool(freeze)
     for name, value in changes.items():
-        given = options[name]
-        if given is not None and given is not False and str(given) != str(value):
-            raise UserError(f"{name}={given} contradicts the flags of fairseq's example, which say {name}={value}")
+        current = options[name]
+        if current is not None and current is not False and str(current) != str(value):
+            raise UserError(f"{name}={current} contradicts the flags of fairseq's example, which mean {name}={value}")
     return {**changes, **dict.fromkeys(("compressed", *switches))}
 
 

@@ -142,8 +142,8 @@ def _typed(cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, Namespace):  # with the flags of everything else
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
-        given = without_removed_options(cfg) if isinstance(cfg, DictConfig) else cfg
-        merged = OmegaConf.merge(_TYPES, given)
+        cfg = without_removed_options(cfg) if isinstance(cfg, DictConfig) else cfg
+        merged = OmegaConf.merge(_TYPES, cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
     except OmegaConfBaseException as error:
         name = getattr(error, "full_key", None) or "model"

@@ -119,10 +119,7 @@ class Encoder(Embeddings):
 
 
 class SentenceEncoder(Encoder):
-    """Token ids to features, as fairseq's models call it.
-
-    With ``checkpoint_activations`` layers are computed again in the backward pass (``run_recomputed``).
-    """
+    """Token ids to features, as fairseq's models call it; with `recompute` layers keep no activations."""
 
     def __init__(
         self,

@@ -146,12 +146,7 @@ class LinformerRobertaModel(FromCheckpoints):
 
     @classmethod
     def of_config(cls, config: ResolvedConfig, dictionary: Dictionary) -> "LinformerRobertaModel":
-        """Build a model.
-
-        Args:
-            config: resolved and validated.
-            dictionary: of the task, with <mask>.
-        """
+        """Build a model from a complete configuration and the task's dictionary, with <mask>."""
         return cls(config, LinformerRobertaEncoder(config, dictionary))
 
 

@@ -34,10 +34,6 @@ def test_angles_are_exact_in_half_precision(dtype):
 
 def test_what_is_no_position_is_scored_by_what_does_not_turn():
     attention = build("softmax", positions="rotary", share=0.5)[0]  # d_h = 4
-    rows = torch.ones(1, 3, 5, 4)
-    assert (
-        attention.zero_rotary_dims(rows).sum(-1).eq(2).all() and attention.zero_rotary_dims(rows)[..., 2:].eq(1).all()
-    )
-    assert torch.equal(
-        attention.zero_rotary_dims(torch.ones(1, 5, D)), attention.zero_rotary_dims(rows).transpose(1, 2).flatten(2)
-    )
+    rows, zeroed = torch.ones(1, 5, D), attention.zero_rotary_dims(torch.ones(1, 3, 5, 4))
+    assert zeroed.sum(-1).eq(2).all() and zeroed[..., 2:].eq(1).all()
+    assert torch.equal(attention.zero_rotary_dims(rows), zeroed.transpose(1, 2).flatten(2))
