@@ -7,15 +7,9 @@ fairseq-hydra-train with configs/finetune/finetune.yaml, the task's recipe there
 the checkpoint's model. Its best checkpoint, by the task's headline metrics or --metric, predicts the dev sets, and your
 own test set where it has labels; the metrics are computed from the saved predictions. Completed runs are skipped,
 interrupted ones resume, failed ones are named at the end; one whose checkpoint, data or configuration has other content
-by now is refused. The table has all runs of the checkpoint in --out, for each task those that differ in the seed alone,
-beside TF-IDF with a linear SVM on the same data. Words at the end are Hydra's overrides for every run:
+by now is refused. The table has the seeds of this command, and rows of earlier commands for other tasks, beside the
+majority class and TF-IDF with a linear SVM on the same data. Words at the end are Hydra's overrides for every run:
 optimization.clip_norm=1.0
-
-How many labels are needed? --train-rows trains on that many rows of train, stratified by label, others for each seed;
-a seed's larger samples contain its smaller ones. TF-IDF learns from the same rows, and labels.png draws both against
-the number of rows. Where the recipe's 10 epochs are less than 200 updates, such runs have 200. --beside names the --out
-of other models, whose data has the same rows: they stand in the table and the picture, too.
-    linformer finetune runs/tiny_512 --data data-bin/tasks --tasks sst_2 --train-rows 50 200 1000 --seeds 1 2 3
 
 --jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
 launcher of Hydra's, which overrides configure:
@@ -44,10 +38,6 @@ def add_arguments(parser: Parser) -> None:
     add("--batch-sizes", metavar="N", type=item_of(number(int, least=1)), **several)
     length = "times that the rows of train are seen (default: as the task's recipe)"
     add("--epochs", metavar="N", type=number(float, above=0), help=length)
-    rows = "numbers of rows to train on, each with its runs, in the table and in labels.png (default: all rows)"
-    add("--train-rows", metavar="N", nargs="+", action=Distinct, type=number(int, least=1), default=[], help=rows)
-    others = "the --out of other models' runs, for the same table and picture"
-    add("--beside", metavar="DIR", nargs="+", action=Distinct, type=Path, default=[], help=others)
     metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
     add("--metric", metavar="METRIC", help=metric)
     wide, narrow, sizes = (" ".join(map(str, values)) for values in (RATES, NARROW_RATES, BATCH_SIZES))

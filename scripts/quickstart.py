@@ -46,7 +46,7 @@ from fairseq_linformer.data.prepare.vocabulary_training import check_vocab_size
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.finetune.baseline import baselines
+from fairseq_linformer.finetune.baseline import fit_baselines
 from fairseq_linformer.system.digests import digest_file
 from fairseq_linformer.system.files import check_data_path, staged_folder
 from fairseq_linformer.system.plotting import picture, scale_log, style_of
@@ -163,7 +163,7 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
     data = folder / "data-classification"
     if not data.is_dir():
         write_labelled(data, own_task("docstrings", "single-label"), splits, load_tokenizer(folder / "data"))
-    words, majority = (found["valid"]["accuracy"] for found in baselines(data)[0])
+    words, majority = (found["valid"]["accuracy"] for found in fit_baselines(data))
     logs: dict[str, list[list[dict]]] = {"pretrained": [], "random weights": []}
     for seed in seeds:
         for name, start in (("pretrained", checkpoint), ("random weights", None)):

@@ -1,4 +1,4 @@
-"""What `linformer finetune` does: runs over tasks and seeds, and their table."""
+"""`linformer finetune`: runs over tasks and seeds, and their table."""
 
 import shlex
 import sys
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..finetune.results import PICTURE_FILE, check_beside, write_results
-from ..finetune.tuning import FineTuning
+from ..finetune.report import write_results
+from ..finetune.sweep import Sweep
 
 
 def run(
@@ -17,37 +17,27 @@ def run(
     batch_sizes: list[int],
     jobs: int,
     launcher: str | None,
-    beside: list[Path],
-    **tuning: Any,
+    **options: Any,
 ) -> None:
-    """Trains, prints the table, and ends with an error where a run failed."""
-    launching = [word for word in overrides if word.startswith("hydra.launcher.")]
-    if launching and not launcher:
-        raise UserError(f"{launching[0]} configures a launcher: --launcher names it")
-    tuned = FineTuning(
+    """Train, print the table, and end with an error if a run failed."""
+    of_launcher = [word for word in overrides if launcher and word.startswith("hydra.launcher.")]
+    sweep = Sweep(
         checkpoint=model,
         rates=learning_rates,
         batch_sizes=batch_sizes,
-        overrides=[word for word in overrides if word not in launching],
-        **tuning,
+        overrides=[word for word in overrides if word not in of_launcher],
+        **options,
     )
-    check_beside(beside, tuned.scored_rows)
-    _finetune(tuned, jobs, [f"hydra/launcher={launcher}", *launching] if launcher else [], beside)
+    results, search = sweep.run(jobs, [f"hydra/launcher={launcher}", *of_launcher] if launcher else [])
+    print(f"\n{write_results(sweep, results, search)}\nruns, predictions, results.json, results.md: {sweep.out}")
 
+    complete = {result.run.task.name: result.run for result in reversed(results) if not result.error}
+    first_runs = [complete[task] for task in sweep.summaries if task in complete]
+    for run in first_runs:
+        print(f"{run.task.name}: lr {run.setting.rate}, batches of {run.setting.batch_size}")
+    for run in first_runs:
+        print(f"next: linformer predict {shlex.quote(str(run.folder))} --input FILE")
 
-def _finetune(tuning: FineTuning, jobs: int, launcher: list[str], beside: list[Path]) -> None:
-    results, search = tuning.run(jobs, launcher)
-    table = write_results(tuning.out, tuning.checkpoint, tuning.digest, tuning.model, results, search, beside)
-    picture = f" and {PICTURE_FILE}" if (tuning.out / PICTURE_FILE).is_file() else ""
-    print(f"\n{table}\nruns, predictions, results.json, results.md{picture}: {tuning.out}")
-    complete = [result.run for result in results if not result.error]
-    chosen = {(run.task.name, run.train_rows): run.setting for run in complete}
-    for (task, count), setting in chosen.items():
-        rows = "" if count is None else f", {count:,} rows"
-        print(f"{task}{rows}: lr {setting.rate}, batches of {setting.batch_size}")
-    trained = {run.task.name: run.folder for run in reversed(complete)}
-    for folder in reversed(trained.values()):  # the first run of each task
-        print(f"next: linformer predict {shlex.quote(str(folder))} --input FILE")
     failed = [result for result in (*results, *search) if result.error]
     for result in failed:
         print(f"\n{result.run} failed: {result.error}", file=sys.stderr)

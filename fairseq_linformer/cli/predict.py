@@ -22,8 +22,7 @@ from ..data.task_record import Task
 from ..data.tasks import TASKS
 from ..errors import UserError, join_truncated
 from ..finetune.prediction import Prediction, Predictor
-from ..finetune.results import best_checkpoints
-from ..finetune.submission import FILES, check_test_set, write_submission_file
+from ..finetune.report import FILES, best_checkpoints, check_test_set, write_submission_file
 from ..system.files import staged_folder
 
 

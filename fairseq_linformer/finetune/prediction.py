@@ -1,8 +1,11 @@
 """A fine-tuned model at work: rows in, labels and probabilities out, in batches of about one length."""
 
+import csv
+import io
 import itertools
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +25,7 @@ from ..data.truncation import kept_tokens, limits
 from ..errors import UserError, check, join_truncated
 from ..model.hub import HubInterface
 from ..model.roberta import LinformerRobertaModel
+from ..system.files import write_whole
 from ..training.text_prediction import TextPredictionTask, read_record
 from .criterion import chosen, tags
 
@@ -275,3 +279,32 @@ def _check_labels(task: TextPredictionTask, checkpoint: Path) -> None:
     if own["scale"] != task.record.scale:
         scales = f"scores divided by {own['scale']}, but those in {data} are divided by {task.record.scale}"
         raise UserError(f"{checkpoint} was trained on {scales}")
+
+
+def write_predictions(predictor: Predictor, split: str, file: Path) -> None:
+    """Write a line per row of a split: its label, the prediction, and the probability of each class.
+
+    Several classes, and the tags of words, are JSON lists; words have no probabilities.
+    """
+    predictions, targets = predictor.split(split)
+    table = io.StringIO()
+    writer = csv.writer(table, delimiter="\t", lineterminator="\n")
+    writer.writerow(["label", "prediction", *(predictions[0].probabilities if predictions else ())])
+    for prediction, target in zip(predictions, targets or (), strict=True):
+        labels = (
+            label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
+            for label in (target, prediction.label)
+        )
+        writer.writerow([*labels, *prediction.probabilities.values()])
+    write_whole(file, table.getvalue())
+
+
+def read_predictions(task: Task, file: Path) -> tuple[list, list]:
+    """Return the labels and the predictions of a file, as ``metrics.score`` takes them."""
+    csv.field_size_limit(sys.maxsize)  # the tags of a long row are one cell
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream, delimiter="\t"))[1:]
+    parse: dict[str, Callable[[str], Any]] = {"single-label": str, "regression": float}
+    parse_cell = parse.get(task.kind, lambda cell: tuple(json.loads(cell)))
+    # By position: a class, whose probabilities follow, may be called "label" or "prediction".
+    return [parse_cell(row[0]) for row in rows], [parse_cell(row[1]) for row in rows]

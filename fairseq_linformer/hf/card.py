@@ -13,8 +13,8 @@ from huggingface_hub import ModelCardData
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.task_state import read_task_state
 from ..data.shards import REPORT_FILE
-from ..finetune.results import RESULTS_FILE
-from ..finetune.scored_runs import SCORES_FILE
+from ..finetune.report import RESULTS_FILE
+from ..finetune.sweep import SCORES_FILE
 from ..model.config import ResolvedConfig
 from ..model.hub import architecture_options
 from ..system.markdown import cell, fenced

@@ -8,7 +8,7 @@ from fairseq_linformer.conversion.start import EXTENSIONS
 from fairseq_linformer.data.prepare import corpus, imdb
 from fairseq_linformer.data.prepare.table import FORMATS
 from fairseq_linformer.data.task_record import KINDS
-from fairseq_linformer.finetune import tuning
+from fairseq_linformer.finetune import sweep
 from linformer_cli import arguments
 from linformer_cli.arguments import item_of, number
 
@@ -54,8 +54,8 @@ def test_what_is_not_is_said_in_its_bounds(parse, text, message):
 def test_what_the_parsers_repeat_is_what_the_package_has():
     """--help must not import it."""
     assert tuple(FORMATS) == arguments.FORMATS and tuple(KINDS) == arguments.KINDS
-    assert (tuning.RATES, tuning.BATCH_SIZES) == (arguments.RATES, arguments.BATCH_SIZES)
-    assert (tuning.NARROW, tuning.NARROW_RATES) == (arguments.NARROW, arguments.NARROW_RATES)
+    assert (sweep.RATES, sweep.BATCH_SIZES) == (arguments.RATES, arguments.BATCH_SIZES)
+    assert (sweep.NARROW, sweep.NARROW_RATES) == (arguments.NARROW, arguments.NARROW_RATES)
     assert tuple(EXTENSIONS) == arguments.EXTENSIONS and imdb.ADDRESS == arguments.IMDB_ADDRESS
     assert corpus.DEFAULT_VOCAB_SIZE == arguments.VOCAB_SIZE
     assert corpus.DEFAULT_SAMPLE_CHARACTERS == arguments.SAMPLE_CHARACTERS

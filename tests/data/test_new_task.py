@@ -13,25 +13,22 @@ RECORD, RECIPE = re.findall(r"<!-- run by tests/data/test_new_task.py -->\n```\w
 
 PROGRAM = """
 import sys
-from argparse import Namespace
 from pathlib import Path
-from fairseq_linformer.finetune.results_table import as_table, summarise
-from fairseq_linformer.finetune.scored_runs import Result, Setting, TaskRun
-from fairseq_linformer.finetune.tuning import find_folder, read_recipe, read_task
-from fairseq_linformer.model.config import resolve_config
+from fairseq_linformer.finetune.report import as_markdown, table_rows
+from fairseq_linformer.finetune.sweep import Result, Run, Setting, find_folder, read_recipe, read_task
 from fairseq_linformer.training.commands import recipe_name
 from linformer_cli.command import main
 from tests.helpers.inputs import write_official
 
 write_official(Path("source"), "SICK")
 main(["prepare", "glue", "--source", "source", "--tasks", "SICK", "--tokenizer", sys.argv[1], "--out", "data"])
-task = read_task(find_folder(Path("data"), "sick"))
-recipe = read_recipe(recipe_name(task.name))
+summary = read_task(find_folder(Path("data"), "sick"))
+recipe = read_recipe(recipe_name(summary.task.name))
 print("RECIPE", recipe["optimization"]["max_update"], recipe["dataset"]["batch_size"], recipe["optimizer"]["adam_eps"])
-result = Result(TaskRun(task, 1, Setting(2e-5, 16), 2813, Path()), {"valid": {"accuracy": 80.0, "macro_f1": 70.0},
-    "test": {"accuracy": 60.0, "macro_f1": 50.0}})
+scores = {"valid": {"accuracy": 80.0, "macro_f1": 70.0}, "test": {"accuracy": 60.0, "macro_f1": 50.0}}
+result = Result(Run(summary.task, 1, Setting(2e-5, 16), 2813, Path()), scores)
 print("VALUE", result.value)
-print(as_table({"m": summarise([result], resolve_config(Namespace(encoder_layers=1), 16), Path())}))
+print(as_markdown([*table_rows(summary, [result], None)]))
 """
 
 

@@ -12,7 +12,7 @@ from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import baseline
-from fairseq_linformer.finetune.baseline import baselines
+from fairseq_linformer.finetune.baseline import Baselines, cached_baselines, fit_baselines
 
 TEXT = "the film was long and its music loud yet people in row seven liked it very much then"
 WORDS = TEXT.split()
@@ -61,16 +61,17 @@ KINDS = ("single-label", "multi-label", "regression", "token-label")
 def test_it_learns_what_words_say(tmp_path, tokenizer, kind):
     train, valid = ([example(kind, *row) for row in rows(number, number)] for number in (300, 60))
     folder = prepare(tmp_path, kind, tokenizer, train, valid)
-    scores = baselines(folder)[0].words
+    scores = fit_baselines(folder).tf_idf
     assert scores.keys() == {"valid"} and all(value > 90 for value in scores["valid"].values()), scores
-    assert baselines(folder)[0].words == scores
+    assert fit_baselines(folder).tf_idf == scores
 
 
 def test_the_labels_of_the_dev_set_are_not_learned(tmp_path, tokenizer):
     chance = random.Random(1)
     train = [Example(" ".join(words), said[0]) for words, said in rows(300, 1)]
     valid = [Example(" ".join(words), chance.choice(["good", "bad"])) for words, _ in rows(200, 2)]
-    assert 35 < baselines(prepare(tmp_path, "single-label", tokenizer, train, valid))[0].words["valid"]["accuracy"] < 65
+    folder = prepare(tmp_path, "single-label", tokenizer, train, valid)
+    assert 35 < fit_baselines(folder).tf_idf["valid"]["accuracy"] < 65
 
 
 def test_pairs_are_compared(tmp_path, tokenizer):
@@ -81,38 +82,36 @@ def test_pairs_are_compared(tmp_path, tokenizer):
         said = [(chance.choice(["good", "bad"]), chance.choice(["good", "bad"])) for _ in range(number)]
         return [Example(f"music {one}", str(int(one == two)), f"film {two}") for one, two in said]
 
-    assert (
-        baselines(prepare(tmp_path, "single-label", tokenizer, pairs(200), pairs(50)))[0].words["valid"]["accuracy"]
-        == 100
-    )
+    folder = prepare(tmp_path, "single-label", tokenizer, pairs(200), pairs(50))
+    assert fit_baselines(folder).tf_idf["valid"]["accuracy"] == 100
 
 
 def test_words_of_one_row_count_where_all_are_and_none_is_named(tmp_path, tokenizer, monkeypatch):
     """Rows of one long word each: a protein, a sentence without spaces."""
-    monkeypatch.setattr(baseline, "MANY_ROWS", 2)
+    monkeypatch.setattr(baseline, "MIN_TEXTS_FOR_PRUNING", 2)
     rows = [Example(f"word{number}", "xy"[number % 2]) for number in range(6)]
     folder = prepare(tmp_path / "words", "single-label", tokenizer, rows, rows)
-    assert baselines(folder)[0].words["valid"]["accuracy"] == 100
+    assert fit_baselines(folder).tf_idf["valid"]["accuracy"] == 100
     nothing = [Example("film", "x"), Example("music", "y")]
     monkeypatch.setattr(baseline, "TOKEN", "none")
-    with pytest.raises(UserError, match=r"^the texts to train on have no words$"):
-        baselines(prepare(tmp_path / "none", "single-label", tokenizer, nothing, nothing))
+    with pytest.raises(UserError, match="no words"):
+        fit_baselines(prepare(tmp_path / "none", "single-label", tokenizer, nothing, nothing))
 
 
 @pytest.mark.parametrize("train", [1, 9])
 def test_one_class_or_few_rows_are_no_error(tmp_path, tokenizer, train, monkeypatch):
     """Nor is another class that the sample for cross-validation lacks."""
-    monkeypatch.setattr(baseline, "MOST_ROWS", 3)
+    monkeypatch.setattr(baseline, "MAX_TEXTS", 3)
     rows = [Example("good", "x")] * train + [Example("film", "y")] * (train > 1)
     folder = prepare(tmp_path, "single-label", tokenizer, rows, [Example("bad", "x")])
-    assert baselines(folder)[0].words["valid"]["accuracy"] == 100
+    assert fit_baselines(folder).tf_idf["valid"]["accuracy"] == 100
 
 
 def test_a_missing_dev_set_is_named(tmp_path, tokenizer):
     folder = tmp_path / "own"
     write_labelled(folder, own_task("own", "single-label"), {"train": [Example("good", "x")]}, tokenizer)
-    with pytest.raises(FileNotFoundError, match=r"input0/valid\.idx and \.bin are missing"):
-        baselines(folder)
+    with pytest.raises(FileNotFoundError, match="input0/valid"):
+        fit_baselines(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,17 +119,30 @@ def test_the_majority_class_is_that_of_train(tmp_path, tokenizer, kind):
     """And not of what is scored, where another is commoner."""
     common, rare = (["music", "good"], ["good"]), (["film", "bad"], ["bad"])
     train, valid = ([example(kind, *row) for row in rows] for rows in ([common] * 9 + [rare], [common] + [rare] * 3))
-    found = baselines(prepare(tmp_path, kind, tokenizer, train, valid))[0].majority["valid"]
+    found = fit_baselines(prepare(tmp_path, kind, tokenizer, train, valid)).majority["valid"]
     name = "pearson" if kind == "regression" else "accuracy"
     assert found[name] == {"single-label": 25.0, "multi-label": 25.0, "regression": 0.0, "token-label": 50.0}[kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_some_rows_it_learns_these_alone(tmp_path, tokenizer, kind):
-    """What it reaches is what it reaches on a folder of those rows."""
-    train, valid = ([example(kind, *row) for row in rows(number, number)] for number in (60, 40))
-    chosen = [3, 5, 7, 20, 41, 59]
-    of_all = prepare(tmp_path / "all", kind, tokenizer, train, valid)
-    alone = prepare(tmp_path / "alone", kind, tokenizer, [train[row] for row in chosen], valid)
-    whole, part = baselines(of_all, [None, chosen])
-    assert part == baselines(alone)[0] and whole == baselines(of_all)[0] and part.words != whole.words
+def test_a_strength_is_chosen_by_cross_validation(tmp_path, tokenizer, monkeypatch):
+    """Where the classes overlap, the strongest regularisation of these is far from the best."""
+    train, valid = ([example("single-label", *row) for row in rows(number, number)] for number in (300, 60))
+    folder = prepare(tmp_path, "single-label", tokenizer, train, valid)
+    for strengths in ((1e-9, 1.0), (1.0, 1e-9)):
+        monkeypatch.setattr(baseline, "STRENGTHS", strengths)
+        assert fit_baselines(folder).tf_idf["valid"]["accuracy"] > 90
+    monkeypatch.setattr(baseline, "STRENGTHS", (1e-9,))
+    assert fit_baselines(folder).tf_idf["valid"]["accuracy"] < 90
+
+
+def test_baselines_are_fitted_once_for_the_same_data(tmp_path, tokenizer, monkeypatch):
+    rows = [Example("good", "x"), Example("film", "y")]
+    folder, file = prepare(tmp_path, "single-label", tokenizer, rows, rows), tmp_path / "runs/own/baseline.json"
+    fitted = cached_baselines(folder, file)
+    assert fitted == fit_baselines(folder)
+    for number, damaged in enumerate((file, folder / "label/train.bin")):
+        refitted = Baselines({"valid": {"accuracy": float(number)}}, fitted.majority)
+        monkeypatch.setattr(baseline, "fit_baselines", lambda folder, refitted=refitted: refitted)
+        assert cached_baselines(folder, file) != refitted
+        damaged.write_bytes(b"{")
+        assert cached_baselines(folder, file) == refitted

@@ -1,0 +1,451 @@
+"""Sweeps: a checkpoint fine-tuned on tasks, over settings and seeds.
+
+Each run is fairseq-hydra-train with configs/finetune/finetune.yaml and the task's recipe. Its best checkpoint predicts
+the dev sets, and the task's own test set if that has labels. Metrics are computed from the saved predictions.
+
+::
+
+    OUT/TASK/baseline.json                               metrics of TF-IDF and of the majority class
+    OUT/TASK/seed1/{checkpoint_best.pt,train.log,...}    as fairseq writes them
+    OUT/TASK/seed1/run.json                              digests of the run's configuration, data and checkpoint
+    OUT/TASK/seed1/predictions-valid.tsv                 label, prediction, probability of each class
+    OUT/TASK/seed1/scores.json                           metrics of the predictions, which fairseq's log confirms
+    OUT/TASK/lr0.0003-batch32/seed1/...                  one folder per setting, if several are tried
+    OUT/results.json, OUT/results.md                     the report of all runs
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fairseq.tasks import setup_task
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
+from ..checkpoints.reading import checkpoint_file, read_checkpoint
+from ..checkpoints.resuming import updates_of_training
+from ..checkpoints.vocabulary import check_vocabulary_of, digest_vocabulary
+from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
+from ..data.task_record import SUMMARY_FILE, Summary, Task, letters_of, read_summary
+from ..data.tasks import is_whole
+from ..errors import UserError, check
+from ..model.config import ResolvedConfig
+from ..model.roberta import LinformerRobertaModel
+from ..system.digests import digest_file
+from ..system.files import LOCK_FILE, check_data_path, lock, write_whole
+from ..training.commands import FINE_TUNING, override, recipe_name
+from ..training.configuration import compose_configuration, flat
+from ..training.jobs import job_device, side_by_side
+from ..training.launch import Training
+from ..training.run_length import WARM_UP, updates_of, updates_of_epochs
+from .baseline import Baselines, cached_baselines
+from .metrics import CORRELATIONS, METRICS, SCORE, score, value_of
+from .prediction import Predictor, read_predictions, write_predictions
+
+logger = logging.getLogger(__name__)
+
+SCORES_FILE = "scores.json"
+PREDICTIONS = "predictions-{}.tsv"  # of a split
+
+RATES = (1e-5, 2e-5, 3e-5)  # RoBERTa's grid (Liu et al. 2019, table 10)
+BATCH_SIZES = (16, 32)
+# Models narrower than those that are published learn little with these: up to 2e-3 for d = 128
+# (docs/experiments/when.md).
+NARROW, NARROW_RATES = 384, (1e-4, 5e-4, 2e-3)
+
+ONE_PROCESS = "distributed_training.distributed_world_size=1"  # not every visible GPU, each of which adds a batch
+SET_BY_SWEEP: tuple[str, ...] = ("task.data", "common.seed", "dataset.batch_size", "dataset.max_tokens")
+SET_BY_SWEEP += ("optimization.lr", "optimization.max_update", "optimization.max_epoch")
+SET_BY_SWEEP += ("checkpoint.save_dir", "checkpoint.finetune_from_model", "checkpoint.restore_file")
+SET_BY_SWEEP += ("checkpoint.best_checkpoint_metric",)
+SET_BY_SWEEP += ("task.seed", "optimizer.lr", "lr_scheduler.lr")  # which by default are those above
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The hyperparameters that a sweep searches over."""
+
+    rate: float
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"lr{self.rate}-batch{self.batch_size}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training, its folder, and the metric that chooses its checkpoint (``metrics.value_of``)."""
+
+    task: Task
+    seed: int
+    setting: Setting
+    updates: int
+    folder: Path
+    metric: str = SCORE
+
+    def __str__(self) -> str:
+        return f"{self.task.name}, {self.setting}, seed {self.seed}"
+
+
+@dataclass
+class Result:
+    """The metrics of a run by split, ``{"valid": {"accuracy": 93.2}}``, or the `error` by which it failed.
+
+    `made_by` has the digests of the run's configuration, data and checkpoint.
+    """
+
+    run: Run
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    error: str = ""
+    made_by: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        """The value that chooses settings; minus infinity without scores."""
+        return value_of(self.run.metric, self.run.task, self.scores)
+
+
+@dataclass
+class Sweep:
+    """Fine-tuning of a checkpoint on tasks, over seeds.
+
+    Attributes:
+        checkpoint: a pretrained model, or the folder of its run, whose best checkpoint is meant.
+        data: folder with a prepared folder per task.
+        out: folder of the runs and the report.
+        tasks: names of folders in `data`; sst_2 and sst-2 stand for SST-2.
+        seeds: one run of every task for each.
+        rates, batch_sizes: by default those of the task's recipe. If there are several, the first seed tries each pair
+            of them, and the other seeds train with the best pair.
+        search: use a grid of them by default, with rates that suit the model's width.
+        epochs: passes over the training rows, by default those of the recipe. Updates and warm-up follow.
+        metric: chooses checkpoint and setting; by default the mean of the task's headline metrics.
+        overrides: Hydra's, for every run.
+        digest: of the checkpoint's file, at the start.
+        model: configuration of the checkpoint's model.
+        folders: of the prepared data, by task.
+        summaries: of the prepared data, by task.
+        baselines: by task, after ``run``.
+
+    Raises:
+        UserError, FileNotFoundError: a task, a metric or the checkpoint does not exist; the data was not prepared, or
+            has another vocabulary than the checkpoint.
+    """
+
+    checkpoint: Path
+    data: Path
+    out: Path
+    tasks: Sequence[str]
+    seeds: Sequence[int]
+    rates: Sequence[float] = ()
+    batch_sizes: Sequence[int] = ()
+    epochs: float | None = None
+    metric: str | None = None
+    overrides: Sequence[str] = ()
+    search: bool = False
+    digest: str = field(init=False)
+    model: ResolvedConfig = field(init=False)
+    folders: dict[str, Path] = field(init=False, default_factory=dict)
+    summaries: dict[str, Summary] = field(init=False, default_factory=dict)
+    baselines: dict[str, Baselines] = field(init=False, default_factory=dict)
+    _trainings: dict[Path, Training] = field(init=False, default_factory=dict, repr=False)  # by folder
+
+    def __post_init__(self) -> None:
+        self.checkpoint, self.data, self.out = (path.absolute() for path in (self.checkpoint, self.data, self.out))
+        check_data_path(self.data)
+        self.checkpoint = checkpoint_file(self.checkpoint)
+
+        for name in self.tasks:
+            self._add_task(find_folder(self.data, name))
+
+        self.model = self._read_model()
+        self.digest = digest_file(self.checkpoint)
+
+        if self.search:
+            self.rates = self.rates or (NARROW_RATES if self._is_narrow else RATES)
+            self.batch_sizes = self.batch_sizes or BATCH_SIZES
+
+    def _add_task(self, folder: Path) -> None:
+        summary = read_task(folder)
+        task = summary.task
+        if self.metric is not None:
+            allowed = f"one of {', '.join(task.metrics)}, which {task.name} has"
+            check("metric", self.metric, self.metric in task.metrics, allowed)
+        if self.folders.setdefault(task.name, folder) != folder:
+            raise UserError(f"{folder} and {self.folders[task.name]} are both the task {task.name}")
+        self.summaries[task.name] = summary
+
+    def _read_model(self) -> ResolvedConfig:
+        """Return the configuration of the checkpoint's model, whose vocabulary the data must have."""
+        state = read_checkpoint(self.checkpoint)
+        for folder in self.folders.values():
+            vocabulary = digest_vocabulary(load_dictionary(folder / DICTIONARY_FILE), folder)
+            check_vocabulary_of(state, vocabulary, str(folder), str(self.checkpoint))
+        return LinformerRobertaModel.resolve(state["cfg"])
+
+    def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> tuple[list[Result], list[Result]]:
+        """Train the runs that are not complete, `jobs` at a time.
+
+        Args:
+            jobs: runs side by side.
+            launcher: Hydra's overrides that choose a launcher, ``hydra/launcher=slurm``.
+
+        Returns:
+            The results of every seed, and those of settings that were tried and not chosen.
+
+        Raises:
+            UserError: an override does not fit; a folder holds a run of another configuration, checkpoint or data;
+                another process fine-tunes in the folder.
+        """
+        runs = [
+            self.plan(task, seed, setting)
+            for seed in self.seeds
+            for task in self.summaries
+            for setting in self.settings(task)
+        ]
+        self._check(runs)
+        self._lock_folder()
+        self._fit_baselines()
+        train = partial(self._train, jobs=jobs, launcher=launcher)
+        return self._search(runs, train) if self._has_several_settings else (train(runs), [])
+
+    def settings(self, task: str) -> list[Setting]:
+        """Return every setting of a task, by default its recipe's alone."""
+        recipe = read_recipe(recipe_name(task))
+        rates = self.rates or recipe["optimization"]["lr"]
+        batch_sizes = self.batch_sizes or [recipe["dataset"]["batch_size"]]
+        return [Setting(rate, batch_size) for rate in rates for batch_size in batch_sizes]
+
+    def plan(self, task: str, seed: int, setting: Setting) -> Run:
+        """Return a run that passes over the training rows as often as the recipe does, or `epochs` times."""
+        recipe, epochs = read_recipe(recipe_name(task)), self._epochs(task)
+        rows_per_update = setting.batch_size * self._batches_per_update(task)
+        if epochs is None:
+            rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
+            updates = updates_of(rows, rows_per_update)
+        else:
+            updates = updates_of_epochs(epochs, self._training_rows(task), rows_per_update)
+
+        folder = self.out / task / (str(setting) if self._has_several_settings else "") / f"seed{seed}"
+        return Run(self.summaries[task].task, seed, setting, updates, folder, self.metric or SCORE)
+
+    def training(self, run: Run) -> Training:
+        """Return the training of a run: always the same object, which remembers the digests of the files it read."""
+        if run.folder not in self._trainings:
+            overrides = (*self._overrides(run), *self.overrides)
+            self._trainings[run.folder] = Training(FINE_TUNING, overrides, run.folder, run.updates)
+        return self._trainings[run.folder]
+
+    @property
+    def _has_several_settings(self) -> bool:
+        return len(self.rates) > 1 or len(self.batch_sizes) > 1
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.model.encoder_embed_dim < NARROW
+
+    def _training_rows(self, task: str) -> int:
+        return self.summaries[task].splits["train"].examples
+
+    def _epochs(self, task: str) -> float | None:
+        """Return the passes over the training rows; None if the recipe has a number of updates, which is for all."""
+        length = read_recipe(recipe_name(task))["optimization"]
+        by_updates = length["max_update"] and is_whole(task, self._training_rows(task))
+        return self.epochs or (None if by_updates else length["max_epoch"])
+
+    def _options(self, task: str) -> Mapping[str, Any]:
+        """Return the task's recipe with the user's overrides."""
+        return read_recipe(recipe_name(task), str(self.folders[task]), (ONE_PROCESS, *self.overrides))
+
+    def _processes(self, task: str) -> int:
+        return self._options(task)["distributed_training"]["distributed_world_size"]
+
+    def _batches_per_update(self, task: str) -> int:
+        """Return the batches of all processes, and of gradient accumulation, in one update."""
+        accumulated = self._options(task)["optimization"]["update_freq"]
+        is_one_number = len(accumulated) == 1 and accumulated[0] >= 1
+        check("optimization.update_freq", accumulated, is_one_number, "one number, at least 1, in brackets")
+        return self._processes(task) * accumulated[0]
+
+    def _overrides(self, run: Run) -> Iterator[str]:
+        """Yield a run's differences from the recipe. The warm-up keeps its share of the updates."""
+        task = run.task.name
+        recipe = read_recipe(recipe_name(task))
+        updates, warm_up = recipe["optimization"]["max_update"], recipe["lr_scheduler"]["warmup_updates"]
+        share = warm_up / updates if updates else WARM_UP
+
+        yield f"recipe={recipe_name(task)}"
+        yield override("task.data", self.folders[task])
+        yield override("checkpoint.finetune_from_model", self.checkpoint)
+        yield ONE_PROCESS
+        yield f"common.seed={run.seed}"
+        yield f"optimization.lr=[{run.setting.rate}]"
+        yield f"dataset.batch_size={run.setting.batch_size}"
+        yield f"lr_scheduler.warmup_updates={round(run.updates * share)}"
+        if self._epochs(task) is not None:
+            yield "optimization.max_epoch=0"
+        if self.metric is not None:
+            yield f"checkpoint.best_checkpoint_metric={self.metric}"
+
+    def _check(self, runs: Sequence[Run]) -> None:
+        """Raise an error for options that cannot work, before any work."""
+        for run in {run.task.name: run for run in runs}.values():
+            self._check_overrides(run)
+        missing = [run for run in runs if not self.training(run).is_complete()]
+        for run in {run.task.name: run for run in missing}.values():
+            setup_task(OmegaConf.create(compose_configuration(FINE_TUNING, self.training(run).settings)).task)
+
+        highest = max(run.setting.rate for run in runs)
+        if self._is_narrow and highest < min(NARROW_RATES):
+            logger.warning(
+                f"lr {highest:g} is for models of d = {NARROW} and more; one of d = {self.model.encoder_embed_dim} "
+                "learns little with it: --learning-rates 5e-4 2e-3 tries larger ones"
+            )
+
+    def _check_overrides(self, run: Run) -> None:
+        """Raise an error if the user's overrides change what distinguishes the runs, or where they read and write."""
+        words = self.training(run).settings
+        ours = words[: len(words) - len(self.overrides)]
+        expected, composed = (dict(flat(compose_configuration(FINE_TUNING, given))) for given in (ours, words))
+        for name in SET_BY_SWEEP:
+            allowed = expected.get(name)
+            value = composed.get(name, allowed)
+            check(name, value, value == allowed, f"{allowed}, by the flags of linformer finetune")
+
+    def _lock_folder(self) -> None:
+        """Keep other processes from writing a report here as long as this one lives."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.out / LOCK_FILE).open("a", encoding="utf-8")
+        lock(self._lock, f"{self.out}: another process is fine-tuning there")
+
+    def _fit_baselines(self) -> None:
+        for name, folder in tqdm(self.folders.items(), desc="TF-IDF baseline", unit="task"):
+            try:
+                self.baselines[name] = cached_baselines(folder, self.out / name / "baseline.json")
+            except (UserError, OSError) as error:  # the runs can do without
+                logger.warning(f"{name}: no baseline: {error}")
+
+    def _search(self, runs: list[Run], train: Callable[[list[Run]], list[Result]]) -> tuple[list[Result], list[Result]]:
+        """Try every setting with the first seed, and train the other seeds with the best one of each task."""
+        tried = train([run for run in runs if run.seed == self.seeds[0]])
+        best = {
+            task: max(
+                (result for result in tried if result.run.task.name == task),
+                key=lambda result: (not result.error, result.value),  # a failed one only if all failed
+            )
+            for task in self.summaries
+        }
+        chosen = {task: result.run.setting for task, result in best.items()}
+        others = [run for run in runs if run.seed != self.seeds[0] and run.setting == chosen[run.task.name]]
+        return [*best.values(), *train(others)], [result for result in tried if result not in best.values()]
+
+    def _train(self, runs: Sequence[Run], jobs: int, launcher: Sequence[str]) -> list[Result]:
+        calls: list[Callable[[], Result]] = [
+            partial(train_and_score, run, self.training(run), self.folders[run.task.name], launcher) for run in runs
+        ]
+        gpus = max((self._processes(run.task.name) for run in runs), default=1)
+        return [
+            Result(run, error=str(result)) if isinstance(result, Exception) else result
+            for run, result in zip(runs, side_by_side(calls, jobs, gpus), strict=True)
+        ]
+
+
+@cache
+def read_recipe(name: str, data: str = "DATA", overrides: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """Return the configuration of a recipe in configs/finetune/recipe, with a folder of data and overrides."""
+    return compose_configuration(FINE_TUNING, [f"recipe={name}", override("task.data", data), *overrides])
+
+
+def find_folder(data: Path, name: str) -> Path:
+    """Return the folder of a task in `data`: SST-2 for sst_2, sst-2 or sst2.
+
+    Raises:
+        UserError: there is no such task, or several.
+    """
+    if (data / SUMMARY_FILE).is_file():
+        raise UserError(f"{data} is itself a prepared task: --data names the folder that it lies in")
+    folders = sorted(file.parent for file in data.glob(f"*/{SUMMARY_FILE}"))
+    alike = [folder for folder in folders if letters_of(folder.name) == letters_of(name)]
+    exact = [folder for folder in alike if folder.name == name] or alike
+    if len(exact) != 1:
+        names = ", ".join(folder.name for folder in exact or folders)
+        raise UserError(f"{data} holds {'several tasks' if exact else 'no task'} {name}: it has {names or 'none'}")
+    return exact[0]
+
+
+def read_task(folder: Path) -> Summary:
+    """Return the summary of a prepared folder with the splits that training and scoring need.
+
+    Raises:
+        FileNotFoundError, UserError: as ``read_summary``; or a split is missing.
+    """
+    summary = read_summary(folder)
+    for split in ("train", *summary.task.scored):
+        if split not in summary.splits:
+            raise UserError(f"{folder} has no split {split}: it has {', '.join(summary.splits)}")
+    return summary
+
+
+def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence[str] = ()) -> Result:
+    """Train a run to its end, predict with its best checkpoint, and score the saved predictions.
+
+    Raises:
+        OSError: the training failed.
+        UserError: the metrics differ from those that fairseq logged.
+    """
+    log = training.run(launcher)
+    made_by = training.provenance.digests()
+    if scores := read_scores(run, made_by):
+        return Result(run, scores, made_by=made_by)
+
+    checkpoint = checkpoint_file(run.folder)
+    state = read_checkpoint(checkpoint)
+    predictor = Predictor(checkpoint, data, "cpu" if state["cfg"].common.cpu else job_device())
+    result = Result(run, made_by=made_by)
+    for split in run.task.scored:
+        file = run.folder / PREDICTIONS.format(split)
+        write_predictions(predictor, split, file)
+        result.scores[split] = score(run.task, *read_predictions(run.task, file))
+
+    if not (state["cfg"].common.fp16 or state["cfg"].common.bf16):  # in which fairseq validates, and this does not
+        check_log(result, log, updates_of_training(state))
+    content = {"made_by": made_by, "scores": result.scores}
+    write_whole(run.folder / SCORES_FILE, json.dumps(content, indent=1) + "\n")
+    return result
+
+
+def read_scores(run: Run, made_by: Mapping[str, str | None]) -> dict[str, dict[str, float]] | None:
+    """Return the scores in a run's folder; None if they are missing, or of another run or other metrics."""
+    try:
+        content = json.loads((run.folder / SCORES_FILE).read_text(encoding="utf-8"))
+        names = {(split, name) for split, metrics in content["scores"].items() for name in metrics}
+    except (OSError, ValueError, KeyError):
+        return None
+    is_of_run = content["made_by"] == made_by and names == {*product(run.task.scored, run.task.metrics)}
+    return content["scores"] if is_of_run else None
+
+
+def check_log(result: Result, log: Sequence[Mapping[str, Any]], update: int) -> None:
+    """Compare the metrics with those that fairseq logged after an update, which it rounds to one digit.
+
+    Ranks of nearly equal predictions, as of a weak model, may differ between batches: correlations have more room.
+
+    Raises:
+        UserError: a metric differs.
+    """
+    for split, scores in result.scores.items():
+        rows = [row for row in log if row.get(f"{split}_num_updates") == update]
+        for name, value in scores.items():
+            logged = [row[f"{split}_{name}"] for row in rows if f"{split}_{name}" in row]
+            allowed = 0.1 if METRICS[name].of_scores else 0.0501
+            is_constant = name in CORRELATIONS and value == 0.0  # predictions that are all alike
+            if logged and not is_constant and abs(logged[-1] - value) > allowed:
+                raise UserError(
+                    f"{result.run.folder}: {split} {name} is {value:.2f} by the saved predictions, but fairseq logged "
+                    f"{logged[-1]} after {update} updates"
+                )

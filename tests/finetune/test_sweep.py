@@ -1,0 +1,545 @@
+"""Sweeps: what `linformer finetune` trains, with which options, what it repeats and what it rejects."""
+
+import csv
+import hashlib
+import json
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hydra.utils import instantiate
+
+from fairseq_linformer.checkpoints.reading import find_tokenizer, read_checkpoint
+from fairseq_linformer.data.prepare.examples import Example
+from fairseq_linformer.data.prepare.glue import SOURCES
+from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.finetune import sweep as sweep_module
+from fairseq_linformer.finetune.report import write_results
+from fairseq_linformer.finetune.sweep import (
+    Result,
+    Run,
+    Setting,
+    Sweep,
+    check_log,
+    find_folder,
+    read_recipe,
+    read_scores,
+    read_task,
+    train_and_score,
+)
+from fairseq_linformer.system.digests import digest_folder
+from fairseq_linformer.system.files import lock
+from fairseq_linformer.training import launch
+from fairseq_linformer.training.commands import recipe_name
+from fairseq_linformer.training.launch import read_run
+from linformer_cli.command import main
+from tests.helpers import ROOT
+from tests.helpers.commands import run
+from tests.helpers.configs import composed
+from tests.helpers.inputs import Numbers, sentences, write_sst_2
+
+SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
+SIZES |= {"max_positions": 32, "projected_length": "[8,6]", "sharing": "key-value", "local_conv": 3}
+
+
+def write_sts_b(source):
+    """Pairs that are alike score 5, others 1, in the columns of the official files."""
+    chance = random.Random(1)
+    (source / "STS-B").mkdir(parents=True)
+    lines = [line for line in sentences(200, seed=3).splitlines() if line]
+    for file in SOURCES["STS-B"].files.values():
+        rows = ["\t".join(file.columns)]
+        for number in range(48):
+            first, other = chance.sample(lines, 2)
+            alike = number % 2 == 0
+            fields = dict.fromkeys(file.columns, "x") | {"sentence1": first, "sentence2": first if alike else other}
+            fields |= {"score": "5.000" if alike else "1.000"} if "score" in file.columns else {}
+            rows.append("\t".join(fields.values()))
+        (source / "STS-B" / file.name).write_text("\n".join(rows) + "\n")
+
+
+@pytest.fixture(scope="module")
+def pretrained(corpus, tmp_path_factory) -> Path:
+    """A folder with a run of two updates in runs/, and two tasks in tasks/, prepared for it from an archive."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    hydra = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512", "optimization.max_update=2"]
+    small = [*(f"model.{name}={value}" for name, value in SIZES.items()), "task.tokens_per_sample=32"]
+    small += ["lr_scheduler.warmup_updates=1", "dataset.num_workers=0", "model.dropout=0.2"]
+    run("fairseq-hydra-train", *hydra, *small, f"task.data={corpus}", "checkpoint.save_dir=runs/tiny", cwd=folder)
+    write_sst_2(folder / "glue")
+    write_sts_b(folder / "glue")
+    archive = shutil.make_archive(str(folder / "glue"), "zip", folder / "glue")
+    words = ["--source", archive, "--tasks", "SST-2", "STS-B", "--tokenizer", "runs/tiny", "--out", "tasks"]
+    run("linformer", "prepare", "glue", *words, cwd=folder)
+    return folder
+
+
+def command(*more) -> list:
+    options = ["runs/tiny", "--data", "tasks", "--epochs", 4, "--jobs", 2]
+    return ["linformer", "finetune", *options, *more, "dataset.num_workers=0"]
+
+
+@pytest.fixture(scope="module")
+def finished(pretrained) -> Path:
+    """Both tasks over two seeds, by the command that users type."""
+    run(*command("--tasks", "sst_2", "sts_b", "--seeds", "1", "2", "--learning-rates", "0.01"), cwd=pretrained)
+    return pretrained / "runs" / "finetune"
+
+
+def read_tsv(path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream, delimiter="\t"))
+
+
+def read_results(out) -> dict:
+    return json.loads((out / "results.json").read_text())
+
+
+def test_the_table(finished):
+    lines = (finished / "results.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines[2:5]]
+    assert [row[:2] for row in rows] == [["SST-2", "accuracy"], ["STS-B", "Pearson"], ["STS-B", "Spearman"]]
+    assert all("±" in row[2] and row[4] == "2" and row[5].endswith(("/ 40", "/ 48")) for row in rows)
+    assert all(0 <= float(cell) <= 100 for row in rows for cell in row[7:9])
+    results = read_results(finished)
+    runs = [(run["task"], run["seed"]) for run in results["runs"]]
+    assert runs == [("SST-2", 1), ("SST-2", 2), ("STS-B", 1), ("STS-B", 2)]
+    assert results["model"]["projected_length"] == [8, 6]
+
+
+def test_metrics_come_from_the_saved_predictions_and_are_those_of_fairseq(finished):
+    for result in read_results(finished)["runs"]:
+        folder = finished / result["folder"]
+        rows = read_tsv(folder / "predictions-valid.tsv")
+        scores = result["scores"]["valid"]
+        if result["task"] == "SST-2":
+            right = sum(row["label"] == row["prediction"] for row in rows)
+            assert scores["accuracy"] == 100 * right / len(rows) and len(rows) == 40
+            assert all(abs(float(row["0"]) + float(row["1"]) - 1) < 1e-5 for row in rows)
+        else:
+            assert {row["label"] for row in rows} == {"5.0", "1.0"}, "multiplied back"
+        lines = (folder / "hydra/hydra_train.log").read_text().splitlines()
+        logged = [json.loads(line[line.index("{") :]) for line in lines if '"valid_loss"' in line]
+        best = read_checkpoint(folder / "checkpoint_best.pt")["optimizer_history"][-1]["num_updates"]
+        (row,) = (row for row in logged if row["valid_num_updates"] == str(best))
+        for name, value in scores.items():
+            assert float(row[f"valid_{name}"]) == pytest.approx(value, abs=0.1)
+
+
+def test_two_separable_classes_are_learned(finished):
+    """A shifted label or a wrong head would leave the half."""
+    assert max(run["scores"]["valid"].get("accuracy", 0) for run in read_results(finished)["runs"]) > 75
+
+
+def test_complete_runs_are_not_repeated_and_other_settings_are_rejected(finished, pretrained):
+    logs = {path: path.stat().st_mtime_ns for path in finished.rglob("train.log")}
+    before = {name: (finished / name).read_text() for name in ("results.md", "results.json")}
+    for tasks in (["sts_b"], ["SST-2", "stsb"]):
+        printed = run(*command("--tasks", *tasks, "--seeds", 1, 2, "--learning-rates", "0.01"), cwd=pretrained)
+        assert before["results.md"] in printed, "the other task's rows stay"
+    following = [f"next: linformer predict {finished / task / 'seed1'} --input FILE" for task in ("SST-2", "STS-B")]
+    assert printed.splitlines()[-2:] == following
+    words = ["--tasks", "sst_2", "--seeds", 1, "--learning-rates", "0.02"]
+    assert "SST-2/seed1" in run(*command(*words), cwd=pretrained, status=1)
+    assert {path: path.stat().st_mtime_ns for path in logs} == logs
+    assert {name: (finished / name).read_text() for name in before} == before, "nothing is lost by it"
+
+
+def test_a_failing_run_is_named_and_the_others_go_on(pretrained, tmp_path):
+    shutil.copytree(pretrained / "tasks", tmp_path / "tasks")
+    shutil.copytree(pretrained / "runs" / "tiny", tmp_path / "runs" / "tiny")
+    (tmp_path / "tasks" / "STS-B" / "label" / "train.label").unlink()
+    options = ("--tasks", "sts_b", "sst_2", "--seeds", "1", "--learning-rates", "0.01")
+    printed = run(*command(*options), cwd=tmp_path, status=1)
+    assert "STS-B, lr0.01-batch16, seed 1 failed: " in printed
+    table = (tmp_path / "runs" / "finetune" / "results.md").read_text()
+    assert "| STS-B | Pearson | failed |  | 0 |" in table and "| SST-2 | accuracy | failed" not in table
+
+
+def test_runs_by_a_launcher_of_hydra(pretrained, tmp_path):
+    """Local jobs of submitit, which run as those of Slurm do: log and checkpoints are found where they wrote them."""
+    options = ("--tasks", "sst_2", "--seeds", "1", "--out", tmp_path, "--launcher", "submitit_local")
+    printed = run(*command(*options, "--learning-rates", "0.01"), "hydra.launcher.timeout_min=5", cwd=pretrained)
+    assert "| SST-2 | accuracy | " in printed
+    assert list(tmp_path.glob("SST-2/seed1/.submitit/*/*_log.out"))
+
+
+def test_slurm_is_configured():
+    words = ["task.data=D", "checkpoint.finetune_from_model=C", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"]
+    launcher = composed("finetune", "finetune", *words, with_hydra=True).hydra.launcher
+    assert (launcher.partition, launcher.gpus_per_node, launcher.nodes, launcher.max_num_timeout) == ("gpu", 1, 1, 3)
+    assert launcher.submitit_folder.endswith("/.submitit/%j")
+    assert type(instantiate(launcher)).__name__ == "SlurmLauncher"
+
+
+def sweep_to(out, folder, tasks, seeds=(1,), **options) -> Sweep:
+    """A sweep of the pretrained model over the tasks in a folder."""
+    return Sweep(folder / "runs/tiny", folder / "tasks", out, tasks, seeds, **options)
+
+
+def plans(sweep) -> list[Run]:
+    """The runs of STS-B with the first seed."""
+    return [sweep.plan("STS-B", 1, setting) for setting in sweep.settings("STS-B")]
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """The few rows of STS-B count as the official ones, for which the recipe's updates are."""
+    monkeypatch.setattr(sweep_module, "is_whole", lambda name, rows: name == "STS-B" and rows == 48)
+
+
+def test_a_part_of_the_official_rows_has_the_recipes_epochs(pretrained):
+    """By the recipe's 3,598 updates ten epochs would end in the middle of the warm-up."""
+    sweep = sweep_to(Path("/o"), pretrained, ["sts-b"])
+    (planned,) = plans(sweep)
+    assert planned.updates == 30
+    assert {"lr_scheduler.warmup_updates=2", "optimization.max_epoch=0"} <= {*sweep.training(planned).overrides}
+
+
+def test_epochs_and_batch_sizes_change_the_updates(pretrained, whole):
+    options = {"batch_sizes": (16, 32), "metric": "pearson", "overrides": ["common.log_interval=7"]}
+    sweep = sweep_to(Path("/o"), pretrained, ["sts-b"], **options)
+    small, large = plans(sweep)
+    assert (small.updates, large.updates) == (3598, 1799), "the recipe's at its batch of 16, and as many epochs"
+    changes = [sweep.training(planned).overrides for planned in (small, large)]
+    assert "lr_scheduler.warmup_updates=214" in changes[0] and "lr_scheduler.warmup_updates=107" in changes[1]
+    assert small.folder == Path("/o/STS-B/lr2e-05-batch16/seed1")
+    assert changes[0][-2:] == ("checkpoint.best_checkpoint_metric=pearson", "common.log_interval=7")
+    sweep = sweep_to(Path("/o"), pretrained, ["sts-b"], epochs=25, **options)
+    small, large = plans(sweep)
+    assert (small.updates, large.updates) == (75, 50), "of 48 rows: three batches per epoch, or two"
+    changes = sweep.training(small).overrides
+    assert "lr_scheduler.warmup_updates=4" in changes and "optimization.max_epoch=0" in changes
+
+
+@pytest.mark.parametrize("override", ["optimization.update_freq=[4]", "distributed_training.distributed_world_size=4"])
+def test_updates_count_the_batches_of_all_processes_and_of_accumulation(override, pretrained, whole):
+    sweep = sweep_to(Path("/o"), pretrained, ["sts-b"], batch_sizes=(4,), overrides=[override])
+    (planned,) = plans(sweep)
+    assert planned.updates == 3598 and "lr_scheduler.warmup_updates=214" in sweep.training(planned).overrides
+
+
+@pytest.mark.parametrize("accumulated", ["[]", "[4,1]"])
+def test_accumulation_must_be_the_same_in_all_epochs(accumulated, pretrained):
+    sweep = sweep_to(Path("/o"), pretrained, ["sts-b"], overrides=[f"optimization.update_freq={accumulated}"])
+    with pytest.raises(UserError, match=r"optimization\.update_freq"):
+        plans(sweep)
+
+
+def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypatch):
+    accuracies = {1e-3: 60.0, 2e-3: 80.0, 3e-3: 90.0}
+
+    def train_and_score(run, training, data, launcher):
+        if run.setting.rate == 3e-3:
+            raise RuntimeError("out of memory")
+        return Result(run, {"valid": {"accuracy": accuracies[run.setting.rate] + run.seed}})
+
+    monkeypatch.setattr(sweep_module, "train_and_score", train_and_score)
+    results, search = sweep_to(tmp_path, pretrained, ["sst_2"], [5, 6, 7], rates=tuple(accuracies)).run()
+    assert [(result.run.setting.rate, result.error) for result in search] == [(1e-3, ""), (3e-3, "out of memory")]
+    assert [(result.run.seed, result.run.setting.rate) for result in results] == [(5, 2e-3), (6, 2e-3), (7, 2e-3)]
+    assert results[1].run.folder == tmp_path / "SST-2" / "lr0.002-batch32" / "seed6"
+
+
+@pytest.mark.parametrize(
+    ("narrow", "options", "expected", "warned"),
+    [
+        (512, {"search": True}, [1e-4, 5e-4, 2e-3], False),
+        (32, {"search": True}, [1e-5, 2e-5, 3e-5], False),
+        (512, {"rates": [3e-5]}, [3e-5], True),
+        (512, {"rates": [3e-5, 1e-3]}, [3e-5, 1e-3], False),
+        (512, {}, [1e-5], True),
+    ],
+)
+def test_rates_suit_the_width_of_the_model(
+    narrow, options, expected, warned, pretrained, tmp_path, monkeypatch, caplog
+):
+    """With the recipe's 1e-5, a model of d = 128 stays near the majority class."""
+    tried = []
+
+    def train_and_score(run, *others):
+        tried.append((run.setting.rate, run.setting.batch_size))
+        return Result(run, {"valid": {"accuracy": 1.0}})
+
+    monkeypatch.setattr(sweep_module, "train_and_score", train_and_score)
+    monkeypatch.setattr(sweep_module, "NARROW", narrow)
+    sweep_to(tmp_path, pretrained, ["sst_2"], [1], **options).run()
+    sizes = (16, 32) if "search" in options else (32,)
+    assert tried == [(rate, size) for rate in expected for size in sizes]
+    assert ("--learning-rates" in caplog.text) == warned
+
+
+def test_metrics_that_differ_from_fairseqs_are_an_error():
+    planned = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, Path("f"))
+    result = Result(planned, {"valid": {"accuracy": 80.04}})
+    log = [{"valid_num_updates": 5, "valid_accuracy": 70.0}, {"valid_num_updates": 10, "valid_accuracy": 80.0}]
+    check_log(result, log, 10)
+    with pytest.raises(UserError, match="accuracy"):
+        check_log(result, log, 5)
+    result.scores["valid"]["accuracy"] = 0.0
+    with pytest.raises(UserError, match="accuracy"):
+        check_log(result, log, 10)
+    constant = Result(planned, {"valid": {"pearson": 0.0}})  # which fairseq's scipy calls anything
+    check_log(constant, [{"valid_num_updates": 5, "valid_pearson": 80.0}], 5)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {},
+        {"valid": {}},
+        {"valid": {"accurcy": 80.5}},
+        {"valid": {"accuracy": 80.5, "f1": 80.5}},
+        {"vali": {"accuracy": 80.5}},
+        {"valid": {"accuracy": 80.5}, "valid1": {"accuracy": 80.5}},
+    ],
+)
+def test_scores_of_another_run_or_of_other_metrics_are_computed_again(tmp_path, scores):
+    planned, made_by = Run(TASKS["RTE"], 1, Setting(1, 1), 1, tmp_path), {"data": "1"}
+    assert read_scores(planned, made_by) is None
+    expected = {"valid": {"accuracy": 80.5}}
+    (tmp_path / "scores.json").write_text(json.dumps({"made_by": made_by, "scores": expected}))
+    assert read_scores(planned, made_by) == expected and read_scores(planned, {"data": "2"}) is None
+    (tmp_path / "scores.json").write_text(json.dumps({"made_by": made_by, "scores": scores}))
+    assert read_scores(planned, made_by) is None
+
+
+@pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, "cuda:1")])
+def test_a_run_is_scored_where_it_was_trained(on_cpu, device, pretrained, tmp_path, monkeypatch):
+    class Scored(Exception):
+        pass
+
+    def predictor(checkpoint, data, device):
+        raise Scored(device)
+
+    shutil.copy(pretrained / "runs/tiny/checkpoint_best.pt", tmp_path)
+    state = {"cfg": SimpleNamespace(common=SimpleNamespace(cpu=on_cpu))}
+    monkeypatch.setattr(sweep_module, "read_checkpoint", lambda file: state)
+    monkeypatch.setattr(sweep_module, "job_device", lambda: "cuda:1")
+    monkeypatch.setattr(sweep_module, "Predictor", predictor)
+    training = SimpleNamespace(run=lambda launcher: [], provenance=SimpleNamespace(digests=dict))
+    planned = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, tmp_path)
+    with pytest.raises(Scored, match=f"^{device}$"):
+        train_and_score(planned, training, pretrained / "tasks/SST-2")
+
+
+def repeat(folder, tasks, seeds) -> list[tuple]:
+    """The task, the seed and the error of each run that results.json has after the command that made `finished`."""
+    options = {"rates": [0.01], "epochs": 4, "overrides": ["dataset.num_workers=0"]}
+    sweep = sweep_to(folder / "runs/finetune", folder, tasks, seeds, **options)
+    write_results(sweep, *sweep.run())
+    return [(run["task"], run["seed"], run["error"]) for run in read_results(sweep.out)["runs"]]
+
+
+@pytest.fixture
+def moved(finished, pretrained, tmp_path, monkeypatch) -> Path:
+    """A copy of all that `finished` made, in which nothing may be trained."""
+    shutil.copytree(pretrained, tmp_path / "copy")
+    monkeypatch.setattr(launch, "started", None)
+    return tmp_path / "copy"
+
+
+DONE = [("SST-2", 1, ""), ("SST-2", 2, ""), ("STS-B", 1, ""), ("STS-B", 2, "")]
+
+
+def test_a_lost_report_is_written_again(moved):
+    out = moved / "runs/finetune"
+    before = {name: (out / name).read_text().replace(str(moved), "") for name in ("results.md", "results.json")}
+    (out / "results.json").write_text("{")
+    assert repeat(moved, ["sst_2"], [1, 2]) == DONE[:2]
+    (out / "STS-B/seed1/scores.json").unlink()
+    assert repeat(moved, ["sts_b"], [1, 2]) == DONE
+    rows = read_results(out)["table"]
+    assert rows == json.loads(before["results.json"])["table"]
+
+
+def test_a_result_says_what_made_it(finished, pretrained):
+    content = read_results(finished)
+    checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
+    digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert content["checkpoint"] == {"path": str(checkpoint), "sha256": digest}
+    for result in content["runs"]:
+        scores = json.loads((finished / result["folder"] / "scores.json").read_text())
+        assert scores["made_by"] == result["made_by"] and scores["made_by"]["checkpoint"] == digest
+        assert scores["made_by"]["data"] == digest_folder(pretrained / "tasks" / result["task"])
+
+
+def test_replaced_data_is_rejected(moved):
+    """By content: the file is as long, and older than the runs."""
+    labels = moved / "tasks/STS-B/label/train.label"
+    first, *others = labels.read_text().splitlines()
+    labels.write_text("\n".join([*others, first]) + "\n")
+    with pytest.raises(UserError, match=r"STS-B/seed1 .*data"):
+        repeat(moved, ["sts_b"], [1])
+    assert repeat(moved, ["sst_2"], [1, 2]) == DONE, "the report of the former data stays"
+
+
+def test_a_replaced_checkpoint_is_rejected_and_no_table_has_runs_of_both(moved, monkeypatch):
+    checkpoint = moved / "runs/tiny/checkpoint_best.pt"
+    state = torch.load(checkpoint, weights_only=True)
+    torch.save({**state, "extra_state": {**state["extra_state"], "val_loss": 0.0}}, checkpoint)
+    with pytest.raises(UserError, match=r"SST-2/seed1 .*checkpoint"):
+        repeat(moved, ["sst_2"], [1])
+    shutil.rmtree(moved / "runs/finetune/SST-2")
+
+    def fail(*_):
+        raise OSError("out of memory")
+
+    monkeypatch.setattr(launch, "started", fail)
+    assert repeat(moved, ["sst_2"], [1]) == [("SST-2", 1, "out of memory")]
+    assert [row["task"] for row in read_results(moved / "runs/finetune")["table"]] == ["SST-2"]
+
+
+def test_scores_that_differ_from_fairseqs_are_never_kept(moved, monkeypatch):
+    """A repeated command checks again; without the defect it goes on, with new predictions and no new training."""
+    folder = moved / "runs/finetune/SST-2/seed1"
+    (folder / "scores.json").unlink()
+    real = sweep_module.score
+    monkeypatch.setattr(sweep_module, "score", lambda *words: {name: value - 3 for name, value in real(*words).items()})
+    for _ in range(2):
+        assert "accuracy" in repeat(moved, ["sst_2"], [1, 2])[0][2]
+        assert (folder / "predictions-valid.tsv").is_file() and not (folder / "scores.json").is_file()
+    monkeypatch.setattr(sweep_module, "score", real)
+    assert repeat(moved, ["sst_2"], [1, 2]) == DONE
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--tasks", "sst_2", "mrcp"], "mrcp"),
+        (["--tasks", "sst_2", "--data", "tasks/SST-2"], "--data"),
+        (["--tasks", "sst_2", "sts_b", "--metric", "accuracy"], "metric=accuracy"),
+        (["--tasks", "sst_2", "++common.seed=5"], "common.seed=5"),
+        (["--tasks", "sst_2", "optimization.lr=[1]"], "optimization.lr="),
+        (["--tasks", "sst_2", "dataset.max_tokens=64"], "dataset.max_tokens=64"),
+        (["--tasks", "sst_2", "optimization.max_update=9"], "optimization.max_update=9"),
+        (["--tasks", "sst_2", "task.truncate_to=9000"], "truncate_to=9000"),
+        (["--tasks", "sst_2", "optimizer.adam_betas=[1]"], "optimizer.adam_betas=[1]"),
+        (["--tasks", "sst_2", "optimizer.weight_decay=0.1,0.2"], "optimizer.weight_decay=0.1,0.2"),
+        (["--tasks", "sst_2", "optimization.rate=1"], "optimization.rate"),
+        (["--tasks", "sst_2", "hydra.launcher.partition=a"], "hydra.launcher.partition"),
+        (["--tasks", "sst_2", "--data", "a:b"], "a:b"),
+        (["--tasks", "sst_2", "--out", "a${b}"], "a${b}"),
+    ],
+)
+def test_options_that_cannot_work_are_rejected_before_any_work(pretrained, words, named, monkeypatch):
+    monkeypatch.chdir(pretrained)
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in command("--out", "runs/rejected", *words)[1:]])
+    assert named in str(ended.value)
+    assert not (pretrained / "runs" / "rejected").exists()
+
+
+def test_options_of_the_user_reach_the_runs(pretrained, tmp_path):
+    words = ["optimizer=adam", "lr_scheduler=inverse_sqrt", "task.truncation=head-tail"]
+    sweep = sweep_to(tmp_path, pretrained, ["sts_b"], overrides=[*words, "model.dropout=0.3"])
+    (planned,) = plans(sweep)
+    sweep._check([planned])
+    configuration = sweep.training(planned).provenance.configuration
+    assert (configuration["model.dropout"], configuration["lr_scheduler._name"]) == (0.3, "inverse_sqrt")
+
+
+def test_a_checkpoint_that_does_not_exist_is_named(pretrained, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.pt"):
+        Sweep(Path("none.pt"), pretrained / "tasks", tmp_path / "out", ["sst_2"], [1])
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_processes_do_not_write_reports_in_one_folder(pretrained, tmp_path):
+    """The second replaced good results by its own failures, "another process"."""
+    (tmp_path / "results.json").write_text("{}")
+    with (tmp_path / ".lock").open("a") as stream:
+        lock(stream, "")
+        printed = run(*command("--out", tmp_path, "--tasks", "sst_2"), cwd=pretrained, status=1)
+    assert f"error: {tmp_path}" in printed.splitlines()[-1]
+    assert (tmp_path / "results.json").read_text() == "{}"
+
+
+def test_a_task_with_another_vocabulary_is_rejected(pretrained, tmp_path):
+    shutil.copytree(pretrained / "tasks", tmp_path / "tasks")
+    dictionary = tmp_path / "tasks" / "STS-B" / "dict.txt"
+    first, second, *others = dictionary.read_text().splitlines()
+    dictionary.write_text("\n".join([second, first, *others]) + "\n")  # as many pieces, other numbers
+    checkpoint = pretrained / "runs/tiny/checkpoint_best.pt"
+    with pytest.raises(UserError, match=r"STS-B has another dictionary"):
+        Sweep(checkpoint, tmp_path / "tasks", tmp_path / "out", ["sst_2", "sts_b"], [1])
+
+
+@pytest.mark.parametrize("rate", [0.1 + 0.2, 1.23456789e-5, 1e-7, 0.00012345678])
+def test_a_learning_rate_keeps_every_digit(pretrained, tmp_path, rate):
+    """In the folder's name, and in what Hydra reads."""
+    sweep = sweep_to(tmp_path, pretrained, ["sts_b"], rates=[rate, 1.0])
+    planned, _ = plans(sweep)
+    assert sweep.training(planned).provenance.configuration["optimization.lr"] == [rate]
+    assert planned.folder.parent.name == f"lr{rate!r}-batch16"
+
+
+@pytest.mark.slow
+def test_every_known_task_has_a_recipe():
+    """With fairseq's validation on the dev sets of its record; but AX, which is predicted alone."""
+    for task in TASKS.values():
+        if task.trained_as is None:
+            assert recipe_name(task.name) != "own"
+            recipe = read_recipe(recipe_name(task.name))
+            assert recipe["dataset"]["valid_subset"].split(",") == [*task.dev_sets]
+    assert recipe_name("reviews") == "own"
+
+
+def test_a_task_is_found_by_the_name_of_its_folder(tmp_path):
+    for name in ("SST-2", "sst_2", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "task.json").touch()
+    assert find_folder(tmp_path, "sst_2").name == "sst_2" and find_folder(tmp_path, "SST-2").name == "SST-2"
+    with pytest.raises(UserError, match="several tasks sst2"):
+        find_folder(tmp_path, "sst2")
+    shutil.rmtree(tmp_path / "sst_2")
+    assert find_folder(tmp_path, "sst2").name == "SST-2"
+
+
+def test_a_task_needs_the_splits_that_it_is_trained_and_scored_on(tmp_path):
+    rows = [Example("1", "a"), Example("2", "b")]
+    task = own_task("own", "single-label", ("a", "b"))
+    write_labelled(tmp_path / "own", task, {"train": rows}, Numbers())
+    with pytest.raises(UserError, match="no split valid"):
+        read_task(tmp_path / "own")
+    tested = replace(task, test_sets={"test": "test"})
+    write_labelled(tmp_path / "tested", tested, {"train": rows, "valid": rows}, Numbers())
+    with pytest.raises(UserError, match="no split test"):
+        read_task(tmp_path / "tested")
+
+
+def test_an_own_task(pretrained, tmp_path, capsys):
+    """No file but its data: four classes, trained by its epochs, the checkpoint chosen by macro F1, a test set."""
+    sizes = {"train": 400, "valid": 40, "test": 30}
+    lines = {name: filter(None, sentences(rows, seed=rows).splitlines()) for name, rows in sizes.items()}
+    splits = {name: [Example(line, line.split()[2]) for line in of_split] for name, of_split in lines.items()}
+    task = replace(own_task("animals", "single-label"), test_sets={"test": "test"})
+    tokenizer = load_tokenizer(find_tokenizer(pretrained / "runs/tiny"))
+    write_labelled(tmp_path / "data/animals", task, splits, tokenizer)
+    words = [pretrained / "runs/tiny", "--data", tmp_path / "data", "--tasks", "animals"]
+    words += ["--out", tmp_path / "out", "--seeds", 3, "--learning-rates", 0.01, "--metric", "macro_f1"]
+    main(["finetune", *map(str, words), "dataset.num_workers=0"])
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if "| animals" in line]
+    names = [
+        [name, metric] for name in ("animals", "animals (test)") for metric in ("accuracy", "macro F1", "Matthews")
+    ]
+    assert [row[:2] for row in rows] == names
+    assert all(float(row[-1]) > 75 for row in rows), "the baseline is scored on both"
+    folder = tmp_path / "out/animals/seed3"
+    assert read_tsv(folder / "predictions-valid.tsv")[0].keys() == {"label", "prediction", "bird", "cat", "dog", "fish"}
+    options = read_run(folder).provenance.configuration
+    assert options["optimization.max_update"] == 130 and options["lr_scheduler.warmup_updates"] == 8
+    assert options["checkpoint.best_checkpoint_metric"] == "macro_f1"
+    (result,) = read_results(tmp_path / "out")["runs"]
+    assert result["score"] == result["scores"]["valid"]["macro_f1"] > 75
+    predicted = read_tsv(folder / "predictions-test.tsv")
+    right = sum(row["label"] == row["prediction"] for row in predicted) / len(predicted)
+    assert result["scores"]["test"]["accuracy"] == pytest.approx(100 * right) and len(predicted) == 30
