@@ -44,6 +44,7 @@ _CONFIG: dict[str, Any] = {
 }
 _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
 SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # their numbers are their places
+_HAIR_SPACE = "\u200a"  # in no text that a rule of sentencepiece has normalized
 
 # Text on which tokenizers differ: white space of all kinds, unknown characters, normalization, nothing.
 SAMPLE = (
@@ -115,10 +116,11 @@ def write_tokenizer(
     last = exported.get_vocab_size() - 1
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
     frame = _frame(bos if init_token else "", eos, separator)
-    # The place of a word is without the space before it, which in pieces of bytes belongs to its first one.
-    in_bytes = "ByteLevel(" in repr(exported.pre_tokenizer)
+    # The place of a word is without the space before it, which in pieces of bytes belongs to its first one. A mark that
+    # is a piece alone and ends in white space gets an empty one.
+    spaced = any(name in repr(exported.pre_tokenizer) for name in ("ByteLevel(", _HAIR_SPACE))
     trimmed = processors.Sequence([processors.ByteLevel(trim_offsets=True), frame])
-    exported.post_processor = trimmed if in_bytes else frame
+    exported.post_processor = trimmed if spaced else frame
     # Its own save raises a plain Exception on a full disk.
     (folder / TOKENIZER_FILE).write_text(exported.to_str(pretty=True), encoding="utf-8")
     named = {"bos": bos, "cls": bos, "pad": pad, "eos": eos, "sep": eos, "unk": unk, "mask": mask}
@@ -256,29 +258,39 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokeniz
     left = [space for space in WHITE_SPACE if space in "".join(processor.Encode(f"a{space}a", out_type=str))]
     parts = {"removed": "".join(left), "isolated": _absent_from_pieces(model)}
     splits = [pre_tokenizers.Split(Regex(f"[{found}]"), how) for how, found in parts.items() if found]
-    if parted := _into_words(model) + splits:
+    if parted := _into_words(_word_mark(model)) + splits:
         exported.pre_tokenizer = pre_tokenizers.Sequence(parted)
-    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps = [decoders.Replace(Regex(f"{SPACE}{_HAIR_SPACE}?"), " "), decoders.ByteFallback(), decoders.Fuse()]
     if model.add_dummy_prefix or model.remove_extra_whitespaces:
         steps.append(decoders.Strip(" ", 1, 0))
     exported.decoder = decoders.Sequence(steps)
     return exported, [piece.replace(SPACE, " ") for piece in model.scores(PieceType.NORMAL, PieceType.USER_DEFINED)]
 
 
-def _into_words(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Parts a text into its words, whose places are without the space before them; nothing where a piece has two words.
+def _word_mark(model: SentencePieceModel) -> str:
+    """The beginning of each word in tokenizer.json; nothing where a piece has two words, and no text is parted.
 
-    Ids are the same: the space is taken away, and put before the word as a character that stands nowhere. One that has
-    no word after it stays where it is.
+    It ends in white space, for a mark alone to have an empty place. Not in a BPE, where each of two characters would be
+    a piece, nor where a text that is not normalized can hold that character.
     """
     pieces = model.scores()
     if not model.add_dummy_prefix or SPACE not in pieces or any(SPACE in piece[1:] for piece in pieces):
+        return ""
+    return SPACE + _HAIR_SPACE if model.charsmap and model.model_type == ModelType.UNIGRAM else SPACE
+
+
+def _into_words(mark: str) -> list[pre_tokenizers.PreTokenizer]:
+    """Parts a text into its words, whose places are without the space before them: the mark takes its stead."""
+    if not mark:
         return []
-    return [
-        pre_tokenizers.Split(SPACE, "merged_with_next"),
-        pre_tokenizers.Split(Regex(f"^{SPACE}(?=[^{SPACE}])"), "removed"),
-        pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False),
-    ]
+    parted = pre_tokenizers.Split(SPACE, "merged_with_next")
+    bare = pre_tokenizers.Split(Regex(f"^{SPACE}(?=[^{SPACE}])"), "removed")
+    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
+    if mark == SPACE:
+        return [parted, bare, marked]
+    spaced = pre_tokenizers.Metaspace(_HAIR_SPACE, prepend_scheme="always", split=False)
+    alone = pre_tokenizers.Split(Regex(f"(?<=^{_HAIR_SPACE}){SPACE}"), "removed")  # with no word after it
+    return [parted, bare, spaced, alone, marked]
 
 
 def _absent_from_pieces(model: SentencePieceModel) -> str:
@@ -342,7 +354,9 @@ def _unigram(model: SentencePieceModel, names: list[str]) -> models.Unigram:
     if low:
         raise UserError(f"user-defined symbols of this model cannot be exported: {_first(low)}")
     scores = {**normal, **own, **dict.fromkeys((*SPECIAL, _MASK), never)}
-    return models.Unigram([(name, scores.get(name, never)) for name in names], len(SPECIAL) - 1, model.byte_fallback)
+    mark = _word_mark(model) or SPACE
+    pieces = [(name.replace(SPACE, mark), scores.get(name, never)) for name in names]
+    return models.Unigram(pieces, len(SPECIAL) - 1, model.byte_fallback)
 
 
 def _sentencepiece_bpe(model: SentencePieceModel, names: list[str]) -> models.BPE:
