@@ -1,4 +1,4 @@
-"""What `linformer predict` does: prints what a model says of texts, or writes a submission to GLUE."""
+"""`linformer predict`: predictions for texts, or a submission to GLUE."""
 
 import contextlib
 import heapq
@@ -36,7 +36,7 @@ def predict(
     top: int | None = None,
     to: str | None = None,
 ) -> None:
-    """Prints the predictions for the texts of a file."""
+    """Print the predictions for the texts of a file."""
     path = Path(input)
     format = format or ("txt" if input == "-" else ENDINGS.get(suffix_of(path)))
     if format is None:
@@ -67,7 +67,7 @@ def predict(
 
 
 def _checkpoint(model: Path) -> Path:
-    """The checkpoint that a user means; an import, which other verbs propose, would be of no fine-tuned model."""
+    """Return the checkpoint of a path; `linformer import`, which other verbs propose, makes no fine-tuned model."""
     try:
         file = checkpoint_file(model)
     except UserError as error:
@@ -80,7 +80,7 @@ def _checkpoint(model: Path) -> Path:
 
 @contextlib.contextmanager
 def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """A file, or a temporary copy of what comes from a pipe."""
+    """Yield a file that can be read twice: itself, or a temporary copy of a pipe."""
     if stream.seekable() and stream.tell() == 0:
         yield stream
         return
@@ -131,14 +131,14 @@ def _as_json(predictions: Iterator[Prediction], kind: str, top: int | None) -> I
 
 
 def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str, float]:
-    """The `top` classes with the highest probabilities, the highest first; all in their own order for None."""
+    """Return the `top` classes with the highest probabilities, the highest first; all of them in order for None."""
     if top is None:
         return probabilities
     return dict(heapq.nlargest(top, probabilities.items(), key=operator.itemgetter(1)))
 
 
 def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) -> None:
-    """A word and its label per line, and a blank line after each row; or a JSON object per row."""
+    """Print a word and its label per line, and a blank line after each row; or a JSON object per row."""
     in_words = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
     words, again = itertools.tee(in_words)
     total = cut = 0
@@ -154,7 +154,7 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
 
 
 def submit(runs: Path, data: Path, out: Path) -> None:
-    """Writes the files of a submission for every task of a folder of runs, and zips them."""
+    """Write the files of a submission for every task of a folder of runs, and zip them."""
     checkpoints = best_checkpoints(runs)
     found: dict[str, Path] = {}
     missing: dict[str, str] = {}
@@ -187,7 +187,7 @@ def submit(runs: Path, data: Path, out: Path) -> None:
 
 
 def run(**given: Any) -> None:
-    """Prints predictions, or writes a submission."""
+    """Print predictions, or write a submission."""
     given = {name: value for name, value in given.items() if value is not None}
     if "runs" in given:
         submit(**given)

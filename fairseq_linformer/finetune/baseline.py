@@ -14,9 +14,9 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from fairseq.data.indexed_dataset import MMapIndexedDataset
@@ -60,13 +60,6 @@ class Baselines(NamedTuple):
     majority: dict[str, dict[str, float]]
 
 
-class _Split(NamedTuple):
-    """The rows of a split, and their labels as ``score`` takes them."""
-
-    texts: Texts
-    labels: list
-
-
 def cached_baselines(folder: Path, file: Path) -> Baselines:
     """Return the baselines in a file; fit and write them if they are missing, or of other data than the folder's."""
     digest = digest_folder(folder)
@@ -89,26 +82,18 @@ def fit_baselines(folder: Path) -> Baselines:
         UserError: the training texts have no words.
     """
     task, tokenizer = read_summary(folder).task, load_tokenizer(folder)
-    train, *scored = (_read_split(folder, split, task, tokenizer) for split in ("train", *task.scored))
-    model, constant = TfIdf(task, *train), _majority(task, train.labels)
-    predictions = {
-        "tf_idf": [model.predict(rows.texts) for rows in scored],
-        "majority": [_group(task, itertools.repeat(constant), rows.texts) for rows in scored],
-    }
+    train = _read_split(folder, "train", task, tokenizer)
+    scored = {split: _read_split(folder, split, task, tokenizer) for split in task.scored}
+    model, flat = TfIdf(task, *train), _flatten(task, train[1])
+    constant = float(np.mean(flat)) if task.kind == "regression" else Counter(flat).most_common(1)[0][0]
+
+    def evaluate(predict: Callable[[Texts], list]) -> dict[str, dict[str, float]]:
+        return {split: score(task, labels, predict(texts)) for split, (texts, labels) in scored.items()}
+
     return Baselines(
-        **{
-            name: {
-                split: score(task, rows.labels, labels)
-                for split, rows, labels in zip(task.scored, scored, of_splits, strict=True)
-            }
-            for name, of_splits in predictions.items()
-        }
+        tf_idf=evaluate(model.predict),
+        majority=evaluate(lambda texts: _group(task, itertools.repeat(constant), texts)),
     )
-
-
-def _majority(task: Task, labels: Sequence) -> Any:
-    flat = _flatten(task, labels)
-    return float(np.mean(flat)) if task.kind == "regression" else Counter(flat).most_common(1)[0][0]
 
 
 def _flatten(task: Task, labels: Sequence) -> list:
@@ -124,24 +109,24 @@ def _group(task: Task, flat: Iterable, texts: Texts) -> list:
     return [tuple(itertools.islice(flat, len(words))) for words in texts]
 
 
-def _read_split(folder: Path, split: str, task: Task, tokenizer: Tokenizer) -> _Split:
+def _read_split(folder: Path, split: str, task: Task, tokenizer: Tokenizer) -> tuple[Texts, list]:
+    """Return the texts of a split, and their labels as ``score`` takes them."""
     names = ["input0", "input1"] if has_pairs(folder) else ["input0"]
     columns = [_read_items(folder / name / split) for name in names]
+    texts = list(zip(*map(tokenizer.decode, columns), strict=True))
     if task.kind == "regression":
         numbers = (folder / "label" / f"{split}.label").read_text(encoding="utf-8").split()
-        labels: list = [float(number) * task.scale for number in numbers]
-        return _Split(list(zip(*map(tokenizer.decode, columns), strict=True)), labels)
+        return texts, [float(number) * task.scale for number in numbers]
 
     items, dictionary = _read_items(folder / "label" / split), load_dictionary(folder / "label" / DICTIONARY_FILE)
     if task.kind == "token-label":
         starts = [np.flatnonzero(item[:-1] != dictionary.pad()) for item in items]  # padding inside words
         words = [np.split(ids[:-1], row[1:]) for ids, row in zip(columns[0], starts, strict=True)]
         labels = [tuple(dictionary[label] for label in item[row]) for item, row in zip(items, starts, strict=True)]
-        return _Split(list(map(tokenizer.decode, words)), labels)
+        return list(map(tokenizer.decode, words)), labels
 
     labels = [tuple(dictionary[label] for label in item[:-1]) for item in items]
-    texts = list(zip(*map(tokenizer.decode, columns), strict=True))
-    return _Split(texts, labels if task.kind == "multi-label" else [label for (label,) in labels])
+    return texts, labels if task.kind == "multi-label" else [label for (label,) in labels]
 
 
 def _read_items(prefix: Path) -> list[np.ndarray]:

@@ -5,22 +5,21 @@
 
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import f1_score, matthews_corrcoef
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from ..data.task_record import Task
 from ..errors import UserError
 
-# Of predicted scores, as a share of the targets': those of a model that says the same of every row differ by rounding.
-LEAST_SPREAD = 2e-4
+LEAST_SPREAD = 2e-4  # of predicted scores, relative to the targets': constant predictions differ by rounding
 
 
 def _correlation(function: Callable, targets: Sequence[float], predictions: Sequence[float]) -> float:
@@ -28,28 +27,20 @@ def _correlation(function: Callable, targets: Sequence[float], predictions: Sequ
     return function(targets, predictions).statistic if varies else 0.0
 
 
-def _indicators(targets: Sequence[tuple[str, ...]], predictions: Sequence[tuple[str, ...]]) -> tuple[Any, Any, range]:
-    """A 0 or 1 per row and class, (rows, classes + 1), and the columns of classes.
-
-    The last column is of none: scikit-learn takes a single one for something else.
-    """
-    classes = sorted(set(itertools.chain(*targets, *predictions)))
-    binarizer = MultiLabelBinarizer(classes=[*classes, ""])
-    return binarizer.fit_transform(targets), binarizer.fit_transform(predictions), range(len(classes))
-
-
 def _accuracy(targets: Sequence, predictions: Sequence) -> float:
-    if isinstance(targets[0], tuple):
-        targets, predictions, _ = _indicators(targets, predictions)
-    return accuracy_score(targets, predictions)
+    return sum(map(operator.eq, targets, predictions)) / len(targets)
 
 
 def _f1(average: str, targets: Sequence, predictions: Sequence) -> float:
+    """Return the F1 of one class per row, or of a tuple of classes."""
     columns = None
     if isinstance(targets[0], tuple):
-        targets, predictions, columns = _indicators(targets, predictions)
-    if columns is not None and not columns:
-        return 0.0
+        classes = sorted(set(itertools.chain(*targets, *predictions)))
+        if not classes:
+            return 0.0
+        binarizer = MultiLabelBinarizer(classes=[*classes, ""])  # scikit-learn takes a single column for something else
+        targets, predictions = binarizer.fit_transform(targets), binarizer.fit_transform(predictions)
+        columns = range(len(classes))
     return f1_score(targets, predictions, labels=columns, average=average, zero_division=0)
 
 
@@ -69,14 +60,14 @@ def _entity_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[
 class Metric:
     """A metric of targets and predictions, 1 at best.
 
-    Both are sequences with an item per row: a class name; for a multi-label task a tuple of names; a number for
-    ``of_scores``; a tuple of tags, one per word, for ``of_rows``.
+    Both are sequences with an item per row: a class; for a multi-label task a tuple of classes; a number if
+    ``of_scores``; a tuple with the tag of each word if ``of_rows``.
 
     Attributes:
-        title: what tables call it.
-        function: computes it.
-        of_scores: it is of numbers.
-        of_rows: for token labels it needs the tags row by row; the others are of all words alike.
+        title: name in tables.
+        function: of targets and predictions.
+        of_scores: compares numbers.
+        of_rows: compares token labels row by row, where others take all words alike.
     """
 
     title: str
@@ -89,7 +80,7 @@ class Metric:
 
 
 METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric("accuracy", _accuracy),  # of several classes: rows with all of them right
+    "accuracy": Metric("accuracy", _accuracy),  # for several classes, the rows with all of them right
     "f1": Metric("F1", partial(f1_score, pos_label="1", zero_division=0)),
     "macro_f1": Metric("macro F1", partial(_f1, "macro")),
     "micro_f1": Metric("micro F1", partial(_f1, "micro")),
@@ -100,14 +91,14 @@ METRICS: Mapping[str, Metric] = {
 }
 
 CORRELATIONS = ("mcc", "pearson", "spearman")
-SCORE = "score"  # what the criterion logs the mean of the headline metrics as
+SCORE = "score"  # name under which the criterion logs the mean of the headline metrics
 
 
 def score(task: Task, targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """The task's metrics, times 100, of rows as ``Metric`` has them.
+    """Return the task's metrics, times 100, of targets and predictions as ``Metric`` takes them.
 
-    A correlation with targets or predictions that are all alike, or not numbers, is 0, as Matthews' is by definition;
-    scipy gives nan there, or that of their rounding errors.
+    A correlation is 0 if targets or predictions are all alike, or not finite: scipy returns nan, or the correlation of
+    rounding errors.
     """
     rows = words = (targets, predictions)
     if task.kind == "token-label":
@@ -116,10 +107,9 @@ def score(task: Task, targets: Sequence, predictions: Sequence) -> dict[str, flo
 
 
 def value_of(metric: str, task: Task, scores: Mapping[str, Mapping[str, float]]) -> float:
-    """What chooses settings and runs: the mean over dev sets of a metric, or ``score``, the headline's.
+    """Return the mean of a metric over dev sets, or of the headline metrics for ``score``; it chooses settings.
 
-    fairseq chooses checkpoints by the same, of the first dev set alone: of MNLI by the matched one. Minus infinity
-    where there are no scores.
+    fairseq chooses checkpoints by the same on the first dev set. Minus infinity without scores.
     """
     names = task.headline if metric == SCORE else (metric,)
     values = [scores[split][name] for split in task.dev_sets if split in scores for name in names]

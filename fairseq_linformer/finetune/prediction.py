@@ -1,4 +1,4 @@
-"""A fine-tuned model at work: rows in, labels and probabilities out, in batches of about one length."""
+"""Prediction with a fine-tuned model: labels and probabilities of rows, in batches of similar length."""
 
 import csv
 import io
@@ -22,34 +22,33 @@ from ..data.targets import CUT, UNKNOWN, moved, usual_class
 from ..data.task_record import Task, has_pairs
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, limits
-from ..errors import UserError, check, join_truncated
+from ..errors import UserError, check
 from ..model.hub import HubInterface
 from ..model.roberta import LinformerRobertaModel
 from ..system.files import write_whole
 from ..training.text_prediction import TextPredictionTask, read_record
 from .criterion import chosen, tags
 
-CHUNK = 4096  # rows that are sorted by length together: little padding, little memory, and output soon
+CHUNK = 4096  # rows that are sorted by length together: little padding, little memory, and early output
 
 
 def batch_tokens(device: str) -> int:
-    """Tokens of a batch, padding included: enough to fill a GPU with a model of base size.
+    """Return the tokens of a batch, padding included, that fill a GPU with a model of base size.
 
-    On a CPU fewer, for its caches and for less padding: than with 8,192, SST-2 takes a third less time, its padding
-    falling from 13 to 4 %, and IMDB a sixth.
+    A CPU has fewer, for its caches and for less padding: SST-2 takes a third less time than with 8,192, IMDB a sixth.
     """
     return 2048 if torch.device(device).type == "cpu" else 8192
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of a row.
+    """The prediction for a row.
 
     Attributes:
-        label: the class, or the score as text; of a multi-label task the classes, which may be none; for token labels
-            the class of each word.
-        probabilities: of each class by name; empty for scores and token labels.
-        cut: words that truncation has cut, so that their class is the most frequent of the training set.
+        label: the class, or the score as text; the classes of a multi-label task; the class of each word for token
+            labels.
+        probabilities: by class; empty for scores and token labels.
+        cut: words removed by truncation, whose class is the most frequent of the training set.
     """
 
     label: str | tuple[str, ...]
@@ -58,30 +57,29 @@ class Prediction:
 
 
 class _Row(NamedTuple):
-    """What the model reads, (tokens,), and for token labels where words begin in it, (words,)."""
+    """The input of the model, (tokens,), and for token labels the positions of first pieces of words, (words,)."""
 
     tokens: Tensor
-    places: Tensor | None = None
+    word_starts: Tensor | None = None
 
 
 class Predictor:
     """A checkpoint that was fine-tuned with ``text_prediction`` or fairseq's ``sentence_prediction``.
 
     Args:
-        model: its file, or what ``from_pretrained`` makes of it.
-        data: the prepared folder of a task with the vocabulary and the labels; by default the one that it was
-            fine-tuned on.
-        device: where it computes; by default the first GPU, or the CPU.
+        model: its file, or the result of ``from_pretrained``.
+        data: the prepared folder of a task, by default the one that it was fine-tuned on.
+        device: by default the first GPU, or the CPU.
 
     Attributes:
-        record: of the data's folder: the kind of label, the classes, what scores are multiplied by.
-        labels: the classes by number, none where the model gives scores.
-        pairs: whether a row is two texts.
-        longest: tokens of a row that it reads.
-        cut: rows that were longer, so far.
+        record: of the data's task.
+        labels: the classes by number; none for scores.
+        pairs: True if a row is two texts.
+        longest: maximum tokens of a row.
+        cut: number of longer rows, so far.
 
     Raises:
-        FileNotFoundError: the checkpoint, or a file of the data's folder, is not there.
+        FileNotFoundError: the checkpoint, or a file of the data's folder, does not exist.
         UserError: the checkpoint cannot be read, was not fine-tuned, or does not fit the data's folder.
     """
 
@@ -106,7 +104,7 @@ class Predictor:
         self._model = hub.model.eval().to(self._device)
 
     def split(self, name: str) -> tuple[list[Prediction], list[str] | list[tuple[str, ...]] | None]:
-        """The predictions for a split of the data's folder in its order, and the labels, where it has them.
+        """Return the predictions for a split of the data's folder in its order, and its labels if it has them.
 
         Raises:
             FileNotFoundError: the folder holds no such split.
@@ -122,7 +120,7 @@ class Predictor:
             for number in range(len(dataset)):
                 item = dataset[number]
                 targets.append(item.get("target"))
-                yield self._shortened(_Row(item["net_input.src_tokens"], item.get("places")))
+                yield self._truncate(_Row(item["net_input.src_tokens"], item.get("places")))
 
         predictions = list(self._predict(rows(), total=len(dataset), desc=f"{folder.name} {name}", disable=None))
         if not targets or targets[0] is None:
@@ -132,31 +130,31 @@ class Predictor:
         return predictions, [self._target(target) for target in targets]
 
     def texts(self, examples: Iterable[Example]) -> Iterator[Prediction]:
-        """The predictions for texts, pairs of texts or rows of words, in their order; their labels are ignored.
+        """Yield the predictions for texts, pairs of texts or rows of words; their labels are ignored.
 
         Raises:
-            UserError: a row is empty, or not such as the model knows; the message starts with its `where`, or number.
+            UserError: a row is empty, or of another kind; the message starts with its `where`, or number.
         """
-        # A bar among the predictions that are printed would be no help.
-        return self._predict(self._rows(examples), disable=sys.stdout.isatty() or None)
+        # No progress bar among predictions that are printed.
+        return self._predict(self._encode(examples), disable=sys.stdout.isatty() or None)
 
-    def _rows(self, examples: Iterable[Example]) -> Iterator[_Row]:
+    def _encode(self, examples: Iterable[Example]) -> Iterator[_Row]:
         examples, before = iter(examples), 0
         while chunk := list(itertools.islice(examples, CHUNK)):
-            places: Iterable[Tensor | None]
+            word_starts: Iterable[Tensor | None]
             if self.record.kind == "token-label":
                 columns, sizes = encode_words(chunk, self._tokenizer, where="row", before=before)
-                starts = int(self.task.cfg.init_token is not None)
-                places = (torch.from_numpy(np.cumsum(words) - words + starts) for words in sizes)
+                first = int(self.task.cfg.init_token is not None)
+                word_starts = (torch.from_numpy(np.cumsum(words) - words + first) for words in sizes)
             else:
                 columns = encode_columns(chunk, self._tokenizer, pairs=self.pairs, where="row", before=before)
-                places = itertools.repeat(None, len(chunk))
+                word_starts = itertools.repeat(None, len(chunk))
             before += len(chunk)
-            for texts, of_row in zip(zip(*columns, strict=True), places, strict=True):
-                yield self._shortened(_Row(self._tokens(texts), of_row))
+            for texts, starts in zip(zip(*columns, strict=True), word_starts, strict=True):
+                yield self._truncate(_Row(self._tokens(texts), starts))
 
     def _tokens(self, texts: Sequence[np.ndarray]) -> Tensor:
-        """<s> A </s>, or <s> A </s> </s> B </s>, as the task makes it from the ids of texts."""
+        """Return <s> A </s>, or <s> A </s> </s> B </s>, from the token ids of texts."""
         cfg = self.task.cfg
         ids: list[int] = []
         for start, text in zip((cfg.init_token, cfg.separator_token), texts, strict=False):
@@ -164,42 +162,38 @@ class Predictor:
             ids += [*text.tolist(), self.task.source_dictionary.eos()]
         return torch.tensor(ids)
 
-    def _shortened(self, row: _Row) -> _Row:
-        """The row as long as ``text_prediction`` allows; ``sentence_prediction`` has no such options: its head."""
+    def _truncate(self, row: _Row) -> _Row:
+        """Truncate a row as ``text_prediction`` does; ``sentence_prediction`` has no options for it: keep the head."""
         dictionary, cfg = self.task.source_dictionary, self.task.cfg
         kept = kept_tokens(row.tokens, *limits(cfg, cfg.max_positions), dictionary.bos(), dictionary.eos())
         self.cut += len(row.tokens) > self.longest
-        return _Row(row.tokens[kept], None if row.places is None else moved(row.places, kept))
+        return _Row(row.tokens[kept], None if row.word_starts is None else moved(row.word_starts, kept))
 
     def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:
         with tqdm(unit="row", **bar) as progress:
             while chunk := list(itertools.islice(rows, CHUNK)):
-                name = self._tagged if self.record.kind == "token-label" else self._named
-                yield from name(self._outputs(chunk, progress))
+                label = self._label_words if self.record.kind == "token-label" else self._label_rows
+                yield from label(self._compute(chunk, progress))
 
     @torch.inference_mode()
-    def _outputs(self, rows: Sequence[_Row], progress: tqdm) -> list[Tensor]:
-        """What the model gives for each row, computed from long to short.
-
-        That is what the classification head does, (classes,); for token labels each word's class, CUT where it was cut,
-        (words,).
-        """
+    def _compute(self, rows: Sequence[_Row], progress: tqdm) -> list[Tensor]:
+        """Return the logits of each row, (classes,); for token labels each word's class, or CUT, (words,)."""
         outputs = [torch.empty(0)] * len(rows)
-        order = sorted(range(len(rows)), key=lambda row: -len(rows[row].tokens))
+        order = sorted(range(len(rows)), key=lambda row: -len(rows[row].tokens))  # a lack of memory shows at once
         head, pad = self.task.cfg.classification_head_name, self.task.source_dictionary.pad()
-        most, start = batch_tokens(self._device), 0
+        max_tokens, start = batch_tokens(self._device), 0
         while start < len(rows):
-            batch = order[start : start + max(1, most // len(rows[order[start]].tokens))]
+            batch = order[start : start + max(1, max_tokens // len(rows[order[start]].tokens))]
             start += len(batch)
             tokens = data_utils.collate_tokens([rows[row].tokens for row in batch], pad)
             logits = self._model(tokens.to(self._device), classification_head_name=head)[0].float().cpu()
-            for row, of_row in zip(batch, logits, strict=True):
-                places = rows[row].places
-                outputs[row] = of_row if places is None else tags(of_row, places, CUT)
+            for row, row_logits in zip(batch, logits, strict=True):
+                starts = rows[row].word_starts
+                outputs[row] = row_logits if starts is None else tags(row_logits, starts, CUT)
             progress.update(len(batch))
         return outputs
 
-    def _named(self, outputs: Sequence[Tensor]) -> Iterator[Prediction]:
+    def _label_rows(self, outputs: Sequence[Tensor]) -> Iterator[Prediction]:
         logits = torch.stack(list(outputs))
         if self.record.kind == "regression":
             for (score,) in logits.tolist():
@@ -212,14 +206,14 @@ class Predictor:
                 probabilities = dict(zip(self.labels, row, strict=True))
                 yield Prediction(max(self.labels, key=probabilities.__getitem__), probabilities)
 
-    def _tagged(self, outputs: Sequence[Tensor]) -> Iterator[Prediction]:
+    def _label_words(self, outputs: Sequence[Tensor]) -> Iterator[Prediction]:
         names = dict(enumerate(self.labels))
         names[CUT] = names[usual_class(self.task.label_dictionary, len(names))]
         for numbers in outputs:
             yield Prediction(tuple(names[number] for number in numbers.tolist()), {}, int((numbers == CUT).sum()))
 
     def _target(self, target: Iterable[float]) -> Any:
-        """The label of a row in the form of a prediction's."""
+        """Return the label of a row in the form of ``Prediction.label``."""
         label = self.record.label([float(number) for number in target])
         return self._score(label) if self.record.kind == "regression" else label
 
@@ -250,35 +244,28 @@ HubInterface.classify = classify  # model/hub.py cannot import what is above it
 
 
 def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
-    """The record of the data that a checkpoint's task was set up with.
+    """Return the record of the data that a checkpoint's task was set up with.
 
     Raises:
-        UserError: the checkpoint has another number of outputs, or its own labels, where it says them, are others.
+        UserError: the checkpoint has another number of outputs, or was trained on other labels.
     """
     if isinstance(task, TextPredictionTask):
-        _check_labels(task, checkpoint)
+        for name, trained in (task.trained_labels or {}).items():
+            current = getattr(task.record, name)
+            if trained != (list(current) if name == "classes" else current):
+                raise UserError(
+                    f"{checkpoint} was trained on {name}={trained}, the data in {task.cfg.data} has {current}"
+                )
         return task.record
     cfg = task.cfg
     record = read_record(Path(cfg.data), cfg.regression_target)
-    if record.kind != ("regression" if cfg.regression_target else "single-label"):
-        raise UserError(f"{checkpoint} is of fairseq's sentence_prediction, but {cfg.data} is {record.kind}")
-    if cfg.num_classes != (len(record.classes) or 1):
-        known = ", ".join(record.classes) or "a score"
-        raise UserError(f"{checkpoint} has {cfg.num_classes} outputs, but the data in {cfg.data} has: {known}")
+    trained = ("regression" if cfg.regression_target else "single-label", cfg.num_classes)
+    if trained != (record.kind, len(record.classes) or 1):
+        names = ", ".join(record.classes) or "a score"
+        raise UserError(
+            f"{checkpoint} is {trained[0]} with {trained[1]} outputs, {cfg.data} {record.kind} with {names}"
+        )
     return record
-
-
-def _check_labels(task: TextPredictionTask, checkpoint: Path) -> None:
-    own, data = task.trained_labels, task.cfg.data
-    if own is None:
-        return
-    both = itertools.zip_longest(own["classes"], task.record.classes, fillvalue="none")
-    if others := [pair for pair in both if pair[0] != pair[1]]:
-        trained, found = map(join_truncated, zip(*others, strict=True))
-        raise UserError(f"{checkpoint} was trained on the classes {trained}, where the data in {data} has {found}")
-    if own["scale"] != task.record.scale:
-        scales = f"scores divided by {own['scale']}, but those in {data} are divided by {task.record.scale}"
-        raise UserError(f"{checkpoint} was trained on {scales}")
 
 
 def write_predictions(predictor: Predictor, split: str, file: Path) -> None:

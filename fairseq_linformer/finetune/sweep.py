@@ -16,6 +16,7 @@ the dev sets, and the task's own test set if that has labels. Metrics are comput
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -62,7 +63,7 @@ ONE_PROCESS = "distributed_training.distributed_world_size=1"  # not every visib
 SET_BY_SWEEP: tuple[str, ...] = ("task.data", "common.seed", "dataset.batch_size", "dataset.max_tokens")
 SET_BY_SWEEP += ("optimization.lr", "optimization.max_update", "optimization.max_epoch")
 SET_BY_SWEEP += ("checkpoint.save_dir", "checkpoint.finetune_from_model", "checkpoint.restore_file")
-SET_BY_SWEEP += ("checkpoint.best_checkpoint_metric",)
+SET_BY_SWEEP += ("checkpoint.best_checkpoint_metric", "task.train_rows")
 SET_BY_SWEEP += ("task.seed", "optimizer.lr", "lr_scheduler.lr")  # which by default are those above
 
 
@@ -123,18 +124,17 @@ class Sweep:
         rates, batch_sizes: by default those of the task's recipe. If there are several, the first seed tries each pair
             of them, and the other seeds train with the best pair.
         search: use a grid of them by default, with rates that suit the model's width.
-        epochs: passes over the training rows, by default those of the recipe. Updates and warm-up follow.
+        epochs: passes over the training rows, by default those of the recipe.
         metric: chooses checkpoint and setting; by default the mean of the task's headline metrics.
         overrides: Hydra's, for every run.
         digest: of the checkpoint's file, at the start.
         model: configuration of the checkpoint's model.
-        folders: of the prepared data, by task.
-        summaries: of the prepared data, by task.
+        folders, summaries: of the prepared data, by task.
         baselines: by task, after ``run``.
 
     Raises:
-        UserError, FileNotFoundError: a task, a metric or the checkpoint does not exist; the data was not prepared, or
-            has another vocabulary than the checkpoint.
+        UserError, FileNotFoundError: a task, a metric or the checkpoint does not exist, or the data has another
+            vocabulary than the checkpoint.
     """
 
     checkpoint: Path
@@ -189,11 +189,7 @@ class Sweep:
         return LinformerRobertaModel.resolve(state["cfg"])
 
     def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> tuple[list[Result], list[Result]]:
-        """Train the runs that are not complete, `jobs` at a time.
-
-        Args:
-            jobs: runs side by side.
-            launcher: Hydra's overrides that choose a launcher, ``hydra/launcher=slurm``.
+        """Train the runs that are not complete, `jobs` at a time, by a `launcher` of Hydra's overrides.
 
         Returns:
             The results of every seed, and those of settings that were tried and not chosen.
@@ -224,12 +220,12 @@ class Sweep:
     def plan(self, task: str, seed: int, setting: Setting) -> Run:
         """Return a run that passes over the training rows as often as the recipe does, or `epochs` times."""
         recipe, epochs = read_recipe(recipe_name(task)), self._epochs(task)
-        rows_per_update = setting.batch_size * self._batches_per_update(task)
+        rows_per_update = setting.batch_size * math.prod(self._processes_and_accumulation(task))
         if epochs is None:
             rows = recipe["optimization"]["max_update"] * recipe["dataset"]["batch_size"]
             updates = updates_of(rows, rows_per_update)
         else:
-            updates = updates_of_epochs(epochs, self._training_rows(task), rows_per_update)
+            updates = updates_of_epochs(epochs, self.summaries[task].splits["train"].examples, rows_per_update)
 
         folder = self.out / task / (str(setting) if self._has_several_settings else "") / f"seed{seed}"
         return Run(self.summaries[task].task, seed, setting, updates, folder, self.metric or SCORE)
@@ -249,28 +245,19 @@ class Sweep:
     def _is_narrow(self) -> bool:
         return self.model.encoder_embed_dim < NARROW
 
-    def _training_rows(self, task: str) -> int:
-        return self.summaries[task].splits["train"].examples
-
     def _epochs(self, task: str) -> float | None:
         """Return the passes over the training rows; None if the recipe has a number of updates, which is for all."""
         length = read_recipe(recipe_name(task))["optimization"]
-        by_updates = length["max_update"] and is_whole(task, self._training_rows(task))
+        by_updates = length["max_update"] and is_whole(task, self.summaries[task].splits["train"].examples)
         return self.epochs or (None if by_updates else length["max_epoch"])
 
-    def _options(self, task: str) -> Mapping[str, Any]:
-        """Return the task's recipe with the user's overrides."""
-        return read_recipe(recipe_name(task), str(self.folders[task]), (ONE_PROCESS, *self.overrides))
-
-    def _processes(self, task: str) -> int:
-        return self._options(task)["distributed_training"]["distributed_world_size"]
-
-    def _batches_per_update(self, task: str) -> int:
-        """Return the batches of all processes, and of gradient accumulation, in one update."""
-        accumulated = self._options(task)["optimization"]["update_freq"]
+    def _processes_and_accumulation(self, task: str) -> tuple[int, int]:
+        """Return the processes of a run, and the batches that each of them accumulates in one update."""
+        options = read_recipe(recipe_name(task), str(self.folders[task]), (ONE_PROCESS, *self.overrides))
+        accumulated = options["optimization"]["update_freq"]
         is_one_number = len(accumulated) == 1 and accumulated[0] >= 1
         check("optimization.update_freq", accumulated, is_one_number, "one number, at least 1, in brackets")
-        return self._processes(task) * accumulated[0]
+        return options["distributed_training"]["distributed_world_size"], accumulated[0]
 
     def _overrides(self, run: Run) -> Iterator[str]:
         """Yield a run's differences from the recipe. The warm-up keeps its share of the updates."""
@@ -348,7 +335,7 @@ class Sweep:
         calls: list[Callable[[], Result]] = [
             partial(train_and_score, run, self.training(run), self.folders[run.task.name], launcher) for run in runs
         ]
-        gpus = max((self._processes(run.task.name) for run in runs), default=1)
+        gpus = max((self._processes_and_accumulation(run.task.name)[0] for run in runs), default=1)
         return [
             Result(run, error=str(result)) if isinstance(result, Exception) else result
             for run, result in zip(runs, side_by_side(calls, jobs, gpus), strict=True)
