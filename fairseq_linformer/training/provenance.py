@@ -283,7 +283,7 @@ class Record:
             self._made_of = replace(self._made_of, checkpoint=recorded.checkpoint)
         if changes := recorded.changes(self._made_of):
             before, now = recorded._options(), self._made_of._options()
-            of_model = [f"model.{name}" for name, own in OPTIONS.items() if not own.metadata["recipe"]]
+            of_model = [f"model.{name}" for name, own in OPTIONS.items() if not own.metadata["training_only"]]
             then = f"checkpoint.restore_file={checkpoint} to go on from this run there"
             if any(before[name] != now[name] for name in of_model):  # its parameters may have other shapes
                 then = f"checkpoint.finetune_from_model=FILE, which linformer convert makes of {checkpoint}"
