@@ -1,5 +1,5 @@
-"""What fairseq gets from this package: importing this file registers the model, the tasks, the criteria, the optimizers
-and the learning-rate schedule.
+"""What fairseq gets from this package: importing this file registers the model, the tasks, the criteria and the
+optimizers.
 """
 
 import os
@@ -18,7 +18,6 @@ from .training.fused_adam import FusedAdam
 from .training.masked_lm import DynamicMaskedLMTask
 from .training.muon import Muon
 from .training.text_prediction import TextPredictionTask
-from .training.trapezoidal import TrapezoidalSchedule
 
 # As hydra_plugins has it for common.cpu=true: with a GPU in sight fairseq clips gradients and joins processes there.
 if "--cpu" in sys.argv and Path(sys.argv[0]).name.startswith("fairseq-"):
@@ -38,5 +37,4 @@ __all__ = [
     "Predictor",
     "TextPredictionCriterion",
     "TextPredictionTask",
-    "TrapezoidalSchedule",
 ]

@@ -15,7 +15,6 @@ from fairseq_linformer.training.encoder_distillation import EncoderDistillationC
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
 from fairseq_linformer.training.muon import MuonConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
-from fairseq_linformer.training.trapezoidal import TrapezoidalConfig
 from tests.helpers import ROOT
 from tests.helpers.configs import composed
 
@@ -181,7 +180,6 @@ SET = {
         ("pretrain/optimizer/muon", MuonConfig, "muon"),
         ("pretrain/criterion/masked_lm_distillation", MaskedLmDistillationConfig, "masked_lm_distillation"),
         ("pretrain/criterion/encoder_distillation", EncoderDistillationConfig, "encoder_distillation"),
-        ("pretrain/lr_scheduler/trapezoidal", TrapezoidalConfig, "trapezoidal"),
         ("finetune/task/text_prediction", TextPredictionConfig, "text_prediction"),
         ("finetune/criterion/text_prediction", TextPredictionCriterionConfig, "text_prediction"),
     ],

@@ -63,7 +63,7 @@ ONE_PROCESS = "distributed_training.distributed_world_size=1"  # not every visib
 SET_BY_SWEEP: tuple[str, ...] = ("task.data", "common.seed", "dataset.batch_size", "dataset.max_tokens")
 SET_BY_SWEEP += ("optimization.lr", "optimization.max_update", "optimization.max_epoch")
 SET_BY_SWEEP += ("checkpoint.save_dir", "checkpoint.finetune_from_model", "checkpoint.restore_file")
-SET_BY_SWEEP += ("checkpoint.best_checkpoint_metric", "task.train_rows")
+SET_BY_SWEEP += ("checkpoint.best_checkpoint_metric",)
 SET_BY_SWEEP += ("task.seed", "optimizer.lr", "lr_scheduler.lr")  # which by default are those above
 
 

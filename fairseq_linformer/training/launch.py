@@ -31,8 +31,8 @@ LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hyd
 POLL_SECONDS = 0.2
 
 
-_Needed = TypedDict(  # of a configuration, those that its readers need
-    "_Needed",
+_Options = TypedDict(  # of a configuration, those that its readers need
+    "_Options",
     {
         "checkpoint.best_checkpoint_metric": str,
         "common.seed": int,
@@ -41,11 +41,6 @@ _Needed = TypedDict(  # of a configuration, those that its readers need
         "optimization.max_update": int,
     },
 )
-_Later = TypedDict("_Later", {"task.train_rows": int | None}, total=False)  # those that older ones lack
-
-
-class _Options(_Needed, _Later):
-    pass
 
 
 class _RunFile(TypedDict):

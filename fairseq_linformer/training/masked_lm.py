@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion, masked_lm
 from fairseq.data import FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
-from fairseq.data.encoders.utils import get_whole_word_mask
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
 from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
@@ -18,7 +17,6 @@ from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig
-from torch import Tensor
 
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
 from ..data.batches import DescribedBatches
@@ -26,7 +24,6 @@ from ..data.corpus_rows import ENDS, CutLines, MixedTexts, ShuffledBatches
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.epochs import SharedEpochDataset
 from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
-from ..data.masking import share_of_masks, thin_masks
 from ..data.shards import data_paths
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
@@ -43,14 +40,10 @@ ROWS = ("none", "complete", "complete_doc")  # fairseq's ways to fill them; its 
 
 @dataclass
 class DynamicMaskedLMConfig(MaskedLMConfig):
-    """Options of ``dynamic_masked_lm``: those of ``masked_lm``, the share of masks at the end, how often to save."""
+    """Options of ``dynamic_masked_lm``: those of ``masked_lm``, how long rows are, how often to save."""
 
     tokens_per_sample: Optional[int] = field(  # noqa: UP045
         default=1024, metadata={"help": "tokens of a row at most (null in a configuration: the model's max_positions)"}
-    )
-    mask_prob_end: Optional[float] = field(  # noqa: UP045
-        default=None,
-        metadata={"help": "masked share of the last update and of validation, falling to it (default: mask_prob)"},
     )
     lengths: Any = field(
         default=None,
@@ -83,9 +76,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     fairseq's ``masked_lm`` means to do so, but from the second epoch on its worker processes mask as in the first.
 
-    With ``mask_prob_end`` the masked share falls linearly over the updates of a run (Ankner et al. 2023, arXiv
-    2305.15096). Validation has the last share, so that its losses compare.
-
     With ``lengths`` rows are short first: as many tokens per update, in the same order, cut into shorter rows
     (``data.lengths.cut_rows``), which keep their positions; validation has the whole rows. A learned projection trains
     its first columns alone on them, so pooling suits that better; with ``adaptive_length`` they fill all k rows.
@@ -104,7 +94,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     Attributes:
         stages: with ``lengths``, in a training: how long its rows are.
         stage: that of the last update.
-        word_starts: with ``mask_whole_words``, whether each token of the dictionary begins a word, (V,).
     """
 
     NEXT = "linformer export {run} --out exported"
@@ -182,7 +171,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     stages: list[Stage] | None = None
     stage: Stage | None = None
-    word_starts: Tensor | None = None
 
     def read_schedules(self, cfg: DictConfig) -> None:
         """Reads what changes over the updates of a training, from its whole configuration.
@@ -194,9 +182,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         options, updates = self.cfg, cfg.optimization.max_update
         if options.lengths is not None:
             set_options(options, lengths=as_text(options.lengths))
-        for name, what in (("mask_prob_end", "the share of masks falls"), ("lengths", "rows become longer")):
-            allowed = f"left out without optimization.max_update, over which {what}"
-            check(name, options[name], options[name] is None or updates > 0, allowed)
+        allowed = "left out without optimization.max_update, over which rows become longer"
+        check("lengths", options.lengths, options.lengths is None or updates > 0, allowed)
         total = getattr(cfg.lr_scheduler, "total_num_update", None)
         allowed = "above 0, the updates until the learning rate has fallen: optimization.max_update, if not given"
         check("lr_scheduler.total_num_update", total, total is None or total > 0, allowed)
@@ -218,8 +205,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         Raises:
             UserError: whole words are to be masked, and no subword model beside the data says where they begin.
         """
-        if self.cfg.mask_whole_words and self.word_starts is None:
-            self._find_word_starts()
+        if self.cfg.mask_whole_words:
+            self._find_subword_model()
         super().load_dataset(split, epoch, combine, **kwargs)
         dataset = self.datasets[split] if self.cfg.shortest_text is None else ShuffledBatches(self.datasets[split])
         self.datasets[split] = SharedEpochDataset(DescribedBatches(dataset, self.source_dictionary.pad(), masked=True))
@@ -250,19 +237,14 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         rows = TokenBlockDataset(lines, lines.sizes, cfg.tokens_per_sample - 1, **options)
         return PrependTokenDataset(rows, words.bos())
 
-    def _find_word_starts(self) -> None:
+    def _find_subword_model(self) -> None:
         folder = Path(split_paths(self.cfg.data)[0])
         options, allowed = subword_model_options(folder), f"false: {folder} holds no {A_SUBWORD_MODEL}"
         check("mask_whole_words", True, bool(options), allowed)
         self.args = Namespace(**options)  # where fairseq's masked_lm looks for it
-        self.word_starts = get_whole_word_mask(self.args, self.source_dictionary).bool()
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
-        """The batch with as many masks as its update has, in rows as long as it has."""
-        first, last, cfg = self.cfg.mask_prob, self.cfg.mask_prob_end, self.to_train
-        if last is not None and cfg is not None:
-            share = share_of_masks(first, last, update_num, cfg.optimization.max_update)
-            sample = self._thinned(sample, share, update_num)
+        """Return the batch in rows as long as its update has."""
         return sample if self.stages is None else self._cut(sample, stage_of(self.stages, update_num), update_num)
 
     def _cut(self, sample: dict[str, Any], stage: Stage, update: int) -> dict[str, Any]:
@@ -271,24 +253,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             logger.info(f"after update {update:,}: rows of {length:,} tokens, up to update {end:,}")
             self.stage = stage
         return cut_rows(sample, length, self.source_dictionary.bos(), self.source_dictionary.pad())
-
-    def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
-        """One batch of validation, with the masks of the last update; the same ones whenever it is validated."""
-        if self.cfg.mask_prob_end is not None:
-            sample = self._thinned(sample, self.cfg.mask_prob_end, 0)
-        return super().valid_step(sample, model, criterion)
-
-    def _thinned(self, sample: dict[str, Any], share: float, update: int) -> dict[str, Any]:
-        """The batch with this share of its positions masked, of which the dataset masked ``mask_prob``."""
-        inputs = sample["net_input"]
-        kept, seed = share / self.cfg.mask_prob, 1_000_003 * self.cfg.seed + update
-        pad = self.source_dictionary.pad()
-        if self.word_starts is not None:
-            self.word_starts = self.word_starts.to(sample["target"].device)  # once
-        masked = inputs["src_tokens"], sample["target"]
-        tokens, targets = thin_masks(*masked, sample["id"], kept, seed, pad, self.word_starts)
-        others = {name: value for name, value in inputs.items() if name != "masked_positions"}  # they have changed
-        return {**sample, "net_input": {**others, "src_tokens": tokens}, "target": targets}
 
 
 def _set_lengths_of_teacher(cfg: DynamicMaskedLMConfig, teacher: str | None) -> None:
@@ -306,8 +270,3 @@ def _check_masks(cfg: DynamicMaskedLMConfig) -> None:
     both = cfg.leave_unmasked_prob + cfg.random_token_prob
     check("leave_unmasked_prob + random_token_prob", both, both <= 1, "at most 1")
     check("d2v2_multi", cfg.d2v2_multi, not cfg.d2v2_multi, "false")
-    first, last = cfg.mask_prob, cfg.mask_prob_end
-    check("mask_prob_end", last, last is None or 0 < last <= first, f"above 0 and at most mask_prob={first}")
-    check("mask_prob_end", last, last is None or not cfg.skip_masking, "left out with skip_masking")
-    spans = cfg.mask_multiple_length > 1  # of which thin_masks would leave pieces
-    check("mask_prob_end", last, last is None or not spans, "left out with mask_multiple_length above 1")

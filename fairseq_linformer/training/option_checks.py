@@ -32,8 +32,6 @@ LEAST = {
     "checkpoint.save_interval": 1,
     "lr_scheduler.warmup_updates": 0,
     "optimizer.weight_decay": 0,
-    "task.mask_multiple_length": 1,
-    "task.mask_stdev": 0,
 }
 
 # What validation logs with a criterion, and whether more of it is better.

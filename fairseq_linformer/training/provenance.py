@@ -83,8 +83,9 @@ _WARM_UP = "lr_scheduler.warmup_updates"
 # Compared where both records have it: earlier versions had not the first three, a warm-up may come of the length, and
 # nothing is best where nothing is validated.
 _NOT_IN_ALL = (_TEACHER, _TOKENS, _BEST_ON, _WARM_UP)
-# What earlier versions had not, with the values by which they trained.
+# Options that earlier versions lack, or today's, with the values that change nothing.
 _LATER = {"optimizer.embedding_lr_multiplier": 1.0, "criterion.class_weights": None}
+_LATER |= {"task.mask_prob_end": None, "task.train_rows": None}
 
 _SHOWN = 3  # options that a message names
 

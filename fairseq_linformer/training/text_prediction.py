@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion
-from fairseq.data import Dictionary, FairseqDataset
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
@@ -24,7 +24,6 @@ from ..data.dictionaries import DICTIONARY_FILE, MASK
 from ..data.epochs import SharedEpochDataset
 from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, SUMMARY_FILE, Task, check_label, has_pairs, label_names, own_task, read_summary
-from ..data.training_rows import ChosenRows, first_rows
 from ..data.truncation import METHODS, TruncatedDataset, limits
 from ..errors import UserError, check
 from ..model.parts import ClassificationHead
@@ -63,9 +62,6 @@ class TextPredictionConfig(SentencePredictionConfig):
     max_positions: Optional[int] = field(  # noqa: UP045
         default=None, metadata={"help": "the longest row, in tokens (default: the model's)"}
     )
-    train_rows: Optional[int] = field(  # noqa: UP045
-        default=None, metadata={"help": "rows of train to train on, stratified, others for each seed (default: all)"}
-    )
     freeze_encoder: bool = field(default=False, metadata={"help": "train the classification head alone"})
     save_interval_minutes: float = save_interval()
 
@@ -75,8 +71,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
     """Classification or regression of texts and pairs of any length, or of words, shortened to ``truncate_to`` tokens.
 
     Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of what is trained on,
-    new ones each epoch; every other split takes the head, so that validation does not depend on chance. Of ``train``
-    batches hold ``train_rows`` rows alone, where it is given.
+    new ones each epoch; every other split takes the head, so that validation does not depend on chance.
 
     Attributes:
         training_split: what is trained on.
@@ -103,9 +98,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         task.record = record
         if task.to_train is not None:
             task.training_split = task.to_train.dataset.train_subset
-            allowed = f"left out with dataset.train_subset={task.training_split}: it is of train"
-            check("train_rows", cfg.train_rows, cfg.train_rows is None or task.training_split == "train", allowed)
-            plan(task.to_train, cfg.train_rows or _rows_of(Path(cfg.data), task.training_split))
+            plan(task.to_train, _rows_of(Path(cfg.data), task.training_split))
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
             cfg.max_positions = length_of_model(cfg) or DEFAULT_POSITIONS
@@ -160,11 +153,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             seed=cfg.seed,
             by_length=not cfg.no_shuffle,
         )
-        chosen: FairseqDataset = truncated
-        if split == "train" and cfg.train_rows is not None:
-            chosen = ChosenRows(truncated, first_rows(Path(cfg.data), self.record.kind, cfg.train_rows, cfg.seed))
-            logger.info(f"train: {cfg.train_rows:,} of {len(truncated):,} rows")
-        self.datasets[split] = SharedEpochDataset(DescribedBatches(chosen, dictionary.pad(), masked=False))
+        self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:

@@ -382,7 +382,6 @@ def test_scores_that_differ_from_fairseqs_are_never_kept(moved, monkeypatch):
         (["--tasks", "sst_2", "++common.seed=5"], "common.seed=5"),
         (["--tasks", "sst_2", "optimization.lr=[1]"], "optimization.lr="),
         (["--tasks", "sst_2", "dataset.max_tokens=64"], "dataset.max_tokens=64"),
-        (["--tasks", "sst_2", "task.train_rows=8"], "task.train_rows=8"),
         (["--tasks", "sst_2", "optimization.max_update=9"], "optimization.max_update=9"),
         (["--tasks", "sst_2", "task.truncate_to=9000"], "truncate_to=9000"),
         (["--tasks", "sst_2", "optimizer.adam_betas=[1]"], "optimizer.adam_betas=[1]"),

@@ -193,7 +193,6 @@ def test_positions_that_are_not_there_are_refused(first, options, count):
         ({"shortest_text": 2}, "shortest_text=2 is not allowed: it must be from 3"),
         ({"shortest_text": 8, "shorten_method": "truncate"}, "shorten_method=truncate is not .* none with shortest"),
         ({"shortest_text": 8, "lengths": "15:0.5,30:0.5"}, "lengths=15:0.5,30:0.5 is not allowed: .* left out with"),
-        ({"skip_masking": True, "mask_prob_end": 0.1}, "mask_prob_end=0.1 is not allowed: .* left out with skip"),
     ],
 )
 def test_options_of_the_task_that_cannot_be_together(tmp_path, options, said):

@@ -21,7 +21,7 @@ RANKS = 2
 STOPPED = 128 + signal.SIGUSR1
 UPDATES = 24
 TWICE = "optimization.update_freq=[2]"  # one rank, as many rows per update as two
-GROWING = ["task.lengths=[8:0.45,32:0.55]", "task.mask_prob_end=0.1", "dataset.batch_size=64"]
+GROWING = ["task.lengths=[8:0.45,32:0.55]", "dataset.batch_size=64"]
 GROWING += ["checkpoint.save_interval_updates=1", "checkpoint.keep_interval_updates=-1"]
 JOINED = {"distributed_init_method": "env://", "distributed_world_size": RANKS, "distributed_rank": -1}
 JOINED |= {"distributed_backend": "undefined"}  # as flags, what configs/distributed/torchrun.yaml says
@@ -41,7 +41,7 @@ def alone(corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def growing(corpus, tmp_path_factory):
-    """One rank whose rows grow after four of nine updates, while its masks become fewer; three make an epoch."""
+    """One rank whose rows grow after four of nine updates; three make an epoch."""
     folder = tmp_path_factory.mktemp("growing")
     output = run(*pretraining(corpus, "run", 9, TWICE, *GROWING), cwd=folder)
     said = ["after update 0: rows of 8 tokens, up to update 4", "after update 4: rows of 32 tokens, up to update 9"]
@@ -74,7 +74,7 @@ def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
 def test_fine_tuning_goes_on_with_another_number_of_ranks(classification, alone, tmp_path):
     settings = [f"task.data={classification}", f"checkpoint.finetune_from_model={alone / 'checkpoint_last.pt'}"]
     settings += ["lr_scheduler.total_num_update=6", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.001]"]
-    settings += ["dataset.batch_size=4", "dataset.num_workers=0", "common.cpu=true", "task.train_rows=10"]
+    settings += ["dataset.batch_size=4", "dataset.num_workers=0", "common.cpu=true"]
     command = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", *settings]
     for folder, updates, ranks in (("straight", 6, 1), ("resumed", 3, 2), ("resumed", 6, 1)):
         words = [*command, f"checkpoint.save_dir={folder}", f"optimization.max_update={updates}"]

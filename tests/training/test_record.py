@@ -113,7 +113,6 @@ def test_a_run_that_counts_epochs_may_become_longer(record):
         (["dataset.batch_size=4"], r"rows per update \(.*\) was 2, is 4"),
         (["checkpoint.best_checkpoint_metric=ppl"], "checkpoint.best_checkpoint_metric was loss, is ppl"),
         (["dataset.valid_subset=test"], r"split of the best checkpoint \(.*\) was valid, is test"),
-        (["lr_scheduler=trapezoidal"], "lr_scheduler._name was polynomial_decay, is trapezoidal"),
     ],
 )
 def test_another_run_is_refused(record, words, said):
