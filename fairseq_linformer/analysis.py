@@ -39,7 +39,7 @@ from .data.dictionaries import with_mask
 from .data.prepare.corpus import encode_items
 from .data.prepare.text_files import find_files, read_chunks
 from .data.tokenizer import Tokenizer, load_tokenizer
-from .data.truncation import kept_tokens, limits
+from .data.truncation import kept_tokens, max_length_and_method
 from .errors import UserError, check
 from .model.encoder import SentenceEncoder
 from .model.hub import LOADED
@@ -150,7 +150,7 @@ def read_first_line(text: Path, model: LoadedModel) -> Tensor:
     line = next(line for chunk in read_chunks(find_files([text])) for line in chunk.lines if line)
     begin = [] if model.task.get("init_token") is None else [dictionary.bos()]
     ids = torch.tensor([*begin, *model.tokenizer.encode([line])[0].tolist(), dictionary.eos()])
-    longest, method = limits(model.task, model.task.max_positions or model.max_positions)
+    longest, method = max_length_and_method(model.task, model.task.max_positions or model.max_positions)
     return ids[kept_tokens(ids, longest, method, dictionary.bos(), dictionary.eos())]
 
 

@@ -1,20 +1,33 @@
-"""What a batch says of itself, found where it is made, on the CPU: asked of a GPU, the host would have to wait."""
+"""Batches of training: facts about them, computed on the CPU so that no GPU is waited for, and rows cut into parts.
 
+Rows that begin short and become longer teach a model what is near first (SkyLadder, arXiv 2503.15450).
+
+Dimensions: B rows of a batch, n their length, l that of their parts, B' the number of parts.
+"""
+
+import math
+from itertools import accumulate, pairwise
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from fairseq.data import BaseWrapperDataset, FairseqDataset
+
+from ..errors import check
+
+Stage = tuple[int, int]  # length of the rows in tokens, and number of the last update
 
 
 class DescribedBatches(BaseWrapperDataset):
-    """Adds to ``net_input`` of each batch whether it is padded, and where its masked tokens are.
+    """Batches whose ``net_input`` has ``padded``, a bool, and ``masked_positions``, the indices of masked tokens.
 
-    ``padded`` is a bool. ``masked_positions`` (N,) int64 are the numbers, row by row, of the positions of (B, n) that
-    have a target. Where there is none, as fairseq's criterion then asks for all logits, they are left out.
+    ``masked_positions`` (N,) int64 count row by row the positions of (B, n) with a target. They are left out where
+    there is none, as fairseq's criterion then needs all logits.
 
     Args:
         dataset: one of fairseq's, whose batches have ``net_input`` with ``src_tokens``.
         pad: fairseq's padding index.
-        masked: whether targets are tokens (B, n), ``pad`` where none is masked.
+        masked: True if targets are tokens (B, n), ``pad`` where none is masked.
     """
 
     def __init__(self, dataset: FairseqDataset, pad: int, masked: bool) -> None:
@@ -23,7 +36,7 @@ class DescribedBatches(BaseWrapperDataset):
 
     def collater(self, samples: list[Any]) -> dict[str, Any]:
         batch: dict[str, Any] = self.dataset.collater(samples)
-        if not batch:  # what a rank has at the end of an epoch when the others have a batch more
+        if not batch:  # of a rank at the end of an epoch where other ranks have a batch more
             return batch
         inputs = batch["net_input"]
         inputs["padded"] = bool(inputs["src_tokens"].eq(self._pad).any())
@@ -32,3 +45,80 @@ class DescribedBatches(BaseWrapperDataset):
             if len(positions):
                 inputs["masked_positions"] = positions
         return batch
+
+
+def as_text(pairs: Any) -> str:
+    """Return length:share pairs as text, 512:0.6,2048:0.4, from such a text, a list of pairs, or a mapping."""
+    return str(pairs).strip("[]{}").replace("'", "").replace(" ", "")
+
+
+def read_stages(text: str, updates: int, longest: int) -> list[Stage]:
+    """Return the stages of a training.
+
+    Args:
+        text: length:share pairs, as ``as_text`` returns them.
+        updates: of the training; a stage lasts its share of them.
+        longest: tokens of a row, the last length.
+
+    Raises:
+        UserError: the pairs cannot work.
+    """
+    try:
+        pairs = [(int(length), float(share)) for length, share in (pair.split(":") for pair in text.split(","))]
+    except ValueError:
+        pairs = []
+    lengths, shares = [length for length, _ in pairs], [share for _, share in pairs]
+    works = bool(pairs) and lengths[0] >= 2 and lengths[-1] == longest and min(shares) > 0
+    works = works and all(length < longer and longer % length == 0 for length, longer in pairwise(lengths))
+    allowed = (  # without braces YAML reads 512:0.6 as a number of base 60
+        "LENGTH:SHARE pairs, such as 512:0.6,2048:0.4 (in a YAML file {512: 0.6, 2048: 0.4}): lengths from 2 tokens to "
+        f"task.tokens_per_sample={longest}, each a divisor of the next, and shares above 0 whose sum is 1"
+    )
+    check("lengths", text, works and math.isclose(sum(shares), 1, abs_tol=1e-6), allowed)
+    return [(length, round(end * updates)) for length, end in zip(lengths, accumulate(shares), strict=True)]
+
+
+def stage_of(stages: list[Stage], done: int) -> Stage:
+    """Return the stage of the next update after `done` updates."""
+    return next((stage for stage in stages if done < stage[1]), stages[-1])
+
+
+def cut_rows(sample: dict[str, Any], length: int, bos: int, pad: int) -> dict[str, Any]:
+    """Cut each row of a batch into parts of `length` tokens; leave out parts of padding alone.
+
+    Each part begins with <s>, which from the second part of a row on replaces a token that then is no target.
+    ``first_positions`` (B',) int64 of ``net_input`` are the positions in their rows at which parts begin, so that
+    tokens keep their positions. ``masked_positions`` is left out, as some tokens are no longer masked.
+
+    Args:
+        sample: a batch of ``DescribedBatches`` with tokens (B, n), which is not changed.
+        length: l.
+        bos, pad: fairseq's indices of <s> and padding.
+
+    Returns:
+        A batch of (B', l), B' = B n / l where nothing is padded.
+    """
+    inputs = {name: value for name, value in sample["net_input"].items() if name != "masked_positions"}
+    rows, width = inputs["src_tokens"].shape
+    parts = -(-width // length)
+    if parts == 1:
+        return sample
+    first = length * torch.arange(parts, device=inputs["src_tokens"].device).repeat(rows)
+    lengths = (inputs["src_lengths"].repeat_interleave(parts) - first).clamp(0, length)
+    padded = inputs["padded"] or parts * length > width
+    kept = lengths > 0 if padded else slice(None)
+
+    def cut(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.dim() == 1:  # one for each row
+            return value.repeat_interleave(parts)[kept]
+        return F.pad(value, (0, parts * length - width), value=pad).view(-1, length)[kept]
+
+    inputs = {name: cut(value) for name, value in inputs.items()}
+    first = first[kept]
+    begins = F.pad(first.gt(0).unsqueeze(1), (0, length - 1))  # (B', l)
+    inputs |= {"src_tokens": inputs["src_tokens"].masked_fill(begins, bos), "src_lengths": lengths[kept]}
+    inputs |= {"padded": padded, "first_positions": first}
+    batch = {name: cut(value) for name, value in sample.items() if name != "net_input"}
+    return {**batch, "net_input": inputs, "target": batch["target"].masked_fill(begins, pad), "nsentences": len(first)}

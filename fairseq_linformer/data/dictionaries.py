@@ -1,5 +1,6 @@
 """fairseq's dictionaries of pieces: read, made of those of a subword model, and what they lack of a text."""
 
+import json
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -10,6 +11,8 @@ from fairseq.data import Dictionary
 from ..errors import UserError
 
 DICTIONARY_FILE = "dict.txt"
+REPORT_FILE = "corpus.json"  # of a prepared corpus: counts of its text
+SHARDS_FILE = "shards.json"  # of a folder of several prepared corpora, as version 0.3.0 could make it
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
 
 # Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
@@ -22,6 +25,14 @@ GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
     "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one: a "
     "vocabulary that linformer prepare corpus makes now lacks none"
 )
+
+
+def corpus_folders(folder: Path) -> list[Path]:
+    """Return the prepared corpora in a folder that version 0.3.0 made of several; any other folder alone."""
+    if not (folder / SHARDS_FILE).is_file():
+        return [folder]
+    count = len(json.loads((folder / SHARDS_FILE).read_text(encoding="utf-8"))["shards"])
+    return [folder / f"shard{number:0{len(str(count))}}" for number in range(1, count + 1)]
 
 
 def dictionary_in(folder: Path) -> Dictionary | None:

@@ -26,13 +26,13 @@ from ..errors import UserError
 from .dictionaries import (
     DICTIONARY_FILE,
     MASK,
+    corpus_folders,
     dictionary_in,
     fitting_dictionary,
     ids_of,
     load_dictionary,
     without_mask,
 )
-from .shards import shard_folders
 
 # The names that fairseq's from_pretrained looks for beside a checkpoint.
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
@@ -346,8 +346,7 @@ def load_tokenizer(place: Path) -> Tokenizer:
     """
     if place.suffix == ".model" or place.is_file():
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
-    place = next(iter(shard_folders(place)), place)
-    return _tokenizer_in(place)
+    return _tokenizer_in(corpus_folders(place)[0])
 
 
 def _tokenizer_in(folder: Path) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""Truncation of long texts when a model is fine-tuned: ``kept_tokens`` of one row, and a dataset of such rows.
+"""Long texts: truncation of the rows of fine-tuning, and chunks as long as a teacher reads.
 
 fairseq's own ``shorten_method`` knows nothing of special tokens: ``truncate`` loses the closing ``</s>`` and may lose
 all of a second text, ``random_crop`` loses the ``<s>`` that the classification head reads.
@@ -7,7 +7,7 @@ all of a second text, ``random_crop`` loses the ``<s>`` that the classification 
 import bisect
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
 from ..errors import check
-from .targets import moved
+from .targets import remap
 
 METHODS = ("head", "tail", "head-tail", "random-crop")
 
 
-def limits(task: Any, longest: int) -> tuple[int, str]:
+def max_length_and_method(task: Any, longest: int) -> tuple[int, str]:
     """Return the length and the method by which a task truncates rows outside train: none depends on chance.
 
     Of `longest`, the most that can be read, ``sentence_prediction`` takes all, and the head: it has no options for it.
@@ -87,7 +87,7 @@ def _shares(lengths: Sequence[int], room: int) -> list[int]:
 class TruncatedDataset(BaseWrapperDataset):
     """The rows of fairseq's ``sentence_prediction``, each truncated to `length` tokens.
 
-    Their tokens, their counts and, where there are, the ``places`` of words (``WordTargetDataset``).
+    Their tokens, their counts and, where there are, the ``word_starts`` (``WordTargetDataset``).
 
     Args:
         dataset: what SentencePredictionTask loads.
@@ -124,8 +124,8 @@ class TruncatedDataset(BaseWrapperDataset):
         kept = kept_tokens(tokens, self.length, self.method, self.bos, self.eos, fraction)
         changed: dict[str, Any] = dict.fromkeys(("net_input.src_lengths", "ntokens"), int(kept.sum()))
         changed["net_input.src_tokens"] = tokens[kept]
-        if "places" in item:
-            changed["places"] = moved(item["places"], kept)
+        if "word_starts" in item:
+            changed["word_starts"] = remap(item["word_starts"], kept)
         return {**item, **changed}
 
     def num_tokens(self, index: int) -> int:
@@ -146,3 +146,62 @@ class TruncatedDataset(BaseWrapperDataset):
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         super().set_epoch(epoch)
+
+
+class Chunks(NamedTuple):
+    """Texts cut into chunks. Dimensions: B texts of n tokens, C chunks, s the length of the longest, d embedding.
+
+    Attributes:
+        tokens: (C, s) token ids, padded on the right.
+        text: index of the text of each chunk, (C,).
+        last: position of the </s> of each chunk, (C,).
+        sources: (B, n), index in C x s of each token of a text; arbitrary for <s>, </s> and padding.
+        ends: position of the </s> of each text, (B,).
+    """
+
+    tokens: Tensor
+    text: Tensor
+    last: Tensor
+    sources: Tensor
+    ends: Tensor
+
+    def joined(self, features: Tensor) -> Tensor:
+        """Return the features of the texts, (B, n, d), from those of their chunks, (C, s, d).
+
+        A token has its features in its chunk, <s> and </s> the mean over those of all chunks. Padding has any.
+        """
+        joined = features.flatten(0, 1)[self.sources]
+        rows, counts = torch.arange(len(joined), device=joined.device), self.text.bincount(minlength=len(joined))
+        for position, in_chunk in ((0, self.last * 0), (self.ends, self.last)):
+            of_chunks = features[torch.arange(len(features), device=joined.device), in_chunk]
+            sums = features.new_zeros(joined[:, 0].shape).index_add_(0, self.text, of_chunks)
+            joined[rows, position] = sums / counts.unsqueeze(1)
+        return joined
+
+
+def cut_texts(tokens: Tensor, longest: int, pad: int) -> Chunks:
+    """Cut each text that is too long into the fewest chunks, of one length, each between <s> and </s>.
+
+    Chunks depend on their own text alone, not on the others of the batch.
+
+    Args:
+        tokens: (B, n): <s>, text, </s>, and padding on the right.
+        longest: maximum length of a chunk, with <s> and </s>, at least 3.
+        pad: fairseq's index of padding.
+    """
+    device, columns = tokens.device, torch.arange(tokens.size(1), device=tokens.device)
+    ends = tokens.ne(pad).sum(1) - 1  # (B,)
+    inner_lengths = (ends - 1).clamp(min=1)  # without <s> and </s>
+    counts = -(-inner_lengths // (longest - 2))
+    sizes = -(-inner_lengths // counts)
+    firsts = counts.cumsum(0) - counts  # the first chunk of each text
+    text = torch.repeat_interleave(torch.arange(len(tokens), device=device), counts)
+    before = (torch.arange(len(text), device=device) - firsts[text]) * sizes[text]  # tokens in the text's chunks before
+    last = torch.minimum(sizes[text], inner_lengths[text] - before) + 1
+    positions = torch.arange(int(last.max()) + 1, device=device)  # (s,)
+    source = torch.where(positions == last.unsqueeze(1), ends[text].unsqueeze(1), before.unsqueeze(1) + positions)
+    source = source.masked_fill(positions == 0, 0).clamp(max=tokens.size(1) - 1)  # (C, s)
+    cut = tokens[text.unsqueeze(1), source].masked_fill(positions > last.unsqueeze(1), pad)
+    inner = (columns - 1).clamp(min=0).minimum(inner_lengths.unsqueeze(1) - 1)  # (B, n)
+    chunk = firsts.unsqueeze(1) + inner // sizes.unsqueeze(1)
+    return Chunks(cut, text, last, chunk * len(positions) + 1 + inner % sizes.unsqueeze(1), ends)

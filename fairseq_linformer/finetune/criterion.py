@@ -25,7 +25,7 @@ from fairseq.logging.meters import MetersDict
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from ..data.targets import CUT, usual_class
+from ..data.targets import TRUNCATED, majority_class
 from ..data.task_record import Task
 from ..errors import UserError, check, join_truncated
 from ..training.option_checks import check_best_metric
@@ -96,7 +96,7 @@ class TextPredictionCriterion(FairseqCriterion):
         self.head = cfg.classification_head_name
         self.weights = class_weights(cfg.class_weights, task.record, task.label_dictionary)
         if self.record.kind == "token-label":
-            self.usual = usual_class(task.label_dictionary, len(self.record.classes))
+            self.usual = majority_class(task.label_dictionary, len(self.record.classes))
         for name in self.record.metrics:
             check("metric", name, name in METRICS, f"one of {', '.join(METRICS)}")
         for name in self.record.headline:
@@ -143,7 +143,7 @@ class TextPredictionCriterion(FairseqCriterion):
         if self.record.kind == "multi-label":
             return several_classes(logits, targets)
         if self.record.kind == "token-label":
-            return classes_of_words(logits, targets, sample["places"], self.usual, self.weights)
+            return classes_of_words(logits, targets, sample["word_starts"], self.usual, self.weights)
         return scores(logits, targets) if self.record.kind == "regression" else one_class(logits, targets, self.weights)
 
     @staticmethod
@@ -251,7 +251,7 @@ def classes_of_words(
         usual: the class that stands for words that were cut.
     """
     predictions = tags(logits, places, usual)
-    seen, known = places != CUT, targets >= 0
+    seen, known = places != TRUNCATED, targets >= 0
     at_words = logits.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1]))
     log_probabilities = F.log_softmax(at_words.flatten(0, 1), dim=-1, dtype=torch.float32)
     learned = targets.where(seen & known, IGNORED).flatten()
@@ -264,7 +264,7 @@ def classes_of_words(
 
 def tags(logits: Tensor, places: Tensor, usual: int) -> Tensor:
     """The class of each word, (…, words), of logits (…, n, classes) and places (…, words); `usual` where it was cut."""
-    return logits.argmax(dim=-1).gather(-1, places.clamp(min=0)).where(places != CUT, usual)
+    return logits.argmax(dim=-1).gather(-1, places.clamp(min=0)).where(places != TRUNCATED, usual)
 
 
 def beside_other_ranks(rows: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..data.prepare.examples import Example, encode_columns, encode_words
-from ..data.targets import CUT, UNKNOWN, moved, usual_class
+from ..data.targets import TRUNCATED, UNKNOWN, majority_class, remap
 from ..data.task_record import Task, has_pairs
 from ..data.tokenizer import load_tokenizer
-from ..data.truncation import kept_tokens, limits
+from ..data.truncation import kept_tokens, max_length_and_method
 from ..errors import UserError, check
 from ..model.hub import HubInterface
 from ..model.roberta import LinformerRobertaModel
@@ -98,7 +98,7 @@ class Predictor:
         self.pairs = has_pairs(folder)
         if getattr(cfg, "truncation", None) == "random-crop":
             cfg.truncation = "head"  # as the task does outside train: no prediction depends on chance
-        self.longest, self.cut = limits(cfg, cfg.max_positions)[0], 0
+        self.longest, self.cut = max_length_and_method(cfg, cfg.max_positions)[0], 0
         self._tokenizer = load_tokenizer(folder)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._model = hub.model.eval().to(self._device)
@@ -120,7 +120,7 @@ class Predictor:
             for number in range(len(dataset)):
                 item = dataset[number]
                 targets.append(item.get("target"))
-                yield self._truncate(_Row(item["net_input.src_tokens"], item.get("places")))
+                yield self._truncate(_Row(item["net_input.src_tokens"], item.get("word_starts")))
 
         predictions = list(self._predict(rows(), total=len(dataset), desc=f"{folder.name} {name}", disable=None))
         if not targets or targets[0] is None:
@@ -165,9 +165,10 @@ class Predictor:
     def _truncate(self, row: _Row) -> _Row:
         """Truncate a row as ``text_prediction`` does; ``sentence_prediction`` has no options for it: keep the head."""
         dictionary, cfg = self.task.source_dictionary, self.task.cfg
-        kept = kept_tokens(row.tokens, *limits(cfg, cfg.max_positions), dictionary.bos(), dictionary.eos())
+        length, method = max_length_and_method(cfg, cfg.max_positions)
+        kept = kept_tokens(row.tokens, length, method, dictionary.bos(), dictionary.eos())
         self.cut += len(row.tokens) > self.longest
-        return _Row(row.tokens[kept], None if row.word_starts is None else moved(row.word_starts, kept))
+        return _Row(row.tokens[kept], None if row.word_starts is None else remap(row.word_starts, kept))
 
     def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:
         with tqdm(unit="row", **bar) as progress:
@@ -177,7 +178,7 @@ class Predictor:
 
     @torch.inference_mode()
     def _compute(self, rows: Sequence[_Row], progress: tqdm) -> list[Tensor]:
-        """Return the logits of each row, (classes,); for token labels each word's class, or CUT, (words,)."""
+        """Return the logits of each row, (classes,); for token labels each word's class, or TRUNCATED, (words,)."""
         outputs = [torch.empty(0)] * len(rows)
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row].tokens))  # a lack of memory shows at once
         head, pad = self.task.cfg.classification_head_name, self.task.source_dictionary.pad()
@@ -189,7 +190,7 @@ class Predictor:
             logits = self._model(tokens.to(self._device), classification_head_name=head)[0].float().cpu()
             for row, row_logits in zip(batch, logits, strict=True):
                 starts = rows[row].word_starts
-                outputs[row] = row_logits if starts is None else tags(row_logits, starts, CUT)
+                outputs[row] = row_logits if starts is None else tags(row_logits, starts, TRUNCATED)
             progress.update(len(batch))
         return outputs
 
@@ -208,9 +209,9 @@ class Predictor:
 
     def _label_words(self, outputs: Sequence[Tensor]) -> Iterator[Prediction]:
         names = dict(enumerate(self.labels))
-        names[CUT] = names[usual_class(self.task.label_dictionary, len(names))]
+        names[TRUNCATED] = names[majority_class(self.task.label_dictionary, len(names))]
         for numbers in outputs:
-            yield Prediction(tuple(names[number] for number in numbers.tolist()), {}, int((numbers == CUT).sum()))
+            yield Prediction(tuple(names[number] for number in numbers.tolist()), {}, int((numbers == TRUNCATED).sum()))
 
     def _target(self, target: Iterable[float]) -> Any:
         """Return the label of a row in the form of ``Prediction.label``."""

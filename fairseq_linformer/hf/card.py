@@ -12,7 +12,7 @@ from huggingface_hub import ModelCardData
 
 from ..checkpoints.resuming import updates_of_training
 from ..checkpoints.task_state import read_task_state
-from ..data.shards import REPORT_FILE
+from ..data.dictionaries import REPORT_FILE
 from ..finetune.report import RESULTS_FILE
 from ..finetune.sweep import SCORES_FILE
 from ..model.config import ResolvedConfig

@@ -20,7 +20,7 @@ from omegaconf import MISSING
 from torch import Tensor, nn
 
 from ..checkpoints.sentence_modules import pooling_of
-from ..data.lengths import cut_texts
+from ..data.truncation import cut_texts
 from ..errors import check
 from ..model.batch import mean_over_text
 from ..model.roberta import LinformerRobertaModel

@@ -45,7 +45,7 @@ _Options = TypedDict(  # of a configuration, those that its readers need
 
 class _RunFile(TypedDict):
     config: str
-    configuration: _Options
+    configuration: _Needed
     data: str
     checkpoint: str | None
     complete: bool

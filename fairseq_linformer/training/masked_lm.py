@@ -3,6 +3,7 @@
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
 import logging
+import os
 from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +20,10 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
 from ..checkpoints.reading import checkpoint_file, read_checkpoint
-from ..data.batches import DescribedBatches
+from ..data.batches import DescribedBatches, Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.corpus_rows import ENDS, CutLines, MixedTexts, ShuffledBatches
-from ..data.dictionaries import DICTIONARY_FILE
+from ..data.dictionaries import DICTIONARY_FILE, corpus_folders
 from ..data.epochs import SharedEpochDataset
-from ..data.lengths import Stage, as_text, cut_rows, read_stages, stage_of
-from ..data.shards import data_paths
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
 from ..model.roberta import LinformerRobertaModel
@@ -77,7 +76,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     fairseq's ``masked_lm`` means to do so, but from the second epoch on its worker processes mask as in the first.
 
     With ``lengths`` rows are short first: as many tokens per update, in the same order, cut into shorter rows
-    (``data.lengths.cut_rows``), which keep their positions; validation has the whole rows. A learned projection trains
+    (``data.batches.cut_rows``), which keep their positions; validation has the whole rows. A learned projection trains
     its first columns alone on them, so pooling suits that better; with ``adaptive_length`` they fill all k rows.
 
     With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
@@ -104,9 +103,9 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
         Raises:
             FileNotFoundError: the data folder, or the dictionary in it, does not exist.
-            UserError: an option cannot work, or shards of the data are missing.
+            UserError: an option cannot work.
         """
-        cfg.data = data_paths(cfg.data)
+        cfg.data = os.pathsep.join(map(str, corpus_folders(Path(cfg.data))))
         check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
         _check_masks(cfg)
         mode = cfg.sample_break_mode

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoints.reading import checkpoint_file
 from ..checkpoints.resuming import Progress
-from ..data.shards import REPORT_FILE, SHARDS_FILE
+from ..data.dictionaries import REPORT_FILE, SHARDS_FILE
 from ..data.task_record import SUMMARY_FILE
 from ..errors import UserError
 from ..model.compat import without_removed_options

@@ -24,7 +24,7 @@ from ..data.dictionaries import DICTIONARY_FILE, MASK
 from ..data.epochs import SharedEpochDataset
 from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, SUMMARY_FILE, Task, check_label, has_pairs, label_names, own_task, read_summary
-from ..data.truncation import METHODS, TruncatedDataset, limits
+from ..data.truncation import METHODS, TruncatedDataset, max_length_and_method
 from ..errors import UserError, check
 from ..model.parts import ClassificationHead
 from ..system.files import check_data_path
@@ -138,22 +138,15 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         if self.record.kind == "token-label":
             check_file(Path(cfg.data), f"label/{split}.idx")  # without it nothing says where words begin
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
-        length, method = limits(cfg, cfg.max_positions)
+        length, method = max_length_and_method(cfg, cfg.max_positions)
         method = str(cfg.truncation) if split == self.training_split else method
         if cut := int((dataset.sizes[0] > length).sum()):
             logger.info(
                 f"{split}: {cut:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
             )
-        truncated = TruncatedDataset(
-            dataset,
-            length,
-            method,
-            dictionary.bos(),
-            dictionary.eos(),
-            seed=cfg.seed,
-            by_length=not cfg.no_shuffle,
-        )
-        self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
+        ends = dictionary.bos(), dictionary.eos()
+        rows = TruncatedDataset(dataset, length, method, *ends, seed=cfg.seed, by_length=not cfg.no_shuffle)
+        self.datasets[split] = SharedEpochDataset(DescribedBatches(rows, dictionary.pad(), masked=False))
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairseq_linformer.data.corpus_rows import CutLines, MixedTexts, ShuffledBatches
-from fairseq_linformer.data.lengths import cut_texts
+from fairseq_linformer.data.truncation import cut_texts
 
 BOS, PAD, EOS = 0, 1, 2
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
-from fairseq_linformer.data.targets import CUT, NO_WORD
+from fairseq_linformer.data.targets import NO_WORD, TRUNCATED
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
@@ -199,7 +199,7 @@ def test_classes_weigh_in_the_loss_as_asked(given, expected):
     logits, targets = torch.randn(3, 2, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 0])
     losses = nn.functional.cross_entropy(logits, targets, torch.tensor(expected), reduction="sum")
     sample = {"net_input": {"logits": logits}, "target": targets[:, None], "ntokens": 30}
-    words = {**sample, "net_input": {"logits": logits[:, None]}, "places": torch.zeros(3, 1, dtype=torch.int64)}
+    words = {**sample, "net_input": {"logits": logits[:, None]}, "word_starts": torch.zeros(3, 1, dtype=torch.int64)}
     for kind, batch in (("single-label", sample), ("token-label", words)):
         loss, size, _ = criterion_of(kind, counts=[9, 1], class_weights=given)(Given(), batch)
         assert (loss.item(), size) == (pytest.approx(losses.item()), 3)
@@ -233,10 +233,10 @@ def test_several_classes_per_row():
 
 TAGS = ("B", "I", "O")
 ROWS = [  # targets, places in 6 tokens, of which 0 is <s>
-    ([2, 0, 1, 2], [1, 2, 4, CUT]),
+    ([2, 0, 1, 2], [1, 2, 4, TRUNCATED]),
     ([0], [3]),
-    ([2, 2, 0], [CUT, 1, 2]),
-    ([1, 1], [CUT, CUT]),
+    ([2, 2, 0], [TRUNCATED, 1, 2]),
+    ([1, 1], [TRUNCATED, TRUNCATED]),
 ]
 
 
@@ -246,7 +246,7 @@ def words(rows, logits):
         nn.utils.rnn.pad_sequence(list(map(torch.tensor, column)), True, -1) for column in zip(*rows, strict=True)
     )
     targets[torch.arange(targets.shape[1]) >= torch.tensor([len(row[0]) for row in rows])[:, None]] = NO_WORD
-    return {"net_input": {"logits": logits}, "target": targets, "places": places, "ntokens": 20}
+    return {"net_input": {"logits": logits}, "target": targets, "word_starts": places, "ntokens": 20}
 
 
 def by_hand(rows, logits, usual=2):
@@ -255,10 +255,10 @@ def by_hand(rows, logits, usual=2):
     for (targets, places), row in zip(rows, logits.double(), strict=True):
         pairs = []
         for target, place in zip(targets, places, strict=True):
-            if place != CUT:
+            if place != TRUNCATED:
                 loss -= (row[place].exp() / row[place].exp().sum())[target].log().item()
                 size += 1
-            pairs.append((target, usual if place == CUT else int(row[place].argmax())))
+            pairs.append((target, usual if place == TRUNCATED else int(row[place].argmax())))
         found.append(pairs)
     return loss, size, found
 
@@ -271,7 +271,7 @@ def test_classes_of_words():
     expected, expected_size, found = by_hand(ROWS, logits.detach())
     assert (loss.item(), size) == (pytest.approx(expected, rel=1e-6), expected_size)
     loss.backward()
-    seen = {(row, place) for row, (_, places) in enumerate(ROWS) for place in places if place != CUT}
+    seen = {(row, place) for row, (_, places) in enumerate(ROWS) for place in places if place != TRUNCATED}
     assert {tuple(place) for place in logits.grad.abs().sum(-1).nonzero().tolist()} == seen
     targets, predictions = zip(*(pair for row in found for pair in row), strict=True)
     logits = logits.detach()
@@ -298,10 +298,10 @@ def test_words_reach_metrics_row_by_row_whatever_the_batches(monkeypatch):
 def test_a_batch_of_which_every_word_was_cut_changes_nothing():
     logits = torch.zeros(1, 6, 3, requires_grad=True)
     criterion = criterion_of("token-label", TAGS)
-    loss, size, _ = criterion(Given().train(), words([([0, 1], [CUT, CUT])], logits))
+    loss, size, _ = criterion(Given().train(), words([([0, 1], [TRUNCATED, TRUNCATED])], logits))
     loss.backward()
     assert (loss.item(), int(size)) == (0.0, 0) and not logits.grad.any()
-    logged = logged_of(criterion, [words([([0, 1], [CUT, CUT])], logits.detach())])
+    logged = logged_of(criterion, [words([([0, 1], [TRUNCATED, TRUNCATED])], logits.detach())])
     assert (logged["loss"], logged["words_cut"]) == (0.0, 100.0)
 
 

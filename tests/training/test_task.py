@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
-from fairseq_linformer.data.targets import CUT, NO_WORD, UNKNOWN
+from fairseq_linformer.data.targets import NO_WORD, TRUNCATED, UNKNOWN
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.truncation import METHODS, kept_tokens
 from fairseq_linformer.errors import UserError
@@ -310,28 +310,28 @@ def test_classes_of_words_stay_with_their_first_pieces(tmp_path, method, init_to
     for split in ("train", "valid", "test"):
         for batch in batches(task, split):
             shape = batch["target"].shape
-            assert shape == batch["places"].shape and batch["target"].dtype == torch.int64
+            assert shape == batch["word_starts"].shape and batch["target"].dtype == torch.int64
             for row, index in enumerate(batch["id"].tolist()):
                 example, tokens = examples[index], batch["net_input"]["src_tokens"][row].tolist()
-                targets, places = batch["target"][row].tolist(), batch["places"][row].tolist()
+                targets, places = batch["target"][row].tolist(), batch["word_starts"][row].tolist()
                 words = len(example.text)
-                assert places[words:] == [CUT] * (shape[1] - words) and targets[words:] == [NO_WORD] * len(
+                assert places[words:] == [TRUNCATED] * (shape[1] - words) and targets[words:] == [NO_WORD] * len(
                     places[words:]
                 )
                 expected = [UNKNOWN if split == "test" else int(label) - 1 for label in example.label]
                 assert targets[:words] == expected
-                seen = [place for place in places[:words] if place != CUT]
+                seen = [place for place in places[:words] if place != TRUNCATED]
                 assert seen == sorted(set(seen))
                 firsts = [int(word.split()[0]) + 4 for word in example.text]
                 assert [tokens[place] for place in seen] == [
-                    first for first, place in zip(firsts, places, strict=False) if place != CUT
+                    first for first, place in zip(firsts, places, strict=False) if place != TRUNCATED
                 ]
                 if split != "test" and method != "random-crop":
                     item = whole.dataset(split)[index]
                     kept = naive_kept(len(item["net_input.src_tokens"]), method, init_token is not None)
-                    places_of_whole = item["places"].tolist()
-                    assert places[:words] == [kept.index(place) if place in kept else CUT for place in places_of_whole]
-                cut += places[:words].count(CUT)
+                    starts = item["word_starts"].tolist()
+                    assert places[:words] == [kept.index(place) if place in kept else TRUNCATED for place in starts]
+                cut += places[:words].count(TRUNCATED)
     assert cut > 20
 
 
@@ -500,7 +500,7 @@ def test_rows_are_cut_in_training(corpus, caplog):
 @pytest.mark.parametrize(
     ("changed", "value", "allowed"),
     [
-        ("common.seed", 1, "of lengths up to task.tokens_per_sample=512"),
+        ("common.seed", 1, "LENGTH:SHARE"),
         ("optimization.max_update", 0, r"left out without optimization\.max_update, over which rows become"),
         ("model", {"_name": "roberta", "max_positions": 64}, "left out with another model than linformer_roberta"),
     ],

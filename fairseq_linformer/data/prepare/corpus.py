@@ -28,9 +28,8 @@ from tqdm import tqdm
 from ...errors import check, join_truncated, naming
 from ...system.files import check_data_path, staged_folder
 from ...system.processes import available_cores, end_with_parent
-from ..dictionaries import DICTIONARY_FILE, dictionary_in
+from ..dictionaries import DICTIONARY_FILE, REPORT_FILE, dictionary_in
 from ..indexed import indexed_writer
-from ..shards import REPORT_FILE
 from ..tokenizer import (
     ENCODER_FILE,
     MERGES_FILE,

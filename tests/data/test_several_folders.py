@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
+from fairseq_linformer.data.dictionaries import corpus_folders
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.shards import data_paths
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
@@ -30,15 +29,10 @@ def shards(tmp_path_factory) -> Path:
     return out
 
 
-def test_a_folder_of_version_0_3_0(shards, tmp_path):
-    paths = [str(shards / f"shard{number}") for number in (1, 2, 3)]
-    assert data_paths(str(shards)) == ":".join(paths)
-    assert data_paths(paths[0]) == paths[0] and data_paths(":".join(paths)) == ":".join(paths)
-    assert load_tokenizer(shards).is_in(shards / "shard3")
-    copy = shutil.copytree(shards, tmp_path / "copy")
-    (copy / "shard2" / "train.idx").unlink()
-    with pytest.raises(UserError, match="shard2"):
-        data_paths(str(copy))
+def test_a_folder_of_version_0_3_0(shards):
+    folders = [shards / f"shard{number}" for number in (1, 2, 3)]
+    assert corpus_folders(shards) == folders and corpus_folders(folders[0]) == folders[:1]
+    assert load_tokenizer(shards).is_in(folders[2])
 
 
 def test_folders_of_two_vocabularies_are_rejected(shards, tmp_path):
@@ -53,10 +47,9 @@ def test_folders_of_two_vocabularies_are_rejected(shards, tmp_path):
 @pytest.mark.slow
 def test_a_training_reads_one_folder_per_epoch(shards, tmp_path):
     """In turn; and a run resumes within the second."""
-    paths = data_paths(str(shards))
     batch = ["dataset.batch_size=16", "checkpoint.save_interval_updates=0"]
-    first = run(*with_hydra(paths, "run", 6, *batch), cwd=tmp_path)
-    resumed = run(*with_hydra(paths, "run", 0, *batch, "optimization.max_epoch=4"), cwd=tmp_path)
+    first = run(*with_hydra(shards, "run", 6, *batch), cwd=tmp_path)
+    resumed = run(*with_hydra(shards, "run", 0, *batch, "optimization.max_epoch=4"), cwd=tmp_path)
     assert "Loaded checkpoint run/checkpoint_last.pt (epoch 2 @ 6 updates)" in resumed
     read = [re.findall(rf"examples from: {shards}/(shard\d)/train", output) for output in (first, resumed)]
     assert read[0] == ["shard1", "shard2"] and read[1][:3] == ["shard2", "shard3", "shard1"]
