@@ -61,7 +61,7 @@ def predict(
             if predictor.pairs and second is None:
                 raise UserError(f"{model} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl")
             columns = (format, name, text or ("0" if format == "conll" else "text"), second)
-            check_filled(lines, *columns, words=of == "token-label")
+            check_filled(read_rows(lines, *columns), name, words=of == "token-label")
             lines.seek(0)
             _print(predictor, read_rows(lines, *columns), top, to)
 

@@ -7,14 +7,12 @@ encoders (`bpe: sentencepiece` or `bpe: gpt2`, and ours, `bpe: tokenizers`) see 
 
 import filecmp
 import json
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -54,11 +52,14 @@ _REMEMBERED_WORDS = 1_000_000
 class Tokenizer(ABC):
     """Turns lines of text into the ids of `dictionary`.
 
-    `dictionary` starts with fairseq's special symbols <s> <pad> </s> <unk>; the tasks add <mask> after the last piece.
+    Args:
+        dictionary: starts with fairseq's special symbols <s> <pad> </s> <unk>; the tasks add <mask> after the last
+            piece.
+        files: those of the model, by their names in a prepared folder.
     """
 
-    def __init__(self, dictionary: Dictionary) -> None:
-        self.dictionary = dictionary
+    def __init__(self, dictionary: Dictionary, files: Mapping[str, Path]) -> None:
+        self.dictionary, self._files = dictionary, files
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
@@ -73,24 +74,19 @@ class Tokenizer(ABC):
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each row of ids of pieces, <unk> among them."""
 
-    @abstractmethod
     def save(self, folder: Path) -> None:
-        """Copy the model's files, but not the dictionary, into `folder` under fairseq's names."""
+        """Copy the model's files, but not the dictionary, into `folder`."""
+        for name, path in self._files.items():
+            shutil.copyfile(path, folder / name)
 
     def is_in(self, folder: Path) -> bool:
         """Return True if a prepared folder holds the model's files, and the symbols of `dictionary` in their order.
 
-        <mask>, which the tasks add, may stand in one of the two alone.
-
-        Raises:
-            OSError, UserError: its dict.txt cannot be read.
+        <mask>, which the tasks add, may be in one of the two alone.
         """
-        with TemporaryDirectory() as saved:
-            self.save(Path(saved))
-            names = os.listdir(saved)
-            same, _, _ = filecmp.cmpfiles(saved, folder, names, shallow=False)
-        if len(same) < len(names):
-            return False
+        for name, path in self._files.items():
+            if not (folder / name).is_file() or not filecmp.cmp(path, folder / name, shallow=False):
+                return False
         return without_mask(load_dictionary(folder / DICTIONARY_FILE)) == without_mask(self.dictionary)
 
 
@@ -109,7 +105,6 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: Path, dictionary: Dictionary | None = None) -> None:
         if not model.is_file():
             raise FileNotFoundError(f"{model}: no such sentencepiece model")
-        self._model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.Load(str(model))
@@ -117,7 +112,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"{model}: not a sentencepiece model ({error})") from error
         pieces = self._pieces()
         dictionary = fitting_dictionary(dictionary, pieces.values(), model)
-        super().__init__(dictionary)
+        super().__init__(dictionary, {SENTENCEPIECE_FILE: model})
         self._table = ids_of(pieces, self._processor.GetPieceSize(), dictionary)
         self._telltales = self._find_telltales(set(pieces.values()))
 
@@ -168,9 +163,6 @@ class SentencePieceTokenizer(Tokenizer):
         pieces = " ".join(self._processor.Encode(line, out_type=str))
         return self.dictionary.encode_line(pieces, append_eos=False, add_if_not_exist=False).numpy()
 
-    def save(self, folder: Path) -> None:
-        shutil.copyfile(self._model, folder / SENTENCEPIECE_FILE)
-
 
 class GPT2Tokenizer(Tokenizer):
     """GPT-2's byte-level BPE, with fairseq's encoder. Its dictionary holds the encoder's numbers, written as text.
@@ -189,14 +181,13 @@ class GPT2Tokenizer(Tokenizer):
         for path in (encoder_json, vocab_bpe):
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file; GPT-2's BPE needs {ENCODER_FILE} and {MERGES_FILE}")
-        self._files = {ENCODER_FILE: encoder_json, MERGES_FILE: vocab_bpe}
         try:
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
             pieces = {number: str(number) for number in sorted(self._encoder.encoder.values())}
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{encoder_json}, {vocab_bpe}: not a GPT-2 BPE ({error})") from error
         dictionary = fitting_dictionary(dictionary, pieces.values(), encoder_json)
-        super().__init__(dictionary)
+        super().__init__(dictionary, {ENCODER_FILE: encoder_json, MERGES_FILE: vocab_bpe})
         self._table = ids_of(pieces, max(pieces) + 1, dictionary)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
@@ -221,10 +212,6 @@ class GPT2Tokenizer(Tokenizer):
             for stretch in stretches
         ]
 
-    def save(self, folder: Path) -> None:
-        for name, path in self._files.items():
-            shutil.copyfile(path, folder / name)
-
 
 class JsonTokenizer(Tokenizer):
     """A WordPiece, Unigram or BPE model of the library ``tokenizers``, as ``hf/importing.py`` writes it.
@@ -242,21 +229,21 @@ class JsonTokenizer(Tokenizer):
     """
 
     def __init__(self, file: Path, dictionary: Dictionary | None = None) -> None:
-        self._file, self._tokenizer = file, _read_tokenizer_json(file)
+        self._tokenizer = _read_tokenizer_json(file)
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        own = Dictionary()
-        for number in range(own.nspecial, size - 1):  # the last is <mask>
-            own.add_symbol(str(number), n=0)
-        if dictionary is not None and without_mask(dictionary) != own.symbols:
+        ids = Dictionary()
+        for number in range(ids.nspecial, size - 1):  # the last is <mask>
+            ids.add_symbol(str(number), n=0)
+        if dictionary is not None and without_mask(dictionary) != ids.symbols:
             raise UserError(f"{file} has {size} ids: the {DICTIONARY_FILE} beside it belongs to another model")
-        super().__init__(dictionary or own)
-        self._unknown = np.arange(size)
-        self._unknown[[own.bos(), own.pad(), own.eos(), size - 1]] = own.unk()  # no text makes these
+        super().__init__(dictionary or ids, {TOKENIZER_FILE: file})
+        self._table = np.arange(size, dtype=np.int32)
+        self._table[[ids.bos(), ids.pad(), ids.eos(), size - 1]] = ids.unk()  # no text makes these
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         # Not encode_batch, whose threads would run in each of the processes that prepare a corpus.
         encoded = (self._tokenizer.encode(line, add_special_tokens=False) for line in lines)
-        return [self._unknown[np.array(line.ids, dtype=np.int64)].astype(np.int32) for line in encoded]
+        return [self._table[np.array(line.ids, dtype=np.int64)] for line in encoded]
 
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
@@ -275,9 +262,6 @@ class JsonTokenizer(Tokenizer):
     def _continuing(self) -> str:
         """Return the mark of pieces within a word: ## in WordPiece, nothing elsewhere."""
         return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
-
-    def save(self, folder: Path) -> None:
-        shutil.copyfile(self._file, folder / TOKENIZER_FILE)
 
 
 def _read_tokenizer_json(file: Path) -> Any:
@@ -301,44 +285,27 @@ def _read_tokenizer_json(file: Path) -> Any:
     return tokenizer
 
 
-class SubwordModel(NamedTuple):
-    """A kind of subword model.
-
-    Attributes:
-        load: makes the tokenizer of its files, in their order, and a dictionary.
-        files: their names beside a dictionary, by fairseq's options for them.
-    """
-
-    load: Callable[..., Tokenizer]
-    files: Mapping[str, str]
-
-
-# By fairseq's names; of several in a folder the first is meant.
-SUBWORD_MODELS = {
-    "sentencepiece": SubwordModel(SentencePieceTokenizer, {"sentencepiece_model": SENTENCEPIECE_FILE}),
-    "gpt2": SubwordModel(GPT2Tokenizer, {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE}),
-    "tokenizers": SubwordModel(JsonTokenizer, {"tokenizers_file": TOKENIZER_FILE}),
+# By fairseq's names: the class, and its files in their order by fairseq's options. In a folder the first one counts.
+SUBWORD_MODELS: Mapping[str, tuple[Callable[..., Tokenizer], Mapping[str, str]]] = {
+    "sentencepiece": (SentencePieceTokenizer, {"sentencepiece_model": SENTENCEPIECE_FILE}),
+    "gpt2": (GPT2Tokenizer, {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE}),
+    "tokenizers": (JsonTokenizer, {"tokenizers_file": TOKENIZER_FILE}),
 }
-# All that a vocabulary may be in a folder.
-VOCABULARY_FILES = (DICTIONARY_FILE, *(file for kind in SUBWORD_MODELS.values() for file in kind.files.values()))
-_FIRST, *_OTHERS = (" and ".join(kind.files.values()) for kind in SUBWORD_MODELS.values())
-A_SUBWORD_MODEL = f"{_FIRST} (or {', or '.join(_OTHERS)})"  # in messages, what a folder lacks that has none
+VOCABULARY_FILES = (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE)
+A_SUBWORD_MODEL = f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE}, or {TOKENIZER_FILE})"  # in messages
 
 
-def subword_model_options(folder: Path, kind: str | None = None) -> dict[str, str]:
+def subword_model_options(folder: Path, bpe: str | None = None) -> dict[str, str]:
     """Return fairseq's options for the subword model in a folder, "bpe" among them; none if there is none."""
     for name, (_, files) in SUBWORD_MODELS.items():
         paths = {option: folder / file for option, file in files.items()}
-        if kind in (None, name) and all(path.is_file() for path in paths.values()):
+        if bpe in (None, name) and all(path.is_file() for path in paths.values()):
             return {"bpe": name, **{option: str(path) for option, path in paths.items()}}
     return {}
 
 
 def load_tokenizer(place: Path) -> Tokenizer:
-    """Load the tokenizer of a place, which is one of these:
-
-    * A prepared folder: a model under fairseq's name, and dict.txt. Of a folder of shards, the first.
-    * A file: a sentencepiece model, with the dict.txt beside it if there is one.
+    """Load the tokenizer of a prepared folder, or of a sentencepiece model and the dict.txt beside it, if there is one.
 
     Raises:
         FileNotFoundError: a file is missing; the message names it.
@@ -346,16 +313,10 @@ def load_tokenizer(place: Path) -> Tokenizer:
     """
     if place.suffix == ".model" or place.is_file():
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
-    return _tokenizer_in(corpus_folders(place)[0])
-
-
-def _tokenizer_in(folder: Path) -> Tokenizer:
-    """Load the tokenizer of a prepared folder."""
-    dictionary, found = dictionary_in(folder), subword_model_options(folder)
-    missing = [DICTIONARY_FILE] * (dictionary is None) + [A_SUBWORD_MODEL] * (not found)
+    folder = corpus_folders(place)[0]
+    dictionary, options = dictionary_in(folder), subword_model_options(folder)
+    missing = [DICTIONARY_FILE] * (dictionary is None) + [A_SUBWORD_MODEL] * (not options)
     if missing:
-        raise FileNotFoundError(
-            f"{folder} is neither a prepared folder nor that of a run: it lacks {' and '.join(missing)}"
-        )
-    load, files = SUBWORD_MODELS[found["bpe"]]
+        raise FileNotFoundError(f"{folder} is no prepared folder or run: it lacks {' and '.join(missing)}")
+    load, files = SUBWORD_MODELS[options["bpe"]]
     return load(*(folder / file for file in files.values()), dictionary)

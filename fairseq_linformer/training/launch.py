@@ -45,7 +45,7 @@ _Options = TypedDict(  # of a configuration, those that its readers need
 
 class _RunFile(TypedDict):
     config: str
-    configuration: _Needed
+    configuration: _Options
     data: str
     checkpoint: str | None
     complete: bool

@@ -95,13 +95,10 @@ class Numbers(Tokenizer):
         dictionary = Dictionary()
         for number in range(90):
             dictionary.add_symbol(str(number))
-        super().__init__(dictionary)
+        super().__init__(dictionary, {})
 
     def encode(self, lines):
         return [np.array([int(word) + 4 for word in line.split()], dtype=np.int32) for line in lines]
 
     def _decode(self, rows):
         return [" ".join(str(token - 4) for token in row) for row in rows]
-
-    def save(self, folder: Path) -> None:
-        pass

@@ -120,23 +120,20 @@ def prepare_corpus(
     """
     started = time.monotonic()
     check_data_path(out)
-    used = None
+    given = None
     if tokenizer is not None:
         for name, value in {"vocab-size": vocab_size, "sample-characters": sample_characters}.items():
             check(f"--{name}", value, value is None, f"left out with --tokenizer {tokenizer}, which needs no training")
-        used = _given_tokenizer(tokenizer)
+        given = _given_tokenizer(tokenizer)
     vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     check_vocab_size("--vocab-size", vocab_size)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
-    with staged_folder(out, REPORT_FILE) as (folder, report_file):
+    with staged_folder(out, REPORT_FILE) as (folder, report_file), naming(str(folder / _SPOOL_FILE), "standard input"):
         files = _find_files(train, valid, folder)
-        counts = (f"{len(its):,} to {'train' if split == 'train' else 'validate'} on" for split, its in files.items())
-        print("text files:", ", ".join(counts), flush=True)
-        with naming(str(folder / _SPOOL_FILE), "standard input"):
-            reports = {split: _survey(files[split], None if used or split == "valid" else sample) for split in files}
-        if used:
-            used.save(folder)
-        used = used or _train_tokenizer(sample, folder, vocab_size)
+        reports = {split: _survey(files[split], None if given or split == "valid" else sample) for split in files}
+        if given is not None:
+            given.save(folder)
+        used = given or _train_tokenizer(sample, folder, vocab_size)
         frequencies = _write_dataset(files, used, folder, workers or available_cores(), reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
@@ -158,13 +155,14 @@ def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> d
         check("--train, --valid", " ".join(map(str, names)), names.count(STANDARD_INPUT) == 1, "of one - at most")
         with spool.open("wb") as stream:
             shutil.copyfileobj(sys.stdin.buffer, stream)
-    first, second = ([spool if name == STANDARD_INPUT else name for name in names] for names in (train, valid))
-    held_out = find_files(second)
-    trained = find_files(first, held_out)
-    places = set(map(os.path.realpath, held_out))
-    if both := sorted(path.name for path in trained if os.path.realpath(path) in places):
+    to_train, to_validate = ([spool if name == STANDARD_INPUT else name for name in names] for names in (train, valid))
+    held_out = find_files(to_validate)
+    files = {"train": find_files(to_train, held_out), **({"valid": held_out} if valid else {})}
+    targets = set(map(os.path.realpath, held_out))
+    if both := sorted(path.name for path in files["train"] if os.path.realpath(path) in targets):
         print(f"warning: to train and to validate on: {join_truncated(both)}; its loss will say little of other text")
-    return {"train": trained, **({"valid": held_out} if valid else {})}
+    print("text files:", ", ".join(f"{split} {len(of_split):,}" for split, of_split in files.items()), flush=True)
+    return files
 
 
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:

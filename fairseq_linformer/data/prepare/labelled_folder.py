@@ -173,7 +173,8 @@ def _write_labels(
         for split, scores in labels.items():
             _write_scores(folder / f"{split}.label", split, scores, task.scale)
         return (), {}
-    by_class = {split: Counter(itertools.chain.from_iterable(map(names_of, labels[split]))) for split in labels}
+    classes_of = names_of if task.kind == "token-label" else lambda label: set(names_of(label))
+    by_class = {split: Counter(itertools.chain.from_iterable(map(classes_of, rows))) for split, rows in labels.items()}
     counts = by_class.get("train", Counter())
     dictionary = Dictionary()
     for name in sorted(task.classes or counts):

@@ -4,9 +4,10 @@ import ast
 import contextlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from typing import cast
 
 from ...errors import UserError
 from .examples import Example, Label, names_of
@@ -70,12 +71,11 @@ def _parse_list(text: str, row: Row, column: str) -> object:
     Raises:
         UserError: it is numpy's list, without commas, which tables from pandas hold: Python reads ['a' 'b'] as ['ab'].
     """
-    with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(text)
-    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-        value = ast.literal_eval(text)
-        if "".join(repr(value).split()) == "".join(text.split()):
-            return value
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = parse(text)
+            if parse is json.loads or "".join(repr(value).split()) == "".join(text.split()):
+                return value
     if text[1] in "'\"" or all(number_of(part) is not None for part in text[1:-1].split()):
         raise UserError(f"{row.where}: {column} is {text[:100]!r}, but a list must be as JSON has it, with commas")
     return text
@@ -104,53 +104,40 @@ def _is_whole(label: object) -> bool:
 
 
 def drop_decimals(splits: dict[str, list[TableRow]]) -> dict[str, list[TableRow]]:
-    """Return the rows with 1 for the label 1.0, if all labels are whole numbers: pandas writes them so.
-
-    A number without a point keeps its digits: 007 may be a name.
-    """
+    """Return the rows with 1 for the label 1.0, if all labels are whole numbers: pandas writes them so."""
     if not all(_is_whole(row.label) for rows in splits.values() for row in rows if row.label is not None):
         return splits
+    return {
+        split: [
+            row if row.label is None else replace(row, label=re.sub(r"\.0*$", "", cast(str, row.label))) for row in rows
+        ]
+        for split, rows in splits.items()
+    }
 
-    def without_point(row: TableRow) -> TableRow:
-        return replace(row, label=str(int(Decimal(str(row.label))))) if "." in str(row.label) else row
 
-    return {split: list(map(without_point, rows)) for split, rows in splits.items()}
-
-
-def find_label_type(rows: Sequence[TableRow], columns: Columns) -> tuple[str, str]:
-    """Return the type of label that the values leave no doubt of, and why.
+def find_label_type(rows: Sequence[TableRow], columns: Columns) -> str:
+    """Return the type of label that the values leave no doubt of.
 
     Raises:
         UserError: the values leave doubt.
     """
     labels = [row.label for row in rows if row.label is not None]
-    column = ", ".join(columns.labels)
     if rows and isinstance(rows[0].text, tuple):
-        return "token-label", f"{columns.text} holds lists of words"
+        return "token-label"
     if any(isinstance(label, tuple) for label in labels):
-        return "multi-label", f"{column} holds lists" if len(columns.labels) == 1 else "there are several label columns"
-    numbers = [number for number in map(number_of, labels) if number is not None]
+        return "multi-label"
+    are_numbers = [number_of(label) is not None for label in labels]
     distinct = len(set(labels))
-    if labels and len(numbers) == len(labels):
+    if labels and all(are_numbers):
         whole = all(map(_is_whole, labels))
-        if whole and distinct <= FEW:
-            return "single-label", f"{column} holds {distinct:,} different whole numbers"
-        if not whole and distinct > FEW:
-            return "regression", f"{column} holds {distinct:,} different numbers"
-        doubt = f"{column} holds {distinct:,} different numbers, which may be classes or scores"
-    elif 2 * len(numbers) > len(labels):
-        first = next(row for row in rows if row.label is not None and number_of(row.label) is None)
-        doubt = f"{_no_number(first, column)}, though most labels are"
-    elif distinct <= max(FEW, len(labels) / 2):
-        return "single-label", f"{column} holds text"
-    else:
-        doubt = f"{column} holds {distinct:,} different texts in {len(labels):,} rows, which may be no classes"
-    raise UserError(f"{doubt}: give --kind single-label or --kind regression")
-
-
-def _no_number(row: TableRow, column: str) -> str:
-    label = str(row.label)[:100]
-    return f"{row.where}: {column} is {label!r}, which is no number (leave the cell of a missing value empty)"
+        if whole == (distinct <= FEW):
+            return "single-label" if whole else "regression"
+    elif 2 * sum(are_numbers) <= len(labels) and distinct <= max(FEW, len(labels) / 2):
+        return "single-label"
+    raise UserError(
+        f"{', '.join(columns.labels)} holds {distinct:,} different labels in {len(labels):,} rows, of which "
+        f"{sum(are_numbers):,} are numbers: give --kind single-label or --kind regression"
+    )
 
 
 def check_labels(rows: Sequence[TableRow], label_type: str, columns: Columns) -> None:
@@ -164,24 +151,21 @@ def check_labels(rows: Sequence[TableRow], label_type: str, columns: Columns) ->
     expected = {
         "single-label": "one class",
         "multi-label": "a list of classes (--separator names what stands between them)",
-        "regression": "a number",
+        "regression": "a number (leave the cell of a missing value empty)",
         "token-label": f"a list with a class for each word of {columns.text}",
     }[label_type]
     for row in rows:
-        several, words = isinstance(row.label, tuple), isinstance(row.text, tuple)
-        if several != (label_type in ("multi-label", "token-label")) or words != (label_type == "token-label"):
-            text = "words" if words else "a text"
+        of_words = isinstance(row.text, tuple)
+        works = of_words == (label_type == "token-label")
+        works = works and isinstance(row.label, tuple) == (label_type in ("multi-label", "token-label"))
+        works = works and (not of_words or len(names_of(row.label)) == len(row.text))
+        if not works or (label_type == "regression" and number_of(row.label) is None):
             label = str(row.label)[:100]
-            raise UserError(f"{row.where}: {column} of {text} is {label!r}, but for {label_type} it must be {expected}")
-        if words and len(names_of(row.label)) != len(row.text):
-            counts = f"{len(row.text)} words in {columns.text}, but {len(names_of(row.label))} in {column}"
-            raise UserError(f"{row.where}: {counts}")
-        if label_type == "regression" and number_of(row.label) is None:
-            raise UserError(_no_number(row, column))
+            raise UserError(f"{row.where}: {column} is {label!r}, but for {label_type} it must be {expected}")
     lists = [names_of(row.label) for row in rows] if label_type == "multi-label" else []
     same_length = len(set(map(len, lists))) == 1 and len(lists[0]) > 1
     if same_length and all(name.lower() in TRUE + FALSE for names in lists for name in names):
         raise UserError(
-            f"{rows[0].where}: {column} holds lists of {len(lists[0])} times 0 or 1: write the names of each row's "
-            "classes instead, or a column of 0 and 1 for each class (--label A B C)"
+            f"{rows[0].where}: {column} holds a 0 or 1 for each class: write the names of each row's classes instead, "
+            "or a column of 0 and 1 for each class (--label A B C)"
         )

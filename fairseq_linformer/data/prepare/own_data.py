@@ -1,22 +1,28 @@
 """Own labelled data: rows of tables into the splits of a task, and an audit of them.
 
-Nothing of a text is changed; rows that are left out, or look wrong, are counted in notes.
+No text is changed; rows that are left out, or look wrong, are counted in notes.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from sklearn.model_selection import train_test_split
+
 from ...errors import UserError, check, join_truncated
 from ..task_record import KINDS, Task, own_task
 from .examples import Example, names_of
 from .labels import Columns, TableRow, check_labels, drop_decimals, find_label_type, number_of, read_label
-from .splitting import quantile_bins, split_rows, text_key
 from .table import Row
 from .text_files import is_blank
 
 SPLITS = ("train", "valid", "test")
+BINS = 10  # of scores: rows of a tenth of them are divided as those of a class
 
 
 @dataclass(frozen=True)
@@ -50,22 +56,20 @@ def own_data(
         UserError: a row does not fit the others, a split has no rows, or labels may be of several types.
     """
     notes: list[str] = []
-    splits = drop_decimals({split: _read(split, rows, columns, notes) for split, rows in tables.items()})
+    splits = drop_decimals({split: list(_read(split, rows, columns)) for split, rows in tables.items()})
+    splits = {split: _leave_out_empty(split, rows, notes) for split, rows in splits.items()}
     if kind is None:
-        kind, reason = find_label_type(list(chain(*splits.values())), columns)
-        notes.append(f"{kind}, as {reason} (--kind names another)")
+        kind = find_label_type(list(chain(*splits.values())), columns)
+        notes.append(f"{kind}, by the labels (--kind names another)")
     check("--kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
-    splits = {split: _labelled(split, rows, notes) for split, rows in splits.items()}
-    check_labels([row for row in chain(*splits.values()) if row.label is not None], kind, columns)
-    notes += _repeated_texts(list(chain(*splits.values())))
+    labelled = [row for row in chain(*splits.values()) if row.label is not None]
+    check_labels(labelled, kind, columns)
+    notes += _repeated_texts(labelled)
     notes += _leave_out_leaks(splits)
-    if fractions:
+    if fractions and splits["train"]:
         splits = {**splits, **_divide(splits["train"], kind, fractions, seed)}
-    for split, rows in splits.items():
-        if not rows:
-            counts = ", ".join(f"{name} {len(rows):,}" for name, rows in splits.items())
-            raise UserError(f"{split} would have no row ({'; '.join([counts, *notes])})")
-    texts = (columns.text,) if columns.second is None else (columns.text, columns.second)
+    if empty := [split for split, rows in splits.items() if not rows]:
+        raise UserError(f"{empty[0]} would have no row ({'; '.join(notes)})")
     if kind == "regression":
         scores = [float(str(row.label)) for row in splits["train"]]
         task = own_task(name, kind, scale=max(map(abs, scores)) or 1.0)
@@ -73,64 +77,58 @@ def own_data(
     else:
         task = own_task(name, kind, _classes(splits, notes))
     has_answers = any(row.label is not None for row in splits.get("test", ()))
+    texts = (columns.text,) if columns.second is None else (columns.text, columns.second)
     task = replace(task, columns=texts, test_sets={"test": "test"} if has_answers else {})
-    examples = {split: list(map(_without_group, splits[split])) for split in SPLITS if split in splits}
-    return OwnData(task, examples, notes)
+    return OwnData(task, {split: splits[split] for split in SPLITS if split in splits}, notes)
 
 
-def _read(split: str, rows: Iterable[Row], columns: Columns, notes: list[str]) -> list[TableRow]:
-    """Return the rows that have a text."""
-    read: list[TableRow] = []
-    empty = 0
+def _read(split: str, rows: Iterable[Row], columns: Columns) -> Iterator[TableRow]:
+    """Yield the rows; the text of a row is empty where one of its texts is blank or null."""
+    names = [columns.text] if columns.second is None else [columns.text, columns.second]
     for row in rows:
-        if any(row.value(name) is None for name in (columns.text, columns.second) if name is not None):
-            empty += 1  # null, in formats that have it
+        if any(row.value(name) is None for name in names):
+            yield TableRow("", None)
             continue
         text = row.text(columns.text)
         second = None if columns.second is None else row.plain_text(columns.second)
-        if read and isinstance(text, str) != isinstance(read[0].text, str):
-            raise UserError(f"{row.where}: {columns.text} must hold text in all rows, or lists of words in all")
         if is_blank("".join(text)) or (second is not None and is_blank(second)):
-            empty += 1
+            yield TableRow("", None)
             continue
         group = None if columns.group is None else row.value(columns.group)
-        unlabelled = split == "test" and not set(columns.labels) & set(row.columns)
-        label = None if unlabelled else read_label(row, columns)
-        read.append(TableRow(text, label, second, row.where, None if group in (None, "") else str(group)))
-    if empty:
-        notes.append(f"{split}: {empty:,} rows with an empty text are left out")
-    return read
+        is_unlabelled = split == "test" and not set(columns.labels) & set(row.columns)
+        label = None if is_unlabelled else read_label(row, columns)
+        yield TableRow(text, label, second, row.where, None if group in (None, "") else str(group))
 
 
-def _labelled(split: str, rows: Sequence[TableRow], notes: list[str]) -> list[TableRow]:
-    """Return the rows that have a label; all rows of a test set that has no label at all."""
-    if split == "test" and not any(row.label for row in rows):  # no class of several in any row is no label either
+def _leave_out_empty(split: str, rows: Sequence[TableRow], notes: list[str]) -> list[TableRow]:
+    """Return the rows that have a text and a label; all rows with a text of a test set that has no label at all."""
+    filled = [row for row in rows if row.text]
+    if split == "test" and not any(row.label for row in filled):  # no class of several in any row is no label either
         notes.append("test: has no labels")
-        return [replace(row, label=None) for row in rows]
-    labelled = [row for row in rows if row.label is not None]
-    if len(labelled) < len(rows):
-        notes.append(f"{split}: {len(rows) - len(labelled):,} rows with an empty label are left out")
+        labelled = [replace(row, label=None) for row in filled]
+    else:
+        labelled = [row for row in filled if row.label is not None]
+    for part, count in {"text": len(rows) - len(filled), "label": len(filled) - len(labelled)}.items():
+        if count:
+            notes.append(f"{split}: {count:,} rows with an empty {part} are left out")
     return labelled
 
 
-def _without_group(row: TableRow) -> Example:
-    label = row.label
-    if isinstance(label, tuple) and isinstance(row.text, str):
-        label = tuple(dict.fromkeys(label))  # a class that a row names twice counts once
-    return Example(row.text, label, row.second, row.where)
+def text_key(example: Example) -> str:
+    """Return what two rows have in common whose texts differ in nothing but capitals and white space."""
+    text = example.text if isinstance(example.text, str) else " ".join(example.text)
+    return "\0".join(" ".join(part.casefold().split()) for part in (text, example.second or ""))
 
 
 def _repeated_texts(rows: Sequence[TableRow]) -> Iterator[str]:
     """Yield notes on texts in several rows, and on those among them that have different labels."""
-    labels: dict[str, list[Hashable]] = defaultdict(list)
+    by_text: dict[str, list[Hashable]] = defaultdict(list)
     for row in rows:
-        if row.label is not None:
-            in_any_order = isinstance(row.label, tuple) and isinstance(row.text, str)
-            number = number_of(row.label)
-            label = tuple(sorted(set(row.label))) if in_any_order else row.label if number is None else number
-            labels[text_key(row)].append(label)
-    repeated = [found for found in labels.values() if len(found) > 1]
-    different = [found for found in repeated if len(set(found)) > 1]
+        classes = frozenset(names_of(row.label)) if isinstance(row.text, str) else names_of(row.label)
+        number = number_of(row.label)
+        by_text[text_key(row)].append(classes if number is None else number)
+    repeated = [labels for labels in by_text.values() if len(labels) > 1]
+    different = [labels for labels in repeated if len(set(labels)) > 1]
     if repeated:
         yield f"{len(repeated):,} texts stand in several rows ({sum(map(len, repeated)):,}): each in one split"
     if different:
@@ -141,7 +139,7 @@ def _leave_out_leaks(splits: dict[str, list[TableRow]]) -> Iterator[str]:
     """Leave out of train what valid or test hold, too, and out of valid what test holds; test stays as it is."""
     order = [split for split in SPLITS if split in splits]
     for number, split in enumerate(order):
-        later = {key for other in order[number + 1 :] for row in splits[other] for key in _keys(row)}
+        later = {key for name in order[number + 1 :] for row in splits[name] for key in _keys(row)}
         kept = [row for row in splits[split] if not later.intersection(_keys(row))]
         if lost := len(splits[split]) - len(kept):
             yield f"{split}: {lost:,} rows whose text or group is in {' or '.join(order[number + 1 :])} are left out"
@@ -167,7 +165,7 @@ def _classes(splits: Mapping[str, Sequence[TableRow]], notes: list[str]) -> list
     """Return the classes of train, sorted; note those that occur once."""
     counts = Counter(chain.from_iterable(set(names_of(row.label)) for row in splits["train"]))
     if len(counts) < 2:
-        raise UserError(f"train has {f'one class, {min(counts)!r}' if counts else 'no class'}: two are needed")
+        raise UserError(f"train has the classes {', '.join(counts) or 'none'}: two are needed")
     for split, rows in splits.items():
         for row in rows:
             if unknown := set(names_of(row.label)) - set(counts):
@@ -175,3 +173,70 @@ def _classes(splits: Mapping[str, Sequence[TableRow]], notes: list[str]) -> list
     if once := sorted(name for name, count in counts.items() if count == 1):
         notes.append(f"warning: {len(once):,} labels occur once in train: {join_truncated(once)}")
     return sorted(counts)
+
+
+def quantile_bins(scores: Sequence[float]) -> list[str]:
+    """Return the bin of each score, of BINS with about as many scores each; equal scores share one."""
+    edges = np.unique(np.quantile(scores, np.linspace(0, 1, BINS + 1)[1:-1]))
+    return [str(number) for number in np.searchsorted(edges, scores, side="right")]
+
+
+def split_rows(
+    keys: Sequence[Sequence[Hashable]], labels: Sequence[Sequence[str]], fractions: Mapping[str, float], seed: int
+) -> list[str]:
+    """Return the split of each row.
+
+    Rows that a chain of equal keys connects are one unit, which stays whole and counts under the rarest of its labels.
+    The first split has every label.
+
+    Args:
+        keys: of each row its text and, if any, its group.
+        labels: of each row; it may have none.
+        fractions: the share of the units that each split gets.
+        seed: another one, another split.
+    """
+    units = _connect(keys)
+    frequency = Counter(chain.from_iterable(map(set, labels)))
+    stratum = [""] * (max(units) + 1)
+    for unit, names in zip(units, labels, strict=True):
+        candidates = {*names, stratum[unit]} - {""}
+        stratum[unit] = min(candidates, key=lambda name: (frequency[name], name), default="")
+    first, *others = fractions
+    split_of_unit = [first] * len(stratum)
+    left = list(range(len(stratum)))
+    for split in others:
+        size = round(fractions[split] * len(stratum))
+        if not 0 < size < len(left):
+            continue
+        strata = _merge_rare([stratum[unit] for unit in left], size)
+        left, taken = train_test_split(left, test_size=size, random_state=seed, stratify=strata)
+        for unit in taken:
+            split_of_unit[unit] = split
+    rows = list(zip(units, labels, strict=True))
+    trained = {name for unit, names in rows if split_of_unit[unit] == first for name in names}
+    for unit, names in rows:
+        if not trained.issuperset(names):
+            split_of_unit[unit] = first
+            trained.update(names)
+    return [split_of_unit[unit] for unit in units]
+
+
+def _merge_rare(strata: Sequence[str], size: int) -> list[str] | None:
+    """Merge the strata of too few units for scikit-learn to divide; None if that leaves one."""
+    least = max(2, math.ceil(len(strata) / size), math.ceil(len(strata) / (len(strata) - size)))
+    counts = Counter(strata)
+    merged = ["" if counts[name] < least else name for name in strata]
+    counts = Counter(merged)
+    if counts.get("") == 1:
+        merged[merged.index("")] = counts.most_common(1)[0][0]
+    return merged if len(set(merged)) > 1 else None
+
+
+def _connect(keys: Sequence[Sequence[Hashable]]) -> list[int]:
+    """Return a number for each row, the same for rows that a chain of keys connects."""
+    numbers: dict[Hashable, int] = {}
+    rows = [row for row, of_row in enumerate(keys) for _ in of_row]
+    targets = [len(keys) + numbers.setdefault(key, len(numbers)) for of_row in keys for key in of_row]
+    size = len(keys) + len(numbers)
+    graph = coo_array((np.ones(len(rows), dtype=bool), (rows, targets)), shape=(size, size))
+    return connected_components(graph, directed=False)[1][: len(keys)].tolist()

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, did_you_mean
+from ...errors import UserError
 from .examples import Example
 from .text_files import check_line_ends, decoded, is_blank, is_hidden, suffix_of, unpacked
 
@@ -53,8 +53,7 @@ class Row:
             UserError: there is no such column.
         """
         if column not in self.values:
-            columns = ", ".join(self.values) or "none"
-            raise UserError(f"{self.where}: no column {column!r} among {columns}{did_you_mean(column, self.values)}")
+            raise UserError(f"{self.where}: no column {column!r} among {', '.join(self.values) or 'none'}")
         return self.values[column]
 
     def text(self, column: str) -> str | tuple[str, ...]:
@@ -98,11 +97,7 @@ def parse_rows(lines: Iterable[bytes], file_format: str, source: str) -> Iterato
 def read_rows(
     lines: Iterable[bytes], file_format: str, source: str, text: str = "text", second: str | None = None
 ) -> Iterator[Example]:
-    """Read the texts of a file, without labels, as they are consumed.
-
-    Args:
-        lines, file_format, source: as for ``parse_rows``.
-        text, second: column of the text, and of the second text of pairs.
+    """Read the texts of a file, or the pairs of two columns, without labels, as they are consumed.
 
     Raises:
         UserError: as ``parse_rows``; a row has no such column, or something else than text in it.
@@ -111,24 +106,16 @@ def read_rows(
         yield Example(row.text(text), None, None if second is None else row.plain_text(second), row.where)
 
 
-def check_filled(
-    lines: Iterable[bytes],
-    file_format: str,
-    source: str,
-    text: str = "text",
-    second: str | None = None,
-    *,
-    words: bool,
-) -> None:
-    """Read what ``read_rows`` does to its end, so that errors come before the first prediction.
+def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
+    """Read rows to their end, so that errors come before the first prediction.
 
     Raises:
-        UserError: as ``read_rows``; there is no row; rows hold no text; or, without `words`, a row is a list of words.
+        UserError: there is no row; rows hold no text; or, without `words`, a row is a list of words.
     """
     row = None
-    for row in read_rows(lines, file_format, source, text, second):
+    for row in rows:
         if not words and not isinstance(row.text, str):
-            raise UserError(f"{row.where}: {text} is a list of words, but the model predicts texts")
+            raise UserError(f"{row.where}: a list of words, but the model predicts texts")
         if is_blank("".join(row.text) + (row.second or "")):
             raise UserError(f"{row.where}: the text is empty: predictions are a row per text, so fill or remove it")
     if row is None:
@@ -226,28 +213,30 @@ def _parse_jsonl(lines: Iterable[bytes], source: str) -> Iterator[Row]:
 
 
 def _parse_conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
-    tabs, columns, begin = False, 0, ""
+    has_tabs, width, begin = False, 0, ""
     tokens: list[list[str]] = []
-    for where, ended_line in _decode_lines(lines, source):
+    for where, ended_line in chain(_decode_lines(lines, source), [("", "")]):
         line = ended_line.rstrip("\r\n")
+        has_tabs = has_tabs or (not width and "\t" in line)
+        fields = line.split("\t") if has_tabs else line.split()
         if not line.strip():
             yield from _sentence(begin, tokens)
             tokens = []
-            continue
-        if (not columns and line.startswith("# ")) or (not tokens and UNIVERSAL_COMMENT.match(line)):
-            continue
-        tabs = tabs or (not columns and "\t" in line)
-        if tabs and line.startswith("#") and "\t" not in line:
-            continue  # a comment of CoNLL-U
-        fields = line.split("\t") if tabs else line.split()
-        if tabs and len(fields) == UNIVERSAL_COLUMNS and UNIVERSAL_RANGE.fullmatch(fields[0]):
-            continue
-        columns = columns or len(fields)
-        if len(fields) != columns:
-            raise UserError(f"{where}: {len(fields)} columns, but the first word has {columns}")
-        begin = begin if tokens else where
-        tokens.append(fields)
-    yield from _sentence(begin, tokens)
+        elif not _is_comment(line, fields, has_tabs, not width, not tokens):
+            width = width or len(fields)
+            if len(fields) != width:
+                raise UserError(f"{where}: {len(fields)} columns, but the first word has {width}")
+            begin = begin if tokens else where
+            tokens.append(fields)
+
+
+def _is_comment(line: str, fields: Sequence[str], has_tabs: bool, of_file: bool, of_sentence: bool) -> bool:
+    """Return True for a comment above the first word of a file or sentence, and for what CoNLL-U has besides words."""
+    if (of_file and line.startswith("# ")) or (of_sentence and UNIVERSAL_COMMENT.match(line)):
+        return True
+    if has_tabs and line.startswith("#") and len(fields) == 1:
+        return True
+    return has_tabs and len(fields) == UNIVERSAL_COLUMNS and UNIVERSAL_RANGE.fullmatch(fields[0]) is not None
 
 
 def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:

@@ -12,12 +12,13 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...errors import UserError, join_truncated
+from ...errors import UserError
 from ..dictionaries import DICTIONARY_FILE
 
 PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
@@ -43,64 +44,45 @@ def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Pat
 
     Args:
         names: of files and folders.
-        held_out: files that no folder stands for, as they are to validate on.
+        held_out: files to validate on, which no folder stands for.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or a folder holds no text files.
-        UserError: a file is a pipe or a device, which cannot be read twice, or an archive or a table by its name; or is
-            named more than once.
+        UserError: a file is an archive or a table by its name, or is named more than once.
     """
     excluded = set(map(os.path.realpath, held_out))
-    files = [path for name in names for path in _files_of(name, excluded)]
+    files: list[Path] = []
+    for name in names:
+        if name.is_dir():
+            below = sorted(path for path in _texts_below(name) if os.path.realpath(path) not in excluded)
+            if not below:
+                raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}")
+            files += below
+        elif name.is_file():
+            files.append(name)
+        else:  # the text is read twice, which a pipe cannot be
+            raise FileNotFoundError(f"{name}: no such text file or folder (of a pipe, give - and standard input)")
+    counts = Counter(map(os.path.realpath, files))
     for path in files:
         if NO_TEXT.search(path.name):
             raise UserError(f"{path} is no plain text: unpack it, or write its texts to a .txt file")
-    real = [os.path.realpath(path) for path in files]
-    times = Counter(real)
-    if twice := [str(path) for path, place in zip(files, real, strict=True) if times[place] > 1]:
-        raise UserError(f"named more than once: {join_truncated(list(dict.fromkeys(twice)))}")
+        if counts[os.path.realpath(path)] > 1:
+            raise UserError(f"named more than once: {path}")
     return files
 
 
-def _files_of(name: Path, excluded: Set[str]) -> list[Path]:
-    if name.is_dir():
-        below = sorted(path for path in _texts_below(name) if os.path.realpath(path) not in excluded)
-        if not below:
-            besides = " besides those to validate on" if excluded else ""
-            raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}{besides}")
-        return below
-    if not name.exists():
-        raise FileNotFoundError(f"{name}: no such text file or folder")
-    if not name.is_file():
-        raise UserError(
-            f"{name} is a pipe or device, which can be read only once: write the text to a file, or pass it to "
-            "linformer prepare corpus as - (standard input)"
-        )
-    return [name]
-
-
 def _texts_below(root: Path) -> Iterator[Path]:
-    """Yield the text files below a folder, and below the folders that links in it lead to, each once.
-
-    Raises:
-        OSError: a folder cannot be read, or a link that may be one to texts leads nowhere.
-    """
-    seen = set()
+    """Yield the text files below a folder, and below the folders that links in it lead to, each once."""
+    visited = set()
     for folder, subfolders, files in os.walk(root, followlinks=True, onerror=_raise):
-        real = os.path.realpath(folder)
-        if real in seen:  # two links to one folder, or a link to a folder above it
-            subfolders.clear()
-            continue
-        seen.add(real)
-        subfolders[:] = _shown(subfolders)
-        for path in (Path(folder, file) for file in _shown(files)):
-            if path.suffix.lower() in (*SUFFIXES, "") and path.is_symlink() and not path.exists():
-                raise FileNotFoundError(f"{path}: a link to {path.readlink()}, which is not there")
+        subfolders[:] = [] if os.path.realpath(folder) in visited else sorted(filterfalse(is_hidden, subfolders))
+        for path in (Path(folder, file) for file in sorted(filterfalse(is_hidden, files))):
             # A prepared folder holds a dict.txt, which is not text to train on.
             is_text = path.suffix.lower() in SUFFIXES and path.name != DICTIONARY_FILE
-            if is_text and (real := os.path.realpath(path)) not in seen:
-                seen.add(real)
+            if is_text and os.path.realpath(path) not in visited:
+                visited.add(os.path.realpath(path))
                 yield path
+        visited.add(os.path.realpath(folder))
 
 
 def _raise(error: OSError) -> None:
@@ -110,11 +92,6 @@ def _raise(error: OSError) -> None:
 def is_hidden(name: str) -> bool:
     """Return True for what an editor, a file system or a packer left: .ipynb_checkpoints, ._1.txt, __MACOSX."""
     return name.startswith(".") or name == "__MACOSX"
-
-
-def _shown(names: Iterable[str]) -> list[str]:
-    """Return the names that are not hidden, sorted, so that the same one of two links is followed everywhere."""
-    return sorted(name for name in names if not is_hidden(name))
 
 
 def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
@@ -157,14 +134,14 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
         while block := stream.read(CHUNK_BYTES) + stream.readline():
             if not lines_before:
                 check_line_ends(block, str(path))
+            zero = block.find(b"\0")  # UTF-16 is full of them
             try:
                 text = block.decode("utf-8" if lines_before else "utf-8-sig")
             except UnicodeDecodeError as error:
-                line = lines_before + block.count(b"\n", 0, error.start) + 1
-                raise UserError(f"{path}: line {line} is not UTF-8: convert the file, as with iconv") from error
-            if (zero := block.find(b"\0")) >= 0:  # UTF-16 is full of them
+                zero = error.start
+            if zero >= 0:
                 line = lines_before + block.count(b"\n", 0, zero) + 1
-                raise UserError(f"{path}: line {line} has a zero byte, which is no text: save the file as UTF-8")
+                raise UserError(f"{path}: line {line} is not UTF-8 text: convert the file, as with iconv")
             lines_before += block.count(b"\n")
             yield text.removesuffix("\n"), len(block)
 
@@ -210,8 +187,11 @@ def check_line_ends(start: bytes, where: str) -> None:
 
 
 def is_blank(text: str) -> bool:
-    """Return True if a text has nothing but white space and what no one sees: zero-width characters, byte-order marks.
+    """Return True if a text has nothing but white space, zero-width characters and byte-order marks.
 
-    Or what sentencepiece reads as spaces: its own mark, and U+FFFD, which stands for what could not be decoded.
+    sentencepiece reads its own mark and U+FFFD, which replaces what could not be decoded, as spaces, too.
     """
-    return all(one.isspace() or one in "\u2581\ufffd" or unicodedata.category(one) in ("Cf", "Cc") for one in text)
+    return all(
+        character.isspace() or character in "\u2581\ufffd" or unicodedata.category(character) in ("Cf", "Cc")
+        for character in text
+    )

@@ -31,10 +31,8 @@ from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.prepare.vocabulary_training import LineSample
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.system.processes import available_cores
 from linformer_cli.command import main
 from tests.helpers import ROOT
-from tests.helpers.commands import run
 from tests.helpers.inputs import WORDS, train_without_bytes
 from tests.helpers.processes import running_in_group, wait_until
 
@@ -99,9 +97,8 @@ def test_dataset_is_that_of_fairseq_preprocess(tmp_path, texts, model, monkeypat
     assert {name: ours[name] for name in DATASET[:-1]} == {name: (theirs / name).read_bytes() for name in DATASET[:-1]}
 
 
-@pytest.mark.slow
-def test_every_way_of_giving_text_gives_the_same(tmp_path, texts, monkeypatch):
-    """Plain, with a byte-order mark, .gz, .xz, a folder, standard input; and training does not depend on workers."""
+def test_every_way_of_giving_text_gives_the_same(tmp_path, texts, model, monkeypatch):
+    """With a byte-order mark, .gz, .xz, a folder, standard input."""
     train, valid = texts
     data = train.read_bytes()
     (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + data)
@@ -111,13 +108,19 @@ def test_every_way_of_giving_text_gives_the_same(tmp_path, texts, monkeypatch):
     (tmp_path / "folder" / "deeper" / "a.txt.gz").write_bytes(gzip.compress(data))
     (tmp_path / "folder" / "dict.txt").write_text("the 5\n")
     (tmp_path / "folder" / "notes.md").write_text("no text")
-    prepare_corpus([train], [valid], tmp_path / "expected", vocab_size=356, workers=2)
+    prepare_corpus([train], [valid], tmp_path / "expected", tokenizer=model, workers=1)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     for name in ("marked.txt", "train.gz", "train.xz", "folder", "-"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         source = Path("-") if name == "-" else tmp_path / name
-        prepare_corpus([source], [valid], tmp_path / f"out of {name}", vocab_size=356, workers=1)
+        prepare_corpus([source], [valid], tmp_path / f"out of {name}", tokenizer=model, workers=1)
         assert contents(tmp_path / f"out of {name}") == contents(tmp_path / "expected"), name
         assert sorted(os.listdir(tmp_path / f"out of {name}")) == sorted([*DATASET, "corpus.json"])
+
+
+def test_a_vocabulary_does_not_depend_on_the_number_of_workers(tmp_path, texts):
+    for workers in (1, 2):
+        prepare_corpus([texts[0]], [texts[1]], tmp_path / f"{workers}", vocab_size=356, workers=workers)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
 def test_what_is_to_validate_on_is_left_out_of_a_folder_to_train_on(tmp_path, texts, model, capsys):
@@ -132,10 +135,7 @@ def test_what_is_to_validate_on_is_left_out_of_a_folder_to_train_on(tmp_path, te
     assert (tmp_path / "out/train.bin").read_bytes() == (tmp_path / "expected/train.bin").read_bytes()
     assert "warning: to train and to validate on" not in capsys.readouterr().out
     prepare_corpus([folder, valid], [valid], tmp_path / "both", tokenizer=model, workers=1)
-    assert "warning: to train and to validate on: link.txt; its loss" in capsys.readouterr().out
-    other = tmp_path / "folder" / ".." / "link.txt"  # as by a relative path
-    prepare_corpus([folder, valid], [other], tmp_path / "by another path", tokenizer=model, workers=1)
-    assert "warning: to train and to validate on: link.txt; its loss" in capsys.readouterr().out
+    assert "warning: to train and to validate on: link.txt; " in capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match="folder"):
         prepare_corpus([folder], [folder], tmp_path / "none", tokenizer=model, workers=1)
 
@@ -152,7 +152,7 @@ def test_documents(tmp_path, model, capsys):
     assert items(tmp_path / "out" / "train") == [[*ids.tolist(), 2] for ids in tokenizer.encode(lines)]
     printed = capsys.readouterr().out
     tokens = sum(map(len, items(tmp_path / "out" / "train")))
-    assert "text files: 3 to train on, 1 to validate on" in printed
+    assert "text files: train 3, valid 1" in printed
     assert f"train: 4 documents, 5 lines, {tokens} tokens, 0.000% unknown" in printed
     assert "valid: 2 documents, 3 lines" in printed
     task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(tmp_path / "out")))
@@ -230,12 +230,12 @@ def test_standard_input_is_called_so_in_errors(tmp_path, texts, model, monkeypat
 def test_names_that_are_no_text(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")  # the text is read twice, and a pipe would be empty the second time
-    for name, error in (("absent", FileNotFoundError), ("folder", FileNotFoundError), ("pipe.txt", UserError)):
-        with pytest.raises(error, match=name):
+    for name in ("absent", "folder", "pipe.txt"):
+        with pytest.raises(FileNotFoundError, match=name):
             find_files([tmp_path / name])
 
 
-@pytest.mark.parametrize("name", ["a.tar.gz", "a.TAR.xz", "a.tgz", "a.json.gz", "a.JSONL", "a.csv.xz", "a.txt.zst"])
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.JSONL", "a.csv.xz", "a.txt.zst"])
 def test_files_that_are_no_text_by_their_names_are_rejected(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(UserError, match=name):
@@ -258,18 +258,6 @@ def test_folders_are_searched_in_capitals_and_through_links(tmp_path):
     assert [line for chunk in read_chunks(found) for line in chunk.lines] == ["of B", "", "of x"]
 
 
-@pytest.mark.parametrize("name", ["b.txt", "b.GZ", "folder"])
-def test_a_link_in_a_folder_that_leads_nowhere_is_rejected(tmp_path, name):
-    """Else a disk that is not mounted, or what git-annex has not fetched, would be missing in silence."""
-    (tmp_path / "a.txt").write_text("of a\n")
-    for link in (".hidden.txt", "notes.pdf"):
-        (tmp_path / link).symlink_to(tmp_path / "gone")
-    assert find_files([tmp_path]) == [tmp_path / "a.txt"]
-    (tmp_path / name).symlink_to(tmp_path / "gone")
-    with pytest.raises(FileNotFoundError, match=f"^{tmp_path / name}: "):
-        find_files([tmp_path])
-
-
 def test_hidden_files_are_no_part_of_a_folder(tmp_path):
     """Jupyter's copies and macOS's attributes, say; a hidden folder that is named is read."""
     for name in ("a.txt", "._a.txt", ".ipynb_checkpoints/valid-checkpoint.txt", "__MACOSX/b.txt", ".texts/c.txt"):
@@ -286,7 +274,7 @@ def test_no_file_is_read_twice(tmp_path):
         (tmp_path / name).write_text("the lim\n")
     file, folder, link = tmp_path / "folder" / "a.txt", tmp_path / "folder", tmp_path / "link.txt"
     link.symlink_to(file)
-    for names, named in (([file, file], f"{file}"), ([file, folder], f"{file}"), ([link, file], f"{link}, {file}")):
+    for names, named in (([file, file], file), ([file, folder], file), ([link, file], link)):
         with pytest.raises(UserError, match=f": {named}$"):
             find_files([tmp_path / "b.txt", *names])
     assert find_files([tmp_path]) == [tmp_path / "b.txt", link]
@@ -299,8 +287,7 @@ def test_no_file_is_read_twice(tmp_path):
         ({"tokenizer": Path("a"), "vocab_size": 9}, "--vocab-size"),
         ({"tokenizer": Path("b"), "sample_characters": 9}, "--sample-characters"),
         ({"sample_characters": 100}, "--sample-characters"),
-        ({"vocab_size": 0}, "--vocab-size"),
-        ({"train": [Path("unread")], "vocab_size": 260}, "--vocab-size"),
+        ({"train": [Path("unread")], "vocab_size": 0}, "--vocab-size"),
         ({"vocab_size": 99_999}, "vocabulary size 99999"),
         ({"train": [Path("-")], "valid": [Path("-")]}, "--train, --valid"),
     ],
@@ -309,11 +296,6 @@ def test_options_that_cannot_work(tmp_path, texts, arguments, message):
     with pytest.raises(UserError, match=message):
         prepare_corpus(**{"train": [texts[0]], "valid": [texts[1]], "out": tmp_path / "out", **arguments})
     assert not list(tmp_path.glob("out*"))
-
-
-def test_default_number_of_workers_keeps_to_the_allowed_cores(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
-    assert available_cores() == 3
 
 
 @pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
@@ -347,7 +329,7 @@ def test_workers_leave_a_closed_terminal_to_the_main_process(tmp_path, texts, mo
 def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path, model):
     """Nor does it leave processes; and a second run at the same time is refused."""
     text = tmp_path / "text.txt"
-    text.write_text("\n".join(random_lines(5000, seed=1) * 100))
+    text.write_text("\n".join(random_lines(5000, seed=1) * 40))
     words = ["scripts/clone.py", "prepare", "corpus", "--train", str(text), "--valid", str(text)]
     words += ["--tokenizer", str(model), "--out", str(tmp_path / "out"), "--workers", "2"]
     data = tmp_path / "out.partial" / "train.bin"
@@ -362,40 +344,14 @@ def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path, model):
     (tmp_path / "out.partial" / "test.bin").touch()  # what a stale run left does not come into the new folder
     (tmp_path / "out.partial" / "stale").mkdir()
     text.write_text("the lim\n")
-    printed = run(*words, cwd=tmp_path)
-    train = 'next: fairseq-hydra-train --config-dir "$(linformer configs)"/pretrain --config-name tiny_512'
-    assert f"{train} task.data={tmp_path}" in printed, "not within a clone"
+    main(words[1:])
     assert sorted(os.listdir(tmp_path / "out")) == sorted([*DATASET, "corpus.json"])
     assert not (tmp_path / "out.partial").exists()
-    again = run(*words, cwd=tmp_path, status=1)
-    assert again.splitlines()[-1].startswith(f"error: {tmp_path / 'out'} exists")
+    with pytest.raises(SystemExit, match=f"^error: {tmp_path / 'out'} exists"):
+        main(words[1:])
 
 
-MEMORY = """
-import resource, sys
-from pathlib import Path
-from fairseq_linformer.data.prepare.corpus import prepare_corpus
-train, valid, model, out = map(Path, sys.argv[1:])
-prepare_corpus([train], [valid], out, tokenizer=model, workers=1)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
-@pytest.mark.exhaustive
-def test_memory_does_not_grow_with_the_text(tmp_path, texts, model):
-    """From 2 to 12 MB and 75,000 to 375,000 lines, whose text or sizes as Python lists would take 20 MB more."""
-    lines = random_lines(5000, seed=1)
-    peaks = []
-    for factor in (15, 75):
-        text = tmp_path / f"{factor}.txt"
-        text.write_text("\n".join(lines * factor))
-        command = [sys.executable, "-c", MEMORY, *map(str, (text, texts[1], model, tmp_path / f"out{factor}"))]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-        peaks.append(int(printed.split()[-1]) * (1 if sys.platform == "darwin" else 1024))
-    assert peaks[1] - peaks[0] < 16e6
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_sample_is_bounded_even_and_repeatable(seed):
     """Lines of 10 and of 5000 characters: those with the smallest random keys, however the text is cut up."""
     lines = [f"{number:05d}" + ("short" if number % 2 else "long-" * 999) for number in range(2000)]
@@ -410,17 +366,15 @@ def test_sample_is_bounded_even_and_repeatable(seed):
         assert sample.lines() == expected
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_unknown_pieces_are_warned_of(tmp_path, model, capsys, workers):
+def test_unknown_pieces_are_warned_of(tmp_path, model, capsys):
     """Of a vocabulary that lacks characters; a new one lacks none."""
     (tmp_path / "known.txt").write_text("the lim\n" * 1000 + "漢\n")
-    (tmp_path / "unknown.txt").write_text("the lim 漢\n" * 10)
-    (tmp_path / "more.txt").write_text("the lim 字\n" * 10)
-    texts = ["--train", tmp_path / "known.txt", "--valid", tmp_path / "unknown.txt", tmp_path / "more.txt"]
-    texts = ["prepare", "corpus", *map(str, (*texts, "--workers", workers))]
+    (tmp_path / "unknown.txt").write_text("the lim 漢\nthe lim 字\n" * 10)
+    texts = ["prepare", "corpus", "--train", tmp_path / "known.txt", "--valid", tmp_path / "unknown.txt"]
+    texts = [*map(str, texts), "--workers", "1"]
     main([*texts, "--tokenizer", str(model), "--out", str(tmp_path / "given")])
     (warned,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
-    assert re.match(r"warning: unknown pieces: valid [\d.]+%, ", warned)
+    assert "valid" in warned and "train" not in warned
     main([*texts, "--vocab-size", "266", "--out", str(tmp_path / "new")])
     printed = capsys.readouterr().out
     assert "warning" not in printed and printed.count("0.000% unknown") == 2

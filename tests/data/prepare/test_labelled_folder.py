@@ -144,7 +144,7 @@ class Recorder(Tokenizer):
     """Keeps the lines that it is given: sentencepiece would hide white space, byte-level BPE would not."""
 
     def __init__(self):
-        super().__init__(Dictionary())
+        super().__init__(Dictionary(), {})
         self.lines: list[str] = []
 
     def encode(self, lines) -> list[np.ndarray]:
@@ -153,9 +153,6 @@ class Recorder(Tokenizer):
 
     def _decode(self, rows) -> list[str]:
         raise NotImplementedError
-
-    def save(self, folder):
-        pass
 
 
 @pytest.mark.parametrize("text", ["good\tfilm", "good\nfilm", " good\r\nfilm ", "good\rfilm\n", "good\u2028film"])
