@@ -2,16 +2,12 @@
 
     linformer export runs/tiny_512 --out exported
     linformer export runs/finetune/SST-2/seed1 --out sst-2
-    linformer export runs/tiny_512 --out exported --push me/tiny-512 --dry-run
     linformer export runs/tiny_512 --format onnx --out tiny.onnx
 
 A pretrained checkpoint becomes a masked language model, a fine-tuned one a classifier with its labels. The folder holds
 the weights, the tokenizer and a model card, and also the code of the model, which transformers runs with
 trust_remote_code=True. A model that is RoBERTa as transformers knows it (attention=softmax, norms after each block, no
 convolution) needs none. Before the folder appears, its logits are compared with those in fairseq.
-
---push uploads the folder to the Hugging Face Hub, with the token of hf auth login or HF_TOKEN. A folder that is there
-already must be this very export, whose model card you may have edited, and is pushed as it is.
 
 --format onnx takes a checkpoint, or a folder of transformers: one of ours, or that of a RoBERTa. No code from it runs.
 The file takes any number of rows of any length, padded on the right, and has the names that optimum gives: the inputs
@@ -31,12 +27,3 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--format", choices=formats, default=formats[0], help="what the model becomes")
     data = "prepared folder with its vocabulary, and labels (default: the one that it was trained on)"
     parser.share("--data", help=data)
-    push = "upload it to this model on the Hub, which is made if it is new"
-    parser.add_argument("--push", metavar="[OWNER/]NAME", help=push)
-    parser.add_argument("--private", action="store_true", help="if it is new, nobody else sees it")
-    parser.add_argument("--dry-run", action="store_true", help="list what --push would upload, and upload nothing")
-    parser.rule(
-        lambda given: given["push"] or not (given["private"] or given["dry_run"]),
-        "--private and --dry-run go with --push",
-    )
-    parser.rule(lambda given: given["format"] != "onnx" or not given["push"], "--push goes with --format transformers")

@@ -121,8 +121,6 @@ def test_a_folder_to_make_as_the_second_word_is_refused(verb, capsys):
         (["finetune", *TUNING[2:]], "missing: MODEL; it stands before the flags"),
         (["predict", "run"], "give MODEL and --input, with what goes with them, or --runs, --data and --out"),
         (["predict", "run", "more", "--input", "x"], "more is one word too many: linformer predict --help says what"),
-        (["export", "run", "--out", "x", "--dry-run"], "--private and --dry-run go with --push"),
-        (["export", "r", "--out", "x", "--format", "onnx", "--push", "n"], "--push goes with --format transformers"),
         (["export", "run", "--out", "x", "--format", "tf"], "--format: invalid choice: 'tf' (choose from "),
         ([*TUNING, "more", "--jobs", "2", "again"], "again is no override of Hydra's, NAME=VALUE: linformer finetune"),
     ],
