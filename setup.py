@@ -64,10 +64,10 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10,<3.14",
-    packages=find_namespace_packages(include=["fairseq_linformer*", "linformer_cli", "hydra_plugins*"]),
+    packages=find_namespace_packages(include=["fairseq_linformer*", "hydra_plugins*"]),
     package_dir={"": "."},  # so that an editable install puts this folder on the path: there Hydra finds plugins
     cmdclass={"build_py": BuildWithConfigs, "sdist": ArchiveWithConfigs},
-    entry_points={"console_scripts": ["linformer = linformer_cli.command:main"]},
+    entry_points={"console_scripts": ["linformer = fairseq_linformer.cli.command:main"]},
     install_requires=[
         "torch>=2.6",  # before it, torch.load can run code even with weights_only (CVE-2025-32434)
         "fairseq-fixed==0.12.3.1",

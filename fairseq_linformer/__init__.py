@@ -1,10 +1,21 @@
-"""Linformer for RoBERTa-style pretraining with fairseq: importing this package registers what ``plugin.py`` lists.
+"""Linformer for RoBERTa-style pretraining with fairseq.
 
-Without fairseq, ``fairseq_linformer.attention`` and the models of ``fairseq_linformer.hf`` can be imported alone.
+Imported after fairseq, as by ``--user-dir``, this package registers what ``plugin.py`` lists; otherwise the first use
+of one of its classes does. So the command line, ``fairseq_linformer.attention`` and the models of
+``fairseq_linformer.hf`` do without fairseq.
 """
 
-from importlib.util import find_spec
+import importlib
+import sys
+from typing import Any
 
-if find_spec("fairseq") is not None:
-    from .plugin import *  # noqa: F403
-    from .plugin import __all__ as __all__
+
+def __getattr__(name: str) -> Any:
+    """Return a class of the plugin."""
+    if name[:1].isupper():  # names of modules begin with a small letter
+        return getattr(importlib.import_module(".plugin", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if sys.modules.get("fairseq") is not None:
+    from . import plugin as plugin

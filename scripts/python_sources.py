@@ -17,16 +17,16 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fairseq_linformer.cli.arguments import Parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.system.files import write_whole
-from linformer_cli.arguments import make_parser
 
 LARGEST = 200_000  # bytes
 VALID_SHARE = 0.05
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
+    parser = Parser(None, __doc__)
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="gets train.txt and valid.txt")
     return parser.parse_args(words)
 

@@ -37,6 +37,7 @@ from fairseq.utils import move_to_cuda
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.files import BEST
+from fairseq_linformer.cli.arguments import Parser, number
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.data.prepare.corpus import prepare_corpus, unigram_perplexity
 from fairseq_linformer.data.prepare.examples import Example
@@ -53,7 +54,6 @@ from fairseq_linformer.system.plotting import picture, scale_log, style_of
 from fairseq_linformer.system.state import read_state
 from fairseq_linformer.training.commands import FINE_TUNING, command_line, override
 from fairseq_linformer.training.launch import train
-from linformer_cli.arguments import make_parser, number
 
 # Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
@@ -270,7 +270,7 @@ def quickstart(
 
 
 if __name__ == "__main__":
-    parser = make_parser(__doc__)
+    parser = Parser(None, __doc__)
     add, count = parser.add_argument, number(int, least=1)
     add("--corpus", metavar="FILE", nargs="+", type=Path, default=[], help="your own text files")
     parser.share("--out", required=False, default=Path("quickstart"), help="folder of everything that is made")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import yaml
 
+from fairseq_linformer.cli.arguments import Parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.model.config import OPTIONS
 from fairseq_linformer.system.files import write_whole
-from linformer_cli.arguments import make_parser
 
 FILE = Path(__file__).resolve().parents[1] / "configs" / "model" / "options.yaml"
 HEADER = """\
@@ -25,7 +25,7 @@ HEADER = """\
 
 
 def main() -> None:
-    make_parser(__doc__).parse_args()
+    Parser(None, __doc__).parse_args()
     with program():
         write_whole(FILE, options_yaml())
         print(f"{len(OPTIONS)} options: {FILE}")

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from linformer_cli.command import VERBS
+from fairseq_linformer.cli.command import VERBS
 from tests.helpers import ROOT
 from tests.helpers.inputs import sentences
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("fairseq_linformer", "linformer_cli", "hydra_plugins", "configs", "setup.py", "pyproject.toml", "README.md")
+SOURCES = ("fairseq_linformer", "hydra_plugins", "configs", "setup.py", "pyproject.toml", "README.md")
 SIZES = ["encoder_layers=1", "encoder_embed_dim=32", "encoder_ffn_embed_dim=64", "encoder_attention_heads=2"]
 BUILD_ARCHIVE = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
 FAIRSEQ = "from fairseq_cli.hydra_train import cli_main\ncli_main()\n"

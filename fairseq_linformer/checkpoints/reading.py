@@ -1,5 +1,6 @@
 """Checkpoints: read without running code from them, and refused with a clear message where they do not fit a model."""
 
+import importlib
 import pickle
 from argparse import Namespace
 from pathlib import Path
@@ -30,6 +31,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         UserError: the file is not a complete checkpoint, or holds what could run code on loading.
     """
+    importlib.import_module("fairseq_linformer.plugin")  # registers what the configuration may name
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:

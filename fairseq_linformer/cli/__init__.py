@@ -1,1 +1,4 @@
-"""What the verbs of `linformer` do, a module each: `run` is called with what linformer_cli has parsed."""
+"""The command `linformer VERB`: a module per verb, with its help as docstring, `add_arguments` and `run`.
+
+Only `run` imports torch, fairseq and what needs them, so that --help and mistakes in what was typed take no seconds.
+"""

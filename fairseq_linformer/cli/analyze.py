@@ -1,18 +1,53 @@
-"""What `linformer analyze` does."""
+"""Spectrum, low-rank error and maps of a trained model's attention on text: pictures and one JSON file.
+
+    linformer analyze runs/books --input books/valid.txt --out analysis/books
+
+MODEL is a checkpoint of this package or of fairseq's RoBERTa, the folder of its run, or a folder of transformers. Each
+head must multiply its values by an attention matrix; long-short, quasiseparable and the projections conv and max-pool
+do not.
+
+The text is cut into blocks of n tokens as in pretraining. The folder will hold
+
+    spectrum.png        cumulative singular values of the attention matrices, by layer and head
+    spectrum_heat.png   share of the 128 largest ones (the paper's figure 1)
+    low_rank.png        relative error of rank-k approximations of softmax attention, and of the model itself
+    attention_maps.png  attention between the first tokens: of the text, or for a fine-tuned model of its first line
+    analysis.json       the numbers of all four
+
+A block takes about as long as three singular value decompositions of n x n per layer and head (with 4 layers of 4 heads
+at n = 512 some 10 seconds on one core); memory is a few matrices of n x n per head.
+"""
 
 from pathlib import Path
 
-from ..checkpoints.sentence_modules import is_of_transformers
 from ..errors import UserError
+from .arguments import Parser, number
 from .program import quieten_transformers
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.share("model", help="checkpoint, folder of a run (its best checkpoint), or folder of transformers")
+    add = parser.add_argument
+    add("--input", metavar="FILE", type=Path, required=True, help="text file, plain, .gz or .xz; it is read whole")
+    parser.share("--out", help="folder to make")
+    vocabulary = (
+        "the vocabulary: a prepared folder, a run, or a .model file of sentencepiece (default: the data that the model "
+        "was trained on)"
+    )
+    parser.share("--tokenizer", required=False, help=vocabulary)
+    rows = "blocks of n tokens to average over, from all over the text"
+    add("--rows", metavar="R", type=number(int, least=1), default=8, help=rows)
+    tokens = "first tokens whose maps are drawn, at most 64; up to 48 are named"
+    add("--tokens", metavar="T", type=number(int, least=1, most=64), default=32, help=tokens)
 
 
 def run(model: Path, input: Path, out: Path, tokenizer: Path | None, rows: int, tokens: int) -> None:
     try:
-        import matplotlib  # noqa: F401  # only the pictures of this command need it
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise UserError(f"matplotlib is needed ({error}): pip install 'fairseq-linformer[analysis]'") from error
     from ..analysis import analyze
+    from ..checkpoints.sentence_modules import is_of_transformers
 
     if is_of_transformers(model):
         quieten_transformers()

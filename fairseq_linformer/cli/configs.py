@@ -1,8 +1,15 @@
-"""What `linformer configs` does."""
+"""Print the folder of the configurations, for --config-dir.
 
-from ..training.configuration import CONFIGS
+fairseq-hydra-train --config-dir "$(linformer configs)/pretrain" --config-name tiny_512 task.data=DIR
+"""
+
+from ..system.files import CONFIGS
+from .arguments import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add none."""
 
 
 def run() -> None:
-    """Prints the folder."""
     print(CONFIGS)

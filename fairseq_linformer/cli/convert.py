@@ -1,53 +1,87 @@
-"""What `linformer convert` does."""
+"""A trained model as the start of another: with Linformer's attention, or for longer texts.
+
+    linformer convert runs/roberta --out converted model.attention=linformer
+    linformer convert sentence-transformers/all-MiniLM-L6-v2 --out longer --long 4096
+    linformer convert roberta-base --out converted model.attention=linformer model.linformer_window=128 \\
+        model.projection=split-pool model.max_positions=4096
+    fairseq-hydra-train --config-dir configs/pretrain --config-name continue task.data=data-bin/corpus \\
+        checkpoint.finetune_from_model=converted/checkpoint.pt checkpoint.save_dir=runs/converted
+
+The source is a checkpoint or a run's folder, of this package or of fairseq's RoBERTa, or a folder of transformers; a
+name on the Hub of Hugging Face is fetched. What both models have is copied. E and F start at the means of segments or,
+with --fit-on, where they keep each layer's attention output best on sample text. The new model needs some training
+before it is used: the last command above.
+
+--long N chooses what reads up to N tokens at a cost that is linear in their number, and with learned positions loses
+nothing on texts that the source could read: configs/pretrain/preset/long.yaml, with as many rows as the source reads
+tokens. Options at the end of the command win over it.
+"""
 
 import re
 from pathlib import Path
+from typing import Any
 
-from ..attention.linformer import LinformerOptions
-from ..checkpoints.reading import UNTRAINED
-from ..checkpoints.sentence_modules import is_of_transformers
-from ..conversion.convert import convert
-from ..model.config import ResolvedConfig
-from .fetching import here
-from .program import quieten_transformers
+from .arguments import EXTENSIONS, Parser, number
+from .program import quieten_transformers, resolve_model
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.share("model", help="checkpoint, run's folder (the best), transformers' folder, or name on the Hub")
+    parser.take_overrides("MODEL --out DIR [options] [model.NAME=VALUE ...]")
+    parser.share("--out")
+    long = "in place of full attention, what reads this many tokens at linear cost; a multiple of what the source reads"
+    parser.add_argument("--long", metavar="N", type=number(int, least=1), help=long)
+    longer = "how positions beyond the source's longest start: as copies of the others, or all between them"
+    parser.add_argument("--positions", choices=EXTENSIONS, default="tile", help=longer)
+    corpus = "prepared corpus to fit E and F, or Hedgehog's feature map, on"
+    parser.add_argument("--fit-on", metavar="DIR", type=Path, help=corpus)
 
 
 def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Path | None, long: int | None) -> None:
-    """Writes the new checkpoint, and says what it took over."""
-    source = here(model)
+    from ..checkpoints.reading import UNTRAINED
+    from ..checkpoints.sentence_modules import is_of_transformers
+    from ..conversion.convert import convert
+
+    source = resolve_model(model)
     if is_of_transformers(source):
         quieten_transformers()
-    on_the_hub = model.as_posix() if source != model else None
-    made, started, errors, remarks, old = convert(source, out, overrides, positions, fit_on, on_the_hub, long)
+    hub_name = model.as_posix() if source != model else None
+    made, started, errors, remarks, old = convert(source, out, overrides, positions, fit_on, hub_name, long)
     for remark in remarks:
         print(f"note: {remark}")
     if errors is not None:
         print("error of each layer's attention, before and after fitting:")
         for layer, (before, after) in enumerate(zip(*errors, strict=True)):
             print(f"  layer {layer}: {before:.3f} {after:.3f}")
-    for said, names in (("starts anew", started.new), ("left out", started.left_out)):
+    for title, names in (("starts anew", started.new), ("left out", started.left_out)):
         for name in dict.fromkeys(re.sub(r"\blayers\.\d+\.", "layers.*.", name) for name in names):
-            print(f"{said}: {name.removeprefix('encoder.').removeprefix('sentence_encoder.')}")
+            print(f"{title}: {name.removeprefix('encoder.').removeprefix('sentence_encoder.')}")
     options = made.args
     print(f"{out / UNTRAINED}: written: attention={options.attention}, {options.max_positions:,} positions")
     if long is not None and options.attention == "linformer" and options.projection == "mean-pool":
-        same = positions == "tile" and options.local_conv >= old.local_conv  # a tap that is missing is a neighbour less
-        print(_what_it_sees(options, same))
+        print(_describe_long(options, positions == "tile" and options.local_conv >= old.local_conv))
 
 
-def _what_it_sees(options: ResolvedConfig, same: bool) -> str:
-    """What --long chose, and what to expect of it; `same`: short texts have the positions and neighbours they had."""
+def _describe_long(options: Any, same_neighbours: bool) -> str:
+    """Return the choices of --long and what to expect of the model.
+
+    Args:
+        options: of the new model, a ResolvedConfig.
+        same_neighbours: True if positions and neighbours of short texts are those of the source.
+    """
+    from ..attention.linformer import LinformerOptions
+
     own = LinformerOptions.read(options)
-    k, beside, fetched = min(options.projected_length), own.linformer_window[0] // 2, own.linformer_fetch[0]
+    k, neighbours, segments = min(options.projected_length), own.linformer_window[0] // 2, own.linformer_fetch[0]
     gain = "texts gain"
     if options.positions != "learned":
         which = f"with positions={options.positions} the first and the means have none"
         gain = f"{which}: no text is read as before; all gain"
-    elif same and options.adaptive_length:  # else rows stand for several tokens
+    elif same_neighbours and options.adaptive_length:  # else rows stand for several tokens
         gain = f"texts of at most {k} tokens are read as before; longer ones gain"
-    segments = f", and {fetched} of the segments that these stand for" * (fetched > 0)
+    selected = f", and {segments} of the segments that these stand for" * (segments > 0)
     return (
-        f"each token sees the first {own.linformer_sinks}, {beside} or more neighbours on either side, and {k} "
-        f"means of the text{segments}\n{gain} from a short training with the source as the teacher: recipe=encoder, or "
+        f"each token sees the first {own.linformer_sinks}, {neighbours} or more neighbours on either side, and {k} "
+        f"means of the text{selected}\n{gain} from a short training with the source as the teacher: recipe=encoder, or "
         "criterion=masked_lm_distillation"
     )

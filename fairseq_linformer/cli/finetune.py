@@ -1,4 +1,22 @@
-"""`linformer finetune`: runs over tasks and seeds, and their table."""
+"""Fine-tune a pretrained model on tasks over seeds, and print the table that papers print.
+
+    linformer finetune runs/tiny_512 --data data-bin/tasks --tasks rte mrpc sst_2 --seeds 1 2 3
+
+The data is a folder with a folder per task, as `linformer prepare` writes them with the model's tokenizer. Each run is
+fairseq-hydra-train with configs/finetune/finetune.yaml, the task's recipe there (recipe/own.yaml for your own task) and
+the checkpoint's model. Its best checkpoint, by the task's headline metrics or --metric, predicts the dev sets, and your
+own test set where it has labels; the metrics are computed from the saved predictions. Completed runs are skipped,
+interrupted ones resume, failed ones are named at the end; one whose checkpoint, data or configuration has other content
+by now is refused. The table has the seeds of this command, and rows of earlier commands for other tasks, beside the
+majority class and TF-IDF with a linear SVM on the same data. Words at the end are Hydra's overrides for every run:
+optimization.clip_norm=1.0
+
+--jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
+launcher of Hydra's, which overrides configure:
+    --launcher slurm --jobs 30 hydra.launcher.partition=gpu
+Predictions are made where this command runs. Ending it does not cancel what Slurm runs: scancel does, and should
+before the command is repeated.
+"""
 
 import shlex
 import sys
@@ -6,8 +24,30 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..finetune.report import write_results
-from ..finetune.sweep import Sweep
+from .arguments import Distinct, Parser, number
+
+
+def add_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    parser.share("model", help="pretrained checkpoint, or the folder of its run (its best checkpoint)")
+    parser.take_overrides("MODEL --data DIR --tasks TASK ... [options] [NAME=VALUE ...]")
+    parser.share("--data", required=True, help="holds a prepared folder per task: DIR/RTE, DIR/mine")
+    parser.share("--tasks", required=True, help="folders in DIR; small letters will do")
+    several: dict[str, Any] = {"nargs": "+", "action": Distinct}
+    seed = number(int, least=0)
+    add("--seeds", metavar="N", type=seed, **several, default=[1, 2, 3], help="a run of every task for each")
+    parser.share("--out", required=False, default=Path("runs/finetune"), help="folder of the runs and the results")
+    several |= {"default": [], "help": "of several, the first seed chooses the best (default: the task's recipe)"}
+    add("--learning-rates", metavar="X", type=number(float, above=0), **several)
+    add("--batch-sizes", metavar="N", type=number(int, least=1), **several)
+    length = "times that the rows of train are seen (default: as the task's recipe)"
+    add("--epochs", metavar="N", type=number(float, above=0), help=length)
+    metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
+    add("--metric", metavar="METRIC", help=metric)
+    grid = "rates 1e-5 2e-5 3e-5 (models narrower than d = 384: 1e-4 5e-4 2e-3), batches of 16 32"
+    add("--search", action="store_true", help=f"try a grid where none is named: {grid}")
+    add("--jobs", metavar="N", type=number(int, least=1), default=1, help="runs side by side")
+    add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")
 
 
 def run(
@@ -20,6 +60,9 @@ def run(
     **options: Any,
 ) -> None:
     """Train, print the table, and end with an error if a run failed."""
+    from ..finetune.report import write_results
+    from ..finetune.sweep import Sweep
+
     of_launcher = [word for word in overrides if launcher and word.startswith("hydra.launcher.")]
     sweep = Sweep(
         checkpoint=model,

@@ -1,16 +1,30 @@
-"""What `linformer import` does."""
+"""A folder of transformers as a checkpoint of fairseq, to train on from.
+
+    linformer import exported --out imported
+    linformer import sentence-transformers/all-MiniLM-L6-v2 --out imported
+    linformer finetune imported --data data-bin/tasks --tasks rte --out runs/finetune
+
+The folder is one that `linformer export` wrote, one that transformers saved after it, or a published encoder (BERT,
+DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT), which becomes attention=softmax; a name on the Hub of Hugging Face is
+fetched. The checkpoint has the same weights, and its dictionary and subword model beside it.
+"""
 
 from pathlib import Path
 
-from ..checkpoints.reading import UNTRAINED
-from .fetching import here
-from .program import quieten_transformers
+from .arguments import Parser
+from .program import quieten_transformers, resolve_model
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.share("model", metavar="FOLDER", help="of the model in transformers, or its name on the Hub")
+    parser.share("--out")
 
 
 def run(model: Path, out: Path) -> None:
     quieten_transformers()
+    from ..checkpoints.reading import UNTRAINED
     from ..hf.importing import import_folder
 
-    for remark in import_folder(here(model), out):
+    for remark in import_folder(resolve_model(model), out):
         print(f"note: {remark}")
     print(f"{out / UNTRAINED}: written")

@@ -1,4 +1,22 @@
-"""`linformer predict`: predictions for texts, or a submission to GLUE."""
+"""Labels and probabilities from a fine-tuned model: for your texts, or for GLUE's test sets.
+
+    linformer predict runs/SST-2 --input reviews.txt > predictions.tsv
+    linformer predict runs/RTE --input pairs.tsv --text sentence1 --second sentence2
+    linformer predict --runs runs/finetune --data data-bin/tasks --out submission
+
+Texts are lines of a .txt file, a column of a .csv or .tsv file with a header, a key of a .jsonl file, or the words of a
+.conll file; - is standard input.
+What is printed has a row for each, in their order, so none may be blank; all are read once before the first is
+predicted. It is a table with tabs, or JSON lines (--to jsonl).
+Several classes are separated by commas. A model of token labels reads words between spaces, or JSON lists of words, and
+prints a word and its label per line, with a blank line after each text. Long texts are shortened as in training; words
+that this cuts have the most frequent label, and are counted.
+
+A submission holds the files of GLUE's leaderboard, checked and zipped: those of each task of `linformer finetune`'s
+folder, from the run that is best on the dev set; AX from MNLI's.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import heapq
@@ -12,18 +30,43 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from ..checkpoints.reading import checkpoint_file
-from ..data.prepare.examples import WHITESPACE, Example
-from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, read_rows
-from ..data.prepare.text_files import suffix_of, unpacked
-from ..data.task_record import Task
-from ..data.tasks import TASKS
 from ..errors import UserError, join_truncated
-from ..finetune.prediction import Prediction, Predictor
-from ..finetune.report import FILES, best_checkpoints, check_test_set, write_submission_file
-from ..system.files import staged_folder
+from .arguments import FORMATS, Parser, number
+
+if TYPE_CHECKING:
+    from ..data.prepare.examples import Example
+    from ..data.task_record import Task
+    from ..finetune.prediction import Prediction, Predictor
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.usage = "%(prog)s MODEL --input FILE [options]\n       %(prog)s --runs DIR --data DIR --out DIR"
+    add = parser.add_argument
+    parser.share("model", nargs="?", help="fine-tuned checkpoint, or the folder of its run (its best checkpoint)")
+    add("--input", metavar="FILE", help=f"texts: .{', .'.join(FORMATS)}, also .gz or .xz, or - for standard input")
+    parser.share("--from", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
+    parser.share("--text")
+    parser.share("--second")
+    top = "the N most probable classes with their probabilities, instead of all"
+    add("--top", metavar="N", type=number(int, least=1), help=top)
+    add("--to", choices=("tsv", "jsonl"), help="format of what is printed (default: tsv)")
+    data = "prepared task, for its vocabulary and labels (default: the training's); with --runs: a folder of tasks"
+    parser.share("--data", help=data)
+    add("--runs", metavar="DIR", type=Path, help="of GLUE, what linformer finetune made: for a submission")
+    parser.share("--out", required=False, help="folder of the submission, to make")
+
+
+def run(**given: Any) -> None:
+    """Print predictions, or write a submission."""
+    given = {name: value for name, value in given.items() if value is not None}
+    if given.keys() == {"runs", "data", "out"}:
+        submit(**given)
+    elif {"model", "input"} <= given.keys() and not {"runs", "out"} & given.keys():
+        predict(**given)
+    else:
+        raise UserError("give MODEL and --input, with what goes with them, or --runs, --data and --out")
 
 
 def predict(
@@ -37,6 +80,10 @@ def predict(
     to: str | None = None,
 ) -> None:
     """Print the predictions for the texts of a file."""
+    from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, read_rows
+    from ..data.prepare.text_files import suffix_of, unpacked
+    from ..finetune.prediction import Predictor
+
     path = Path(input)
     format = format or ("txt" if input == "-" else ENDINGS.get(suffix_of(path)))
     if format is None:
@@ -68,6 +115,8 @@ def predict(
 
 def _checkpoint(model: Path) -> Path:
     """Return the checkpoint of a path; `linformer import`, which other verbs propose, makes no fine-tuned model."""
+    from ..checkpoints.reading import checkpoint_file
+
     try:
         file = checkpoint_file(model)
     except UserError as error:
@@ -139,6 +188,8 @@ def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str,
 
 def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) -> None:
     """Print a word and its label per line, and a blank line after each row; or a JSON object per row."""
+    from ..data.prepare.examples import WHITESPACE
+
     in_words = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
     words, again = itertools.tee(in_words)
     total = cut = 0
@@ -155,6 +206,11 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
 
 def submit(runs: Path, data: Path, out: Path) -> None:
     """Write the files of a submission for every task of a folder of runs, and zip them."""
+    from ..data.tasks import TASKS
+    from ..finetune.prediction import Predictor
+    from ..finetune.report import FILES, best_checkpoints, check_test_set, write_submission_file
+    from ..system.files import staged_folder
+
     checkpoints = best_checkpoints(runs)
     found: dict[str, Path] = {}
     missing: dict[str, str] = {}
@@ -184,12 +240,3 @@ def submit(runs: Path, data: Path, out: Path) -> None:
     if missing:
         print("The leaderboard takes whole submissions alone, and this one lacks:")
         print(*(f"{name}: {reason}" for name, reason in missing.items()), sep="\n")
-
-
-def run(**given: Any) -> None:
-    """Print predictions, or write a submission."""
-    given = {name: value for name, value in given.items() if value is not None}
-    if "runs" in given:
-        submit(**given)
-    else:
-        predict(**given)

@@ -1,28 +1,47 @@
-"""What `linformer prepare corpus` does: text into a folder, and what its vocabulary lacks of it."""
+"""Text files into a folder to pretrain on.
+
+example:
+  linformer prepare corpus --train books/ more.txt.xz --valid held_out.txt --out data/books --vocab-size 8000
+
+Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it that
+are not hidden, and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a
+document. The folder appears under its name when it is complete: repeat a command that was interrupted.
+"""
 
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.reading import find_tokenizer, read_named_checkpoint, vocabulary_folder
-from ..data.dictionaries import unknown_warning
-from ..data.prepare.corpus import prepare_corpus
-from ..training.commands import pretraining_command
+from .arguments import Parser, number
 
 
-def run(
-    train: list[Path],
-    valid: list[Path],
-    out: Path,
-    tokenizer: Path | None,
-    **sizes: int | None,
-) -> None:
+def add_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--train", metavar="FILE", nargs="+", type=Path, required=True, help="text to train on")
+    add("--valid", metavar="FILE", nargs="+", type=Path, required=True, help="text to validate on")
+    parser.share("--out")
+    use = "use this vocabulary: a .model file of sentencepiece, with the dict.txt beside it if any; a folder with "
+    use += "GPT-2's encoder.json and vocab.bpe; or that of a prepared folder or a run (default: train one)"
+    parser.share("--tokenizer", required=False, help=use)
+    positive = number(int, least=1)
+    add("--vocab-size", metavar="N", type=positive, help="pieces to train, 256 of them bytes (default: 8000)")
+    sample = "train the pieces on at most this many characters (default: 10000000)"
+    add("--sample-characters", metavar="N", type=positive, help=sample)
+    add("--seed", metavar="N", type=number(int, least=0), default=1, help="seed of that sample, at least 0")
+    add("--workers", metavar="N", type=positive, help="processes that encode (default: one per core)")
+
+
+def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None, **options: Any) -> None:
+    from ..checkpoints.reading import find_tokenizer, read_named_checkpoint, vocabulary_folder
+    from ..data.dictionaries import unknown_warning
+    from ..data.prepare.corpus import prepare_corpus
+    from ..training.commands import pretraining_command
+
     named = None if tokenizer is None else read_named_checkpoint(tokenizer)
     following = pretraining_command(out, named)
     if tokenizer is not None:
         tokenizer = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
     del named  # it may be large
-    given: dict[str, Any] = {"tokenizer": tokenizer, **sizes}
-    unknown_shares = prepare_corpus(train, valid, out, **given)
+    unknown_shares = prepare_corpus(train, valid, out, tokenizer=tokenizer, **options)
     remedy = "without --tokenizer, in another --out, a new vocabulary is made, which lacks none, for a new model alone"
     for line in unknown_warning(unknown_shares, remedy):
         print(line)

@@ -1,30 +1,71 @@
-"""What `linformer prepare glue` does: the tasks that a source holds, each into its folder."""
+"""GLUE's tasks, from the official files, into folders to fine-tune on.
+
+examples:
+  linformer prepare glue --source glue_data --tasks SST-2 MRPC --tokenizer data/books --out data/tasks
+  linformer prepare glue --source https://dl.fbaipublicfiles.com --tokenizer runs/books --out data/tasks
+
+The source is a folder with one folder per task, an archive of such a folder (zip, tar.*), or the address of the
+official downloads or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official
+train set becomes the split train, the dev set valid (MNLI: matched valid, mismatched valid1), the test set test
+(without labels). Texts are encoded like those that the model was pretrained on. They are not shortened: training does
+that. Tasks that the folder already holds, with the same vocabulary, are left as they are.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..checkpoints.reading import find_tokenizer
-from ..data.dictionaries import unknown_warning
-from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
-from ..data.prepare.labelled_folder import write_labelled
-from ..data.task_record import SUMMARY_FILE
-from ..data.tasks import TASKS
-from ..data.tokenizer import Tokenizer, load_tokenizer
-from ..system.files import check_data_path
+from .arguments import Parser
 from .program import print_next
 
 
-def is_prepared(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Whether an earlier command has prepared the task in `folder` with the same vocabulary and subword model."""
-    return (folder / SUMMARY_FILE).is_file() and tokenizer.is_in(folder)
+def add_arguments(parser: Parser) -> None:
+    parser.share("--source", help="where the official files are")
+    parser.share("--tasks", help="small letters will do (default: all that the source holds)")
+    parser.share("--tokenizer")
+    parser.share("--out", help="folder for one folder per task")
 
 
-def _found(folder: Path, tasks: Sequence[str], all_needed: bool, some_needed: bool) -> list[str]:
-    """The tasks whose files are all there.
+def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) -> None:
+    """Prepare the tasks, or those of the source if None are named."""
+    from ..checkpoints.reading import find_tokenizer
+    from ..data.dictionaries import unknown_warning
+    from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
+    from ..data.prepare.labelled_folder import write_labelled
+    from ..data.task_record import SUMMARY_FILE
+    from ..data.tasks import TASKS
+    from ..data.tokenizer import load_tokenizer
+    from ..system.files import check_data_path
+
+    named = list(dict.fromkeys(map(known_task, tasks or DOWNLOADS)))
+    check_data_path(out)  # before anything is downloaded
+    loaded = load_tokenizer(find_tokenizer(tokenizer))
+    done = [task for task in named if (out / task / SUMMARY_FILE).is_file() and loaded.is_in(out / task)]
+    for task in done:
+        print(f"{task}: already prepared in {out / task}")
+    unknown: dict[str, float] = {}
+    left = [task for task in named if task not in done]
+    with glue_folder(source, left) as folder:
+        complete = _complete_tasks(folder, left, all_needed=tasks is not None, some_needed=not done)
+        for task in complete:
+            splits = read_glue(folder, task)
+            rows = {split: read.examples for split, read in splits.items()}
+            summary = write_labelled(out / task, TASKS[task], rows, loaded)
+            unknown |= {f"{task} {split}": share for split, share in summary.unknown_shares.items()}
+            print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
+    for line in unknown_warning(unknown):
+        print(line)
+    trained = [task for task in named if task in {*done, *complete} and TASKS[task].trained_as is None]
+    print_next(out, trained, tokenizer)
+
+
+def _complete_tasks(folder: Path, tasks: Sequence[str], all_needed: bool, some_needed: bool) -> list[str]:
+    """Return the tasks whose files all exist.
 
     Raises:
-        FileNotFoundError: one that is needed is not there; the message has what each lacks.
+        FileNotFoundError: a needed task lacks files.
     """
+    from ..data.prepare.glue import read_glue
+
     missing = {}
     for task in tasks:
         try:
@@ -36,27 +77,3 @@ def _found(folder: Path, tasks: Sequence[str], all_needed: bool, some_needed: bo
     if missing:
         print("not prepared, as the source does not hold them:", *(f"  {why}" for why in missing.values()), sep="\n")
     return [task for task in tasks if task not in missing]
-
-
-def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) -> None:
-    """Prepares the tasks, or those of the source where None are named."""
-    asked = list(dict.fromkeys(map(known_task, tasks or DOWNLOADS)))
-    check_data_path(out)  # before anything is downloaded
-    loaded = load_tokenizer(find_tokenizer(tokenizer))
-    done = [task for task in asked if is_prepared(out / task, loaded)]
-    for task in done:
-        print(f"{task}: already prepared in {out / task}")
-    unknown: dict[str, float] = {}
-    left = [task for task in asked if task not in done]
-    with glue_folder(source, left) as folder:
-        found = _found(folder, left, all_needed=tasks is not None, some_needed=not done)
-        for task in found:
-            splits = read_glue(folder, task)
-            rows = {split: read.examples for split, read in splits.items()}
-            summary = write_labelled(out / task, TASKS[task], rows, loaded)
-            unknown |= {f"{task} {split}": share for split, share in summary.unknown_shares.items()}
-            print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    for line in unknown_warning(unknown):
-        print(line)
-    trained = [task for task in asked if task in {*done, *found} and TASKS[task].trained_as is None]
-    print_next(out, trained, tokenizer)

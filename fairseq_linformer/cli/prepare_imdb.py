@@ -1,18 +1,37 @@
-"""What `linformer prepare imdb` does: the reviews into a folder."""
+"""The IMDB reviews, as officially downloaded, into a folder to fine-tune on.
+
+examples:
+  linformer prepare imdb --source aclImdb_v1.tar.gz --tokenizer data/books --out data/tasks/IMDB
+  linformer prepare imdb --source http://ai.stanford.edu/~amaas/data/sentiment --tokenizer runs/books \\
+      --out data/tasks/IMDB
+
+The source is the folder aclImdb or its parent, an archive of either (zip, tar.*), or the address of the folder with
+the official archive, or of a mirror (checked by checksum, kept in the user's cache). There is no official dev set: as
+in the papers, the test set becomes the split valid. Texts are encoded like those that the model was pretrained on. They
+are not shortened: training does that.
+"""
 
 from pathlib import Path
 
-from ..checkpoints.reading import find_tokenizer
-from ..data.dictionaries import unknown_warning
-from ..data.prepare.imdb import imdb_folder, read_imdb
-from ..data.prepare.labelled_folder import write_labelled
-from ..data.tasks import TASKS
-from ..data.tokenizer import load_tokenizer
-from ..system.files import check_data_path
+from .arguments import Parser
 from .program import print_next
 
 
+def add_arguments(parser: Parser) -> None:
+    parser.share("--source", help="where the reviews are")
+    parser.share("--tokenizer")
+    parser.share("--out")
+
+
 def run(source: str, tokenizer: Path, out: Path) -> None:
+    from ..checkpoints.reading import find_tokenizer
+    from ..data.dictionaries import unknown_warning
+    from ..data.prepare.imdb import imdb_folder, read_imdb
+    from ..data.prepare.labelled_folder import write_labelled
+    from ..data.tasks import TASKS
+    from ..data.tokenizer import load_tokenizer
+    from ..system.files import check_data_path
+
     check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(find_tokenizer(tokenizer))
     with imdb_folder(source) as folder:

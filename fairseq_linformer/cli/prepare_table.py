@@ -1,32 +1,119 @@
-"""`linformer prepare table`: rows of tables into the splits of an own task."""
+"""Your own labelled data, from tables, into a folder to fine-tune on.
 
-from collections.abc import Iterable, Mapping, Sequence
+examples:
+  linformer prepare table reviews.csv --text review --label stars --tokenizer runs/books --out data/own/stars
+  linformer prepare table train.jsonl --test test.jsonl --text question --second answer --label right \\
+      --tokenizer data/books --out data/own/answers
+  linformer prepare table stanfordnlp/imdb --tokenizer runs/books --out data/own/reviews
+  linformer prepare table ner.conll --text 0 --label -1 --tokenizer data/books --out data/own/entities
+
+A table is a .csv (quotes as in RFC 4180), a .tsv (in which quotes are text), JSON lines, CoNLL columns (these four also
+as .gz or .xz), a folder with a folder of .txt files per class (columns: text, label), or what the library datasets
+reads (pip install datasets): .parquet, .arrow, a folder that save_to_disk wrote, a data set of the Hugging Face Hub by
+its name, OWNER/NAME or OWNER/NAME:CONFIGURATION.
+
+The kind of the task is found where the labels leave no doubt:
+  single-label  a class per row                              multi-label  lists of classes, or columns of 0 and 1
+  regression    a number per row                             token-label  lists of words, and of a class for each
+
+Rows are divided into train, valid and test at random, each label in the same proportions, and rows with the same text
+(or --group) together. Where --valid or --test name files of their own, rows of train with the same text are left out,
+and rows of valid that test holds; the test set stays as it is, and may have no labels.
+"""
+
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from ..checkpoints.reading import find_tokenizer
-from ..data.dictionaries import unknown_warning
-from ..data.prepare.labelled_folder import write_labelled
-from ..data.prepare.labels import Columns
-from ..data.prepare.own_data import SPLITS, own_data
-from ..data.prepare.table import WHOLE, Row, read_table
-from ..data.task_record import letters_of
-from ..data.tasks import TASKS
-from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, check
-from ..system.files import A_NAME, check_data_path, is_name
+from .arguments import FORMATS, KINDS, Distinct, Parser, number
 from .program import print_next
 
 DEFAULT_SPLIT = (0.8, 0.1, 0.1)
 
 
-def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -> dict[str, Iterable[Row]]:
+def add_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    files: dict[str, Any] = {"metavar": "FILE|DIR|NAME", "type": Path, "nargs": "+"}
+    add("files", **files, help="tables, all with the same columns")
+    parser.share("--text", default="text", help="column of the text; of CoNLL its number")
+    parser.share("--second", help="column of the second text, for pairs")
+    several = "column of the label, or several columns of 0 and 1: multi-label"
+    add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=several)
+    add("--kind", choices=KINDS, help="what the labels are (default: as they say)")
+    add("--separator", metavar="TEXT", help="what stands between the classes of a multi-label row: ';'")
+    add("--group", metavar="COLUMN", help="rows with the same value (a document, an author) stay in one split")
+    add("--valid", **files, default=[], help="tables of the dev set")
+    add("--test", **files, default=[], help="tables of the test set")
+    shares = "shares of train, valid and test; with --test of train and valid (default: 0.8 0.1 0.1, or 0.9 0.1)"
+    add("--split", metavar="SHARE", nargs="+", type=number(float, above=0), help=shares)
+    parser.share("--from", choices=(*FORMATS, "parquet"), help="format of the files (default: by their names)")
+    add("--seed", metavar="N", type=number(int, least=0), default=1, help="of the division")
+    parser.share("--tokenizer")
+    parser.share("--out", help="folder to make; its name is that of the task")
+
+
+def run(
+    files: Sequence[Path],
+    valid: Sequence[Path],
+    test: Sequence[Path],
+    text: str,
+    label: Sequence[str],
+    second: str | None,
+    group: str | None,
+    separator: str | None,
+    tokenizer: Path,
+    out: Path,
+    format: str | None,
+    kind: str | None,
+    split: Sequence[float] | None,
+    seed: int,
+) -> None:
+    check("--split", split, abs(sum(split or [1]) - 1) < 1e-6, "shares that add up to 1")
+    check("--separator", separator, separator != "", "what stands between classes")
+    from ..checkpoints.reading import find_tokenizer
+    from ..data.dictionaries import unknown_warning
+    from ..data.prepare.labelled_folder import write_labelled
+    from ..data.prepare.labels import Columns
+    from ..data.prepare.own_data import own_data
+    from ..data.tokenizer import load_tokenizer
+    from ..system.files import check_data_path
+
+    check_data_path(out)  # before anything is read
+    check_task_name(out.resolve().name)
+    loaded = load_tokenizer(find_tokenizer(tokenizer))
+    tables = _read_tables({"train": files, "valid": valid, "test": test}, format)
+    if "train" not in tables:
+        raise UserError(f"{', '.join(map(str, files))}: no rows of train")
+    columns = Columns(text, tuple(label), second, group, separator)
+    data = own_data(out.resolve().name, tables, columns, _fractions(tables, split), kind, seed)
+    summary = write_labelled(out, data.task, data.splits, loaded)
+    print(*data.notes, *summary.lines(), *unknown_warning(summary.unknown_shares), sep="\n")
+    print_next(out.parent, [summary.task.name], tokenizer)
+
+
+def check_task_name(name: str) -> None:
+    """Raise a UserError for a name that cannot be one of an own task."""
+    from ..data.task_record import letters_of
+    from ..data.tasks import TASKS
+    from ..system.files import A_NAME, is_name
+
+    check("--out", name, is_name(name), f"a folder whose name has {A_NAME}")
+    if taken := [task for task in TASKS if letters_of(task) == letters_of(name)]:
+        raise UserError(f"--out: the folder's name is the task's, but {taken[0]} is a task already")
+
+
+def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -> dict[str, Any]:
     """Return the rows by split: of the files of each, and of the splits of data sets that are named as train's files.
 
     Raises:
         UserError: a data set that --valid or --test names has no such split.
     """
-    tables: dict[str, list[Iterable[Row]]] = {}
+    from ..data.prepare.own_data import SPLITS
+    from ..data.prepare.table import WHOLE, read_table
+
+    tables: dict[str, list[Any]] = {}
     for split, paths in files.items():
         for path in paths:
             read = read_table(path, file_format)
@@ -47,43 +134,7 @@ def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> 
     if "valid" in tables:
         check("--split", shares, shares is None, "left out, as valid has rows of its own")
         return {}
-    splits = [split for split in SPLITS if split == "train" or split not in tables]
+    splits = [split for split in ("train", "valid", "test") if split == "train" or split not in tables]
     shares = shares or (DEFAULT_SPLIT if len(splits) == 3 else (0.9, 0.1))
     check("--split", " ".join(map(str, shares)), 2 <= len(shares) <= len(splits), f"the shares of {', '.join(splits)}")
     return dict(zip(splits, shares, strict=False))
-
-
-def check_task_name(name: str) -> None:
-    """Raise a UserError for a name that cannot be one of an own task."""
-    check("--out", name, is_name(name), f"a folder whose name has {A_NAME}")
-    if taken := [task for task in TASKS if letters_of(task) == letters_of(name)]:
-        raise UserError(f"--out: the folder's name is the task's, but {taken[0]} is a task already")
-
-
-def run(
-    files: Sequence[Path],
-    valid: Sequence[Path],
-    test: Sequence[Path],
-    text: str,
-    label: Sequence[str],
-    second: str | None,
-    group: str | None,
-    separator: str | None,
-    tokenizer: Path,
-    out: Path,
-    format: str | None,
-    kind: str | None,
-    split: Sequence[float] | None,
-    seed: int,
-) -> None:
-    check_data_path(out)  # before anything is read
-    check_task_name(out.resolve().name)
-    loaded = load_tokenizer(find_tokenizer(tokenizer))
-    tables = _read_tables({"train": files, "valid": valid, "test": test}, format)
-    if "train" not in tables:
-        raise UserError(f"{', '.join(map(str, files))}: no rows of train")
-    columns = Columns(text, tuple(label), second, group, separator)
-    data = own_data(out.resolve().name, tables, columns, _fractions(tables, split), kind, seed)
-    summary = write_labelled(out, data.task, data.splits, loaded)
-    print(*data.notes, *summary.lines(), *unknown_warning(summary.unknown_shares), sep="\n")
-    print_next(out.parent, [summary.task.name], tokenizer)

@@ -1,45 +1,100 @@
-"""What all command lines have in common: how they end on an error, and what libraries may say."""
+"""What verbs and scripts share: how a program ends, models of the Hub, and the next command."""
 
 import contextlib
 import logging
+import os
+import re
 import shlex
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..checkpoints.reading import checkpoint_file
 from ..errors import UserError
-from .ending import one_line_errors
+
+# Files of a model on the Hub: no code, and weights only as plain tensors. 0_*: sentence-transformers' older layout.
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.bpe", "model*.safetensors", "0_*/model*.safetensors")
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 @contextlib.contextmanager
 def program() -> Iterator[None]:
-    """Ends the program with one line on an error that the user can mend. Libraries log only warnings and errors."""
-    root = logging.getLogger()
-    level = root.level  # DEBUG: importing fairseq sets it, for every library
-    root.setLevel(logging.WARNING)
+    """End the program as a shell expects, and let libraries log only warnings and errors.
+
+    A UserError or OSError ends it with one line and status 1, a signal with 128 and its number, and so does a pipe
+    that is closed, as by `| head`. Any other exception is a defect and keeps its traceback.
+    """
+    level = logging.root.level
+    logging.basicConfig()  # or importing fairseq sets the level to DEBUG
+    logging.root.setLevel(logging.WARNING)
+    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, _end)}
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _end)
     try:
-        with one_line_errors():
-            yield
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python flushes into the pipe again
+        sys.exit(128 + signal.SIGPIPE)
+    except (UserError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     finally:
-        root.setLevel(level)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        logging.root.setLevel(level)
+
+
+def _end(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a closed terminal sends SIGHUP twice: cleaning up goes on
+    sys.exit(128 + number)
 
 
 def quieten_transformers() -> None:
-    """Leaves transformers errors alone to say; it has loggers and progress bars of its own.
+    """Let transformers log errors only.
 
     Raises:
         UserError: it is not installed.
     """
     try:
-        from transformers.utils import logging as its_logging
+        from transformers.utils import logging as transformers_logging
     except ImportError as error:
         raise UserError(f"transformers is needed ({error}): pip install 'fairseq-linformer[hf]'") from error
-    its_logging.set_verbosity_error()
-    its_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
+def resolve_model(model: Path) -> Path:
+    """Return a path; where it does not exist and can be a name on the Hub, the folder of that model, downloaded once.
+
+    Names are NAME and OWNER/NAME, but no file that ends in .pt, and no path in an existing folder.
+
+    Raises:
+        UserError: it cannot be downloaded.
+    """
+    name = model.as_posix()
+    in_folder = "/" in name and model.parent.is_dir()
+    if model.exists() or in_folder or model.suffix == ".pt" or not HUB_NAME.fullmatch(name):
+        return model
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
+    except (ImportError, OSError, ValueError) as error:
+        reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
+        raise UserError(
+            f"there is no file or folder {name}, and the model of that name could not be fetched from the Hub "
+            f"({reason}): where it can be reached, hf download {name} --local-dir {model.name}; then name that folder"
+        ) from error
 
 
 def print_next(data: Path, tasks: Sequence[str], tokenizer: Path) -> None:
     """Print the command that fine-tunes on prepared tasks, if there are any and the tokenizer is that of a model."""
+    from ..checkpoints.reading import checkpoint_file
+
     if tasks and (model := checkpoint_file(tokenizer)).suffix == ".pt" and model.is_file():
         words = ["linformer", "finetune", str(tokenizer), "--data", str(data), "--tasks", *tasks]
         print(f"next: {shlex.join(words)}")

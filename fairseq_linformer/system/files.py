@@ -12,6 +12,10 @@ from typing import IO
 
 from ..errors import UserError, one_line
 
+_PARENT = Path(__file__).resolve().parents[2]
+_INSTALLED = _PARENT / "fairseq_linformer_configs"  # by a wheel: setup.py
+CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PARENT / "configs"  # the folder of the configurations
+
 LOCK_FILE = ".lock"  # in a folder that only one process at a time may use
 
 

@@ -19,10 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError, did_you_mean
-
-_BESIDE = Path(__file__).resolve().parents[2]
-_INSTALLED = _BESIDE / "fairseq_linformer_configs"  # by a wheel: setup.py
-CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _BESIDE / "configs"
+from ..system.files import CONFIGS
 
 _composing = threading.Lock()  # Hydra keeps what it composes with in the process
 

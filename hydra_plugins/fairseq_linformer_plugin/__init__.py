@@ -22,7 +22,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -31,10 +30,8 @@ from hydra._internal.utils import get_args  # as fairseq-hydra-train itself read
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 # What a name tells: choices from groups, and the attention. Other settings of a folder's run are compared, and refused.
@@ -131,16 +128,6 @@ ConfigStore.instance().store(
 )
 
 
-class ErrorReport(Callback):
-    """Ends a single job on its error as Hydra does, but without the line that lists all overrides."""
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
-        if job_return.status == JobStatus.FAILED and config.hydra.mode == RunMode.RUN:
-            error = job_return._return_value
-            sys.excepthook(type(error), error, error.__traceback__)
-            sys.exit(1)
-
-
 class FairseqLinformerPlugin(SearchPathPlugin):
     """Adds no search path: this is the one kind of plugin that Hydra asks before it composes."""
 
@@ -179,14 +166,9 @@ def check_config_name(config_dir: str | None, name: str) -> None:
         return
     if config_dir is None or not folder.is_dir():
         sys.exit(f'error: --config-dir is {config_dir}, it must be a folder such as "$(linformer configs)"/pretrain')
-    if (folder / "recipe" / file).is_file():
-        recipe = Path(file).stem
-        sys.exit(f"error: --config-name {name}: {recipe} is a recipe, given as --config-name finetune recipe={recipe}")
     # Files that begin with a package are parts of others.
     names = sorted(path.stem for path in folder.glob("*.yaml") if not path.read_text().startswith("# @package"))
-    nearest = get_close_matches(name, names, n=1)
-    question = f"; did you mean {nearest[0]}?" if nearest else ""
-    sys.exit(f"error: --config-name {name}: {folder} has no {file}{question} ({', '.join(names)})")
+    sys.exit(f"error: --config-name {name}: {folder} has no {file} ({', '.join(names)})")
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

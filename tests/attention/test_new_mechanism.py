@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def checkout(tmp_path_factory):
     """A copy of what the example touches and its tests, with the one file more."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("fairseq_linformer", "linformer_cli", "hydra_plugins", "configs", "scripts", "tests"):
+    for name in ("fairseq_linformer", "hydra_plugins", "configs", "scripts", "tests"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "fairseq_linformer" / "attention" / "gated_mean.py").write_text(EXAMPLE)
     options = folder / "configs" / "model" / "options.yaml"  # where somebody follows the page it has the example's

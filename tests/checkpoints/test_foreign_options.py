@@ -13,10 +13,10 @@ from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.files import LAST
 from fairseq_linformer.checkpoints.reading import read_checkpoint
 from fairseq_linformer.checkpoints.resuming import read_progress
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
 from fairseq_linformer.training.run_start import adopt_model_options
-from linformer_cli.command import main
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.exports import write_fine_tuned, write_pretrained
 

@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 from fairseq_linformer.analysis import read_model
 from fairseq_linformer.checkpoints.reading import UNTRAINED
 from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.conversion.convert import convert, converted_options, long_options
 from fairseq_linformer.data.dictionaries import load_dictionary
 from fairseq_linformer.errors import UserError
-from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.exports import HEAD, N, hub_of, rows, write_fine_tuned, write_pretrained

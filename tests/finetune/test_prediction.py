@@ -20,6 +20,7 @@ import torch
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.cli import predict
+from fairseq_linformer.cli.command import parser_of
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.task_record import own_task
@@ -28,7 +29,6 @@ from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import prediction
 from fairseq_linformer.finetune.prediction import Prediction, Predictor, read_predictions, write_predictions
-from linformer_cli.command import parser_of
 from tests.helpers import ROOT
 from tests.helpers.commands import fine_tuning, run
 from tests.helpers.inputs import sentences
@@ -519,8 +519,8 @@ def test_the_command_line(reviews, tmp_path):
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words):
-    with pytest.raises(SystemExit, match="2"):
-        parser_of("predict").parse_args(words.split())
+    with pytest.raises(UserError, match="--input"):
+        predict.run(**vars(parser_of("predict").parse_args(words.split())))
 
 
 def write_results(folder, *runs) -> Path:
@@ -580,7 +580,7 @@ def test_a_submission(glue, scores, tmp_path, capsys):
 
 def test_a_submission_that_cannot_be_right_is_rejected_before_anything_is_predicted(glue, tmp_path, monkeypatch):
     out = tmp_path / "submission"
-    monkeypatch.setattr(predict.Predictor, "split", None)
+    monkeypatch.setattr(prediction.Predictor, "split", None)
     with pytest.raises(UserError, match=f"{tmp_path}/none"):
         predict.submit(glue.runs, tmp_path / "none", out)
     with pytest.raises(FileNotFoundError, match=r"results\.json"):

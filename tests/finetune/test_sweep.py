@@ -14,6 +14,7 @@ import torch
 from hydra.utils import instantiate
 
 from fairseq_linformer.checkpoints.reading import find_tokenizer, read_checkpoint
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
@@ -40,7 +41,6 @@ from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch
 from fairseq_linformer.training.commands import recipe_name
 from fairseq_linformer.training.launch import read_run
-from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed

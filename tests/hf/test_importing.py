@@ -21,11 +21,11 @@ from transformers import (
 )
 
 from fairseq_linformer.checkpoints.reading import UNTRAINED
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import OF_CLASSIFIER, OF_DRAWN_HEAD, export
 from fairseq_linformer.hf.importing import DRAWN, import_folder
-from linformer_cli.command import main
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import run

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.errors import UserError
-from linformer_cli.command import main
 from tests.helpers.exports import write_pretrained
 
 transformers = pytest.importorskip("transformers")

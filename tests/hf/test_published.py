@@ -19,6 +19,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoints.reading import UNTRAINED, read_named_checkpoint
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.data.prepare.examples import Example, encode_columns
 from fairseq_linformer.data.tokenizer import TOKENIZER_FILE, load_tokenizer
@@ -28,7 +29,6 @@ from fairseq_linformer.hf.importing import import_folder
 from fairseq_linformer.hf.published_tokenizer import write_published_tokenizer
 from fairseq_linformer.hf.tokenizer import SAMPLE, write_tokenizer
 from fairseq_linformer.training.commands import pretraining_command
-from linformer_cli.command import main
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import last_line, run
 from tests.helpers.exports import HEAD, hub_of, write_pretrained

@@ -329,9 +329,9 @@ def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_
         import sys
         from pathlib import Path
         from fairseq_linformer.training import launch as running
-        from fairseq_linformer.cli.ending import one_line_errors
+        from fairseq_linformer.cli.program import program
         running.sys.executable = sys.argv[1]
-        with one_line_errors():
+        with program():
             running.train("pretrain/tiny_512", [sys.argv[3], "common.wandb_project=wait"], Path(sys.argv[2]), 2)
     """
     command = [PYTHON, "-c", textwrap.dedent(script), str(tmp_path / "bin" / "python"), str(tmp_path / "run"), data]

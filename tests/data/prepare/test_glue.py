@@ -9,12 +9,12 @@ from pathlib import Path
 import pooch
 import pytest
 
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.data.prepare import glue
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import DOWNLOADS, SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.errors import UserError
-from linformer_cli.command import main
 from tests.helpers.checkpoints import write_run
 from tests.helpers.inputs import write_official
 from tests.helpers.processes import served

@@ -12,10 +12,10 @@ from pathlib import Path
 import pooch
 import pytest
 
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.imdb import ARCHIVE, imdb_folder, read_imdb
 from fairseq_linformer.errors import UserError
-from linformer_cli.command import main
 from tests.helpers.checkpoints import write_run
 from tests.helpers.processes import served
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_linformer.cli.command import main
 from fairseq_linformer.data.prepare.labels import Columns
 from fairseq_linformer.data.prepare.own_data import OwnData, own_data, quantile_bins, split_rows
 from fairseq_linformer.data.prepare.table import Row, parse_rows
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.task_record import read_summary
 from fairseq_linformer.errors import UserError
-from linformer_cli.command import main
 
 SHARES = {"train": 0.8, "valid": 0.1, "test": 0.1}
 

@@ -1,0 +1,121 @@
+"""Arguments of command lines: numbers within bounds, arguments of several verbs, Hydra's overrides."""
+
+import argparse
+import contextlib
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+Number = TypeVar("Number", int, float)
+
+# Names that the package defines in modules that import fairseq; tests/cli/test_arguments.py compares them.
+FORMATS = ("txt", "csv", "tsv", "jsonl", "conll")
+KINDS = ("single-label", "multi-label", "regression", "token-label")
+EXTENSIONS = ("tile", "interpolate")
+
+_OVERRIDE = re.compile(r"(\+\+?|~)?[A-Za-z_][\w./@:-]*=|~[A-Za-z_][\w./@:-]*$")  # Hydra's grammar of a key
+
+
+def number(
+    kind: type[Number], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> Callable[[str], Number]:
+    """Return an argparse type: a finite number from `least` to `most`, and above `above`."""
+    bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
+    limits = " and ".join(words.format(bound) for words, bound in bounds.items() if math.isfinite(bound))
+    allowed = f"a {'whole number' if kind is int else 'number'} {limits}".rstrip()
+
+    def parse(text: str) -> Number:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if least <= value <= most and above < value < math.inf:
+                return value
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: it must be {allowed}")
+
+    return parse
+
+
+class Distinct(argparse.Action):
+    """Stores a list without repeated items."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if len(set(values)) < len(values):
+            named = " ".join(map(str, values))
+            raise argparse.ArgumentError(self, f"{named} is not allowed: it must name each once")
+        setattr(namespace, self.dest, values)
+
+
+# Arguments of several verbs: what `add_argument` gets, unless a verb passes something else.
+SHARED: dict[str, dict[str, Any]] = {
+    "model": {"metavar": "MODEL", "type": Path, "help": "checkpoint, or the folder of its run (its best checkpoint)"},
+    "--out": {"metavar": "DIR", "type": Path, "required": True, "help": "folder to make; must not exist, or be empty"},
+    "--data": {"metavar": "DIR", "type": Path},
+    "--tokenizer": {
+        "metavar": "DIR|FILE",
+        "type": Path,
+        "required": True,
+        "help": "the model's vocabulary: its prepared corpus, the model itself (checkpoint or folder of its run), or "
+        "a .model file of sentencepiece, with the dict.txt beside it if any",
+    },
+    "--source": {"metavar": "DIR|ARCHIVE|URL", "required": True},
+    "--tasks": {"metavar": "TASK", "nargs": "+", "action": Distinct},
+    "--text": {"metavar": "COLUMN", "help": "text's column, key, CoNLL number (default: as prepared, else text or 0)"},
+    "--from": {"dest": "format"},
+    "--second": {"metavar": "COLUMN", "help": "column or key of a pair's second text (default: as prepared)"},
+}
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """A help text with every default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if action.default in (None, False, argparse.SUPPRESS, []) or "(default: " in text:
+            return text
+        values = action.default if isinstance(action.default, list) else [action.default]
+        return f"{text} (default: {' '.join(map(str, values))})"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of a command line that may end with Hydra's overrides.
+
+    Args:
+        command: the words before the arguments, "linformer finetune".
+        description: the beginning of --help.
+    """
+
+    def __init__(self, command: str | None, description: str | None) -> None:
+        super().__init__(prog=command, description=description, formatter_class=Help, allow_abbrev=False)
+        self._takes_overrides = False
+
+    def share(self, name: str, **changes: Any) -> None:
+        """Add an argument of `SHARED` with the changes of this verb."""
+        self.add_argument(name, **{**SHARED[name], **changes})
+
+    def take_overrides(self, usage: str) -> None:
+        """Accept Hydra's overrides after all flags, as `overrides`."""
+        self.usage = f"%(prog)s {usage}"
+        self._takes_overrides = True
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        args = sys.argv[1:] if args is None else args
+        if not self._takes_overrides:
+            return super().parse_args(args, namespace)
+        end = len(args)
+        while end > 1 and is_override(args[end - 1]) and not self._takes_value(args[end - 2]):
+            end -= 1
+        return super().parse_args(args[:end], argparse.Namespace(overrides=list(args[end:])))
+
+    def _takes_value(self, word: str) -> bool:
+        """Return True for a flag that is followed by a value."""
+        return word in self._option_string_actions and self._option_string_actions[word].nargs != 0
+
+
+def is_override(word: str) -> bool:
+    """Return True for NAME=VALUE of Hydra, unless it is a path that exists, such as runs/lr=0.1."""
+    return _OVERRIDE.match(word) is not None and not os.path.exists(word)

@@ -1,6 +1,0 @@
-"""`python -m linformer_cli VERB …`, where the command `linformer` is not installed."""
-
-from .command import main
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,0 @@
-"""`linformer prepare glue` of this clone."""
-
-from clone import linformer
-
-if __name__ == "__main__":
-    linformer("prepare glue")
