@@ -29,10 +29,15 @@ from tqdm import tqdm
 
 from .attention import Attention, get_attention
 from .attention.softmax import SoftmaxAttention
-from .checkpoints.reading import FINE_TUNED, find_tokenizer, read_checkpoint, vocabulary_folder
-from .checkpoints.resuming import updates_of_training
-from .checkpoints.sentence_modules import is_of_transformers
-from .checkpoints.vocabulary import check_vocabulary_of, digest_vocabulary
+from .checkpoint import (
+    FINE_TUNED,
+    check_vocabulary_of,
+    digest_vocabulary,
+    find_tokenizer,
+    read_checkpoint,
+    updates_of_training,
+    vocabulary_folder,
+)
 from .conversion.convert import as_checkpoint
 from .conversion.fitting import attention_of
 from .data.dictionaries import with_mask
@@ -41,12 +46,12 @@ from .data.prepare.text_files import find_files, read_chunks
 from .data.tokenizer import Tokenizer, load_tokenizer
 from .data.truncation import kept_tokens, max_length_and_method
 from .errors import UserError, check
+from .files import digest_file, digest_folder, staged_folder
 from .model.encoder import SentenceEncoder
 from .model.hub import LOADED
 from .model.roberta import LinformerRobertaModel
-from .system.digests import digest_file, digest_folder
-from .system.files import staged_folder
-from .system.plotting import legend, picture, scale_lengths, scale_log, style_in_order, style_of
+from .plotting import legend, picture, scale_lengths, scale_log, style_in_order, style_of
+from .sentence_modules import is_of_transformers
 
 RESULTS_FILE = "analysis.json"
 SHARES = (0.9, 0.99)  # of the sum of singular values, for the effective rank

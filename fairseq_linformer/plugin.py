@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from .checkpoints.files import install_checkpoint_files
+from .checkpoint_files import install_checkpoint_files
 from .cli.fairseq_errors import install_excepthook
+from .console import hide_noise
 from .finetune.criterion import TextPredictionCriterion
 from .finetune.prediction import Predictor
 from .model.roberta import LinformerRobertaModel
-from .system.console import hide_noise
 from .training.distillation import MaskedLmDistillation
 from .training.encoder_distillation import EncoderDistillation
 from .training.fused_adam import FusedAdam

@@ -42,8 +42,8 @@ from tqdm import tqdm
 
 import fairseq_linformer
 from fairseq_linformer.cli.program import program
-from fairseq_linformer.system.files import write_whole
-from fairseq_linformer.system.plotting import legend, picture, scale_lengths, scale_log, style_of
+from fairseq_linformer.files import write_whole
+from fairseq_linformer.plotting import legend, picture, scale_lengths, scale_log, style_of
 
 Row = dict[str, Any]
 Call = Callable[[], Any]

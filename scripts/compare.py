@@ -36,12 +36,11 @@ from fairseq.utils import move_to_cuda
 from query_key_products import share_of_products
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoints.files import LAST
+from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.system.digests import digest_file
-from fairseq_linformer.system.files import check_data_path, write_whole
-from fairseq_linformer.system.plotting import legend, picture, scale_lengths, scale_log, style_of
+from fairseq_linformer.files import check_data_path, digest_file, write_whole
+from fairseq_linformer.plotting import legend, picture, scale_lengths, scale_log, style_of
 from fairseq_linformer.training.active_run import DIVERGED
 from fairseq_linformer.training.commands import override
 from fairseq_linformer.training.jobs import job_device, side_by_side

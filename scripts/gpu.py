@@ -35,7 +35,7 @@ import compare  # noqa: E402
 import fairseq  # noqa: E402
 import torch  # noqa: E402
 
-from fairseq_linformer.system.files import write_whole  # noqa: E402
+from fairseq_linformer.files import write_whole  # noqa: E402
 
 DRY_RUN = "dry run"  # in place of the card
 PAGE = ROOT / "docs/benchmark.md"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairseq_linformer.cli.arguments import Parser
 from fairseq_linformer.cli.program import program
-from fairseq_linformer.system.files import write_whole
+from fairseq_linformer.files import write_whole
 
 LARGEST = 200_000  # bytes
 VALID_SHARE = 0.05

@@ -36,7 +36,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import move_to_cuda
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoints.files import BEST
+from fairseq_linformer.checkpoint_files import BEST
 from fairseq_linformer.cli.arguments import Parser, number
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.data.prepare.corpus import prepare_corpus, unigram_perplexity
@@ -47,11 +47,9 @@ from fairseq_linformer.data.prepare.vocabulary_training import check_vocab_size
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.files import check_data_path, digest_file, read_json, staged_folder
 from fairseq_linformer.finetune.baseline import fit_baselines
-from fairseq_linformer.system.digests import digest_file
-from fairseq_linformer.system.files import check_data_path, staged_folder
-from fairseq_linformer.system.plotting import picture, scale_log, style_of
-from fairseq_linformer.system.state import read_state
+from fairseq_linformer.plotting import picture, scale_log, style_of
 from fairseq_linformer.training.commands import FINE_TUNING, command_line, override
 from fairseq_linformer.training.launch import train
 
@@ -126,7 +124,7 @@ def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
         with staged_folder(text, "source.json") as (folder, mark):
             write_own_text(corpus, folder) if corpus else write_docstrings(folder)
             json.dump(source, mark)
-    elif read_state(text / "source.json", TextSource) != source:
+    elif read_json(text / "source.json") != source:
         raise UserError(
             f"{text.parent} holds a run on another text or vocabulary: remove it, or name another folder with --out"
         )
@@ -151,7 +149,7 @@ def read_examples(file: Path) -> dict[str, list[Example]]:
     Raises:
         UserError: it is damaged.
     """
-    rows = read_state(file, dict[str, list[list[str]]])
+    rows = read_json(file)
     if rows.keys() != {"train", "valid"} or any(len(row) != 2 for part in rows.values() for row in part):
         raise UserError(f"{file} is damaged: it must hold the splits train and valid, each row a text and its label")
     return {split: [Example(text, label) for text, label in part] for split, part in rows.items()}

@@ -31,7 +31,7 @@ if __name__ == "__main__":
     assert not {"torch", "fairseq"} & sys.modules.keys()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(import_class) == "LinformerRobertaModel"
-    from fairseq_linformer.checkpoints.reading import read_checkpoint
+    from fairseq_linformer.checkpoint import read_checkpoint
     try:
         read_checkpoint(Path("none.pt"))
     except FileNotFoundError:

@@ -11,7 +11,7 @@ import torch
 from fairseq.models.roberta import RobertaModel
 
 from fairseq_linformer.attention import ATTENTIONS
-from fairseq_linformer.checkpoints.reading import read_checkpoint
+from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.data.prepare.glue import SOURCES
 from fairseq_linformer.model.config import LinformerRobertaConfig, resolve_config
 from tests.helpers import ROOT

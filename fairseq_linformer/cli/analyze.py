@@ -47,7 +47,7 @@ def run(model: Path, input: Path, out: Path, tokenizer: Path | None, rows: int, 
     except ImportError as error:
         raise UserError(f"matplotlib is needed ({error}): pip install 'fairseq-linformer[analysis]'") from error
     from ..analysis import analyze
-    from ..checkpoints.sentence_modules import is_of_transformers
+    from ..sentence_modules import is_of_transformers
 
     if is_of_transformers(model):
         quieten_transformers()

@@ -3,7 +3,7 @@
 fairseq-hydra-train --config-dir "$(linformer configs)/pretrain" --config-name tiny_512 task.data=DIR
 """
 
-from ..system.files import CONFIGS
+from ..files import CONFIGS
 from .arguments import Parser
 
 

@@ -38,9 +38,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Path | None, long: int | None) -> None:
-    from ..checkpoints.reading import UNTRAINED
-    from ..checkpoints.sentence_modules import is_of_transformers
+    from ..checkpoint import UNTRAINED
     from ..conversion.convert import convert
+    from ..sentence_modules import is_of_transformers
 
     source = resolve_model(model)
     if is_of_transformers(source):

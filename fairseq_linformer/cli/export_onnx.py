@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from .. import hf  # registers our classes, so that no remote code is needed
-from ..checkpoints.sentence_modules import MODULES_FILE, is_of_transformers
 from ..errors import check, naming
 from ..hf.exporting import export
 from ..hf.onnx import export_onnx, longest_input, open_session, random_batch, run_model, run_session
+from ..sentence_modules import MODULES_FILE, is_of_transformers
 
 ROUNDS = 20
 

@@ -22,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(model: Path, out: Path) -> None:
     quieten_transformers()
-    from ..checkpoints.reading import UNTRAINED
+    from ..checkpoint import UNTRAINED
     from ..hf.importing import import_folder
 
     for remark in import_folder(resolve_model(model), out):

@@ -115,7 +115,7 @@ def predict(
 
 def _checkpoint(model: Path) -> Path:
     """Return the checkpoint of a path; `linformer import`, which other verbs propose, makes no fine-tuned model."""
-    from ..checkpoints.reading import checkpoint_file
+    from ..checkpoint import checkpoint_file
 
     try:
         file = checkpoint_file(model)
@@ -207,9 +207,9 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
 def submit(runs: Path, data: Path, out: Path) -> None:
     """Write the files of a submission for every task of a folder of runs, and zip them."""
     from ..data.tasks import TASKS
+    from ..files import staged_folder
     from ..finetune.prediction import Predictor
     from ..finetune.report import FILES, best_checkpoints, check_test_set, write_submission_file
-    from ..system.files import staged_folder
 
     checkpoints = best_checkpoints(runs)
     found: dict[str, Path] = {}

@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None, **options: Any) -> None:
-    from ..checkpoints.reading import find_tokenizer, read_named_checkpoint, vocabulary_folder
+    from ..checkpoint import find_tokenizer, read_named_checkpoint, vocabulary_folder
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.corpus import prepare_corpus
     from ..training.commands import pretraining_command

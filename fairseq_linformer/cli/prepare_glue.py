@@ -27,14 +27,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) -> None:
     """Prepare the tasks, or those of the source if None are named."""
-    from ..checkpoints.reading import find_tokenizer
+    from ..checkpoint import find_tokenizer
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
     from ..data.prepare.labelled_folder import write_labelled
     from ..data.task_record import SUMMARY_FILE
     from ..data.tasks import TASKS
     from ..data.tokenizer import load_tokenizer
-    from ..system.files import check_data_path
+    from ..files import check_data_path
 
     named = list(dict.fromkeys(map(known_task, tasks or DOWNLOADS)))
     check_data_path(out)  # before anything is downloaded

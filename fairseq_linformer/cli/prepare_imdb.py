@@ -24,13 +24,13 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(source: str, tokenizer: Path, out: Path) -> None:
-    from ..checkpoints.reading import find_tokenizer
+    from ..checkpoint import find_tokenizer
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.imdb import imdb_folder, read_imdb
     from ..data.prepare.labelled_folder import write_labelled
     from ..data.tasks import TASKS
     from ..data.tokenizer import load_tokenizer
-    from ..system.files import check_data_path
+    from ..files import check_data_path
 
     check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(find_tokenizer(tokenizer))

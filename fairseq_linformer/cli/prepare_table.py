@@ -72,13 +72,13 @@ def run(
 ) -> None:
     check("--split", split, abs(sum(split or [1]) - 1) < 1e-6, "shares that add up to 1")
     check("--separator", separator, separator != "", "what stands between classes")
-    from ..checkpoints.reading import find_tokenizer
+    from ..checkpoint import find_tokenizer
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.labelled_folder import write_labelled
     from ..data.prepare.labels import Columns
     from ..data.prepare.own_data import own_data
     from ..data.tokenizer import load_tokenizer
-    from ..system.files import check_data_path
+    from ..files import check_data_path
 
     check_data_path(out)  # before anything is read
     check_task_name(out.resolve().name)
@@ -97,7 +97,7 @@ def check_task_name(name: str) -> None:
     """Raise a UserError for a name that cannot be one of an own task."""
     from ..data.task_record import letters_of
     from ..data.tasks import TASKS
-    from ..system.files import A_NAME, is_name
+    from ..files import A_NAME, is_name
 
     check("--out", name, is_name(name), f"a folder whose name has {A_NAME}")
     if taken := [task for task in TASKS if letters_of(task) == letters_of(name)]:

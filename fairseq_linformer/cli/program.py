@@ -93,7 +93,7 @@ def resolve_model(model: Path) -> Path:
 
 def print_next(data: Path, tasks: Sequence[str], tokenizer: Path) -> None:
     """Print the command that fine-tunes on prepared tasks, if there are any and the tokenizer is that of a model."""
-    from ..checkpoints.reading import checkpoint_file
+    from ..checkpoint import checkpoint_file
 
     if tasks and (model := checkpoint_file(tokenizer)).suffix == ".pt" and model.is_file():
         words = ["linformer", "finetune", str(tokenizer), "--data", str(data), "--tasks", *tasks]

@@ -15,19 +15,27 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from ..attention import get_attention
-from ..checkpoints.reading import UNTRAINED, checkpoint_file, read_checkpoint, vocabulary_folder
-from ..checkpoints.sentence_modules import is_of_transformers, lengthened
-from ..checkpoints.task_state import INHERITED, Origin, read_task_state
-from ..checkpoints.vocabulary import check_same_vocabulary, check_vocabulary_of, digest_vocabulary
+from ..checkpoint import (
+    INHERITED,
+    UNTRAINED,
+    Origin,
+    check_same_vocabulary,
+    check_vocabulary_of,
+    checkpoint_file,
+    digest_vocabulary,
+    read_checkpoint,
+    read_task_state,
+    vocabulary_folder,
+)
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.tokenizer import VOCABULARY_FILES
 from ..errors import UserError, check
+from ..files import digest_file, digest_folder, staged_folder
 from ..model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from ..model.config import OPTIONS, ResolvedConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
-from ..system.digests import digest_file, digest_folder
-from ..system.files import staged_folder
+from ..sentence_modules import is_of_transformers, lengthened
 from ..training.configuration import CONFIGS
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from .fitting import Errors, fit_attention, fitted_matrices, sample_batches

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checkpoints.fit import FIRST_POSITION
+from ..checkpoint import FIRST_POSITION
 from ..model.parts import LocalConvolution
 
 

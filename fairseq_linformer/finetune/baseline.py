@@ -36,8 +36,7 @@ from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.task_record import Task, has_pairs, read_summary
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..errors import UserError
-from ..system.digests import digest_folder
-from ..system.files import write_whole
+from ..files import digest_folder, write_whole
 from .metrics import score
 
 STRENGTHS = (0.1, 1.0, 10.0)  # C of the SVM, 1 / alpha of ridge regression

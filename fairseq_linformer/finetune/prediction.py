@@ -23,9 +23,9 @@ from ..data.task_record import Task, has_pairs
 from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, max_length_and_method
 from ..errors import UserError, check
+from ..files import write_whole
 from ..model.hub import HubInterface
 from ..model.roberta import LinformerRobertaModel
-from ..system.files import write_whole
 from ..training.text_prediction import TextPredictionTask, read_record
 from .criterion import chosen, tags
 

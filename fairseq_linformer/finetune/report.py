@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.files import BEST
+from ..checkpoint_files import BEST
 from ..data.task_record import Summary, read_summary
 from ..data.tasks import TASKS
 from ..errors import UserError
-from ..system.files import write_whole
+from ..files import write_whole
 from .baseline import Baselines
 from .metrics import METRICS
 from .sweep import Result, Sweep

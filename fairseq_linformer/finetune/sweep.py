@@ -28,17 +28,14 @@ from fairseq.tasks import setup_task
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from ..checkpoints.reading import checkpoint_file, read_checkpoint
-from ..checkpoints.resuming import updates_of_training
-from ..checkpoints.vocabulary import check_vocabulary_of, digest_vocabulary
+from ..checkpoint import check_vocabulary_of, checkpoint_file, digest_vocabulary, read_checkpoint, updates_of_training
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.task_record import SUMMARY_FILE, Summary, Task, letters_of, read_summary
 from ..data.tasks import is_whole
 from ..errors import UserError, check
+from ..files import LOCK_FILE, check_data_path, digest_file, lock, write_whole
 from ..model.config import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel
-from ..system.digests import digest_file
-from ..system.files import LOCK_FILE, check_data_path, lock, write_whole
 from ..training.commands import FINE_TUNING, override, recipe_name
 from ..training.configuration import compose_configuration, flat
 from ..training.jobs import job_device, side_by_side

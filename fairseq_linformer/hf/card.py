@@ -10,15 +10,14 @@ from typing import Any
 from fairseq.utils import get_perplexity, split_paths
 from huggingface_hub import ModelCardData
 
-from ..checkpoints.resuming import updates_of_training
-from ..checkpoints.task_state import read_task_state
+from ..checkpoint import read_task_state, updates_of_training
 from ..data.dictionaries import REPORT_FILE
 from ..finetune.report import RESULTS_FILE
 from ..finetune.sweep import SCORES_FILE
 from ..model.config import ResolvedConfig
 from ..model.hub import architecture_options
-from ..system.markdown import cell, fenced
 from ..training.commands import command_line
+from .markdown import cell, fenced
 
 FEATURES = "features"  # the kind of an encoder alone
 PIPELINES: dict[str | None, str] = {

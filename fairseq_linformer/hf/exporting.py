@@ -14,19 +14,17 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ..attention import get_attention
-from ..checkpoints.fit import FIRST_POSITION
-from ..checkpoints.reading import checkpoint_file, read_checkpoint
-from ..checkpoints.sentence_modules import write_sentence_modules
-from ..checkpoints.task_state import read_task_state
+from ..checkpoint import FIRST_POSITION, checkpoint_file, read_checkpoint, read_task_state
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.task_record import Task, has_pairs
 from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
 from ..errors import UserError
+from ..files import staged_folder
 from ..finetune.prediction import record_of
 from ..model.architecture import PROJECTION_OPTIONS
 from ..model.config import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel as FairseqModel
-from ..system.files import staged_folder
+from ..sentence_modules import write_sentence_modules
 from . import MODELS, LinformerRobertaConfig
 from . import modeling_linformer_roberta as models
 from .bundle import CONFIGURATION, MODELING, write_code

@@ -11,16 +11,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from ..checkpoints.reading import UNTRAINED
-from ..checkpoints.sentence_modules import encoder_folder, read_sentence_modules
+from ..checkpoint import UNTRAINED
+from ..checkpoint_files import check_plain
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOCABULARY_FILES
 from ..errors import UserError, check
+from ..files import leaves_folder, read_json, staged_folder
 from ..model.architecture import PER_LAYER
 from ..model.config import OPTIONS
 from ..model.roberta import LinformerRobertaModel
-from ..system.files import leaves_folder, staged_folder
-from ..system.state import check_plain, read_state
+from ..sentence_modules import encoder_folder, read_sentence_modules
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
@@ -71,7 +71,7 @@ def _is_ours(config: PretrainedConfig) -> bool:
 
 def _read_config(source: Path) -> PretrainedConfig:
     file = source / "config.json"
-    content = read_state(file, dict[str, Any])
+    content = read_json(file)
     check_plain(content, str(file))
     if content.get("model_type") != LinformerRobertaConfig.model_type:
         check_published(content, str(file))
@@ -161,7 +161,7 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
     else:
         order = _write_other(source, folder)
     dictionary, tokenizer = masked_lm_dictionary(folder), source / TOKENIZER_FILE
-    added = read_state(tokenizer, dict[str, Any]).get("added_tokens", []) if tokenizer.is_file() else []
+    added = read_json(tokenizer).get("added_tokens", []) if tokenizer.is_file() else []
     if order is None and all(token["id"] < len(dictionary) for token in added):
         order = [*range(len(dictionary))]  # without rows of resize_token_embeddings(pad_to_multiple_of=…)
     # A published model may have more rows than its tokenizer has ids, to fill up a size, but not twice as many.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from ..checkpoints.fit import FIRST_POSITION
+from ..checkpoint import FIRST_POSITION
 from ..errors import UserError, check, did_you_mean
 from .names import BERT, DISTILBERT, ENCODER, HEAD, STOCK, STOCK_OPTIONS, fairseq_names
 

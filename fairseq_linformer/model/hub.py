@@ -20,9 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from ..attention.base import get_attention
-from ..checkpoints.fit import check_fits
-from ..checkpoints.reading import checkpoint_file as file_of
-from ..checkpoints.reading import data_folder, read_checkpoint
+from ..checkpoint import check_fits, data_folder, read_checkpoint
+from ..checkpoint import checkpoint_file as file_of
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.fairseq_encoders import SentencePieceEncoder, TokenizersEncoder
 from ..data.tokenizer import A_SUBWORD_MODEL, load_tokenizer, subword_model_options

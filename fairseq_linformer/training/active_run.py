@@ -27,12 +27,10 @@ from fairseq.utils import get_perplexity
 from fairseq_cli.train import should_stop_early
 from omegaconf import DictConfig
 
-from ..checkpoints.files import BEST, LAST
-from ..checkpoints.resuming import Progress, mend_last_checkpoint, read_progress
-from ..checkpoints.task_state import INHERITED
-from ..checkpoints.vocabulary import check_same_vocabulary
+from ..checkpoint import INHERITED, Progress, check_same_vocabulary, mend_last_checkpoint, read_progress
+from ..checkpoint_files import BEST, LAST
 from ..errors import UserError, check
-from ..system.files import LOCK_FILE, is_in, lock
+from ..files import LOCK_FILE, is_in, lock
 from .configuration import typed_options
 from .provenance import Record
 from .run_start import Start, checkpoint_to_read, named_start

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..checkpoints.task_state import read_task_state
-from ..system.files import check_path
+from ..checkpoint import read_task_state
+from ..files import check_path
 from .configuration import CONFIGS
 
 FINE_TUNING = "finetune/finetune"  # the YAML of every fine-tuning; recipe=NAME gives the differences of a task

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError, did_you_mean
-from ..system.files import CONFIGS
+from ..files import CONFIGS
 
 _composing = threading.Lock()  # Hydra keeps what it composes with in the process
 

@@ -19,11 +19,11 @@ from fairseq.tasks import FairseqTask
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from ..checkpoints.sentence_modules import pooling_of
 from ..data.truncation import cut_texts
 from ..errors import check
 from ..model.batch import mean_over_text
 from ..model.roberta import LinformerRobertaModel
+from ..sentence_modules import pooling_of
 from .teacher import TEACHER_HELP, WithTeacher, layer_errors
 
 ASKED = {"features_only": True, "return_all_hiddens": True}  # of the model and of its teacher

@@ -12,7 +12,7 @@ from typing import IO, TypeVar
 
 import torch
 
-from ..system.processes import available_cores
+from ..processes import available_cores
 
 T = TypeVar("T")
 

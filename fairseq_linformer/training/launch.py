@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import IO, Any
 
 from tqdm import tqdm
 
 from ..errors import LAST_LINES, UserError
-from ..system.files import lock, write_whole
-from ..system.state import read_state
+from ..files import lock, read_json, write_whole
 from .commands import override
 from .configuration import CONFIGS
 from .jobs import job_environment, started
@@ -29,26 +28,6 @@ TRAIN_LOG = "train.log"  # what the command prints
 LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hydra where the configs say
 
 POLL_SECONDS = 0.2
-
-
-_Options = TypedDict(  # of a configuration, those that its readers need
-    "_Options",
-    {
-        "checkpoint.best_checkpoint_metric": str,
-        "common.seed": int,
-        "dataset.batch_size": int | None,
-        "optimization.lr": list[float],
-        "optimization.max_update": int,
-    },
-)
-
-
-class _RunFile(TypedDict):
-    config: str
-    configuration: _Options
-    data: str
-    checkpoint: str | None
-    complete: bool
 
 
 @dataclass(frozen=True)
@@ -197,12 +176,10 @@ def read_run(folder: Path) -> RunState | None:
     if not file.is_file():
         return None
     try:
-        content = read_state(file, _RunFile)
-        if not content["configuration"]["optimization.lr"]:
-            raise UserError(f"{file} is damaged: /configuration/optimization.lr is empty")
-    except UserError as error:
-        raise UserError(f"{error}: remove its folder, or name another one") from error
-    return RunState(Provenance.of_json(content), content["complete"])
+        content = read_json(file)
+        return RunState(Provenance.of_json(content), bool(content["complete"]))
+    except (UserError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged ({error}): remove its folder, or name another one") from error
 
 
 def _program() -> str:

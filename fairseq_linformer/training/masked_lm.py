@@ -19,7 +19,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
-from ..checkpoints.reading import checkpoint_file, read_checkpoint
+from ..checkpoint import checkpoint_file, read_checkpoint
 from ..data.batches import DescribedBatches, Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.corpus_rows import ENDS, CutLines, MixedTexts, ShuffledBatches
 from ..data.dictionaries import DICTIONARY_FILE, corpus_folders

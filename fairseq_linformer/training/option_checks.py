@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoints.files import LAST
+from ..checkpoint_files import LAST
 from ..errors import check
 from .configuration import check_groups
 from .run_start import RESET

@@ -17,16 +17,14 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoints.reading import checkpoint_file
-from ..checkpoints.resuming import Progress
+from ..checkpoint import Progress, checkpoint_file
 from ..data.dictionaries import REPORT_FILE, SHARDS_FILE
 from ..data.task_record import SUMMARY_FILE
 from ..errors import UserError
+from ..files import LOCK_FILE, digest_file, digest_folder, digest_options, is_in, write_whole
 from ..model.compat import without_removed_options
 from ..model.config import OPTIONS, resolve_config
 from ..model.roberta import LinformerRobertaModel
-from ..system.digests import digest_file, digest_folder, digest_options
-from ..system.files import LOCK_FILE, is_in, write_whole
 from .configuration import compose_configuration, flat, typed_command
 from .run_length import warm_up_of
 from .run_start import named_start

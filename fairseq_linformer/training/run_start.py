@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, open_dict
 
-from ..checkpoints.files import LAST
-from ..checkpoints.reading import no_such_checkpoint, read_checkpoint
+from ..checkpoint import no_such_checkpoint, read_checkpoint
+from ..checkpoint_files import LAST
 from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel

@@ -19,9 +19,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
-from ..checkpoints.resuming import STALLED
-from ..checkpoints.task_state import TaskState, read_task_state
-from ..checkpoints.vocabulary import check_same_vocabulary, differing_parts, digest_vocabulary
+from ..checkpoint import STALLED, TaskState, check_same_vocabulary, differing_parts, digest_vocabulary, read_task_state
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError

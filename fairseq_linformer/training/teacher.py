@@ -13,12 +13,10 @@ import torch
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
-from ..checkpoints.reading import checkpoint_file, read_checkpoint
-from ..checkpoints.task_state import TaskState, read_task_state
-from ..checkpoints.vocabulary import check_same_vocabulary
+from ..checkpoint import TaskState, check_same_vocabulary, checkpoint_file, read_checkpoint, read_task_state
 from ..errors import UserError, check
+from ..files import digest_file
 from ..model.roberta import LinformerRobertaModel
-from ..system.digests import digest_file
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from omegaconf import II
 
-from ..checkpoints.task_state import Labels, read_task_state
+from ..checkpoint import Labels, read_task_state
 from ..data.batches import DescribedBatches
 from ..data.dictionaries import DICTIONARY_FILE, MASK
 from ..data.epochs import SharedEpochDataset
@@ -26,8 +26,8 @@ from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, SUMMARY_FILE, Task, check_label, has_pairs, label_names, own_task, read_summary
 from ..data.truncation import METHODS, TruncatedDataset, max_length_and_method
 from ..errors import UserError, check
+from ..files import check_data_path
 from ..model.parts import ClassificationHead
-from ..system.files import check_data_path
 from .freezing import freeze_lm_head
 from .run_length import plan
 from .task import TrainingTask, check_file, length_of_model, save_interval, set_options, whole_config

@@ -8,7 +8,7 @@ from typing import Any
 from fairseq.data.iterators import EpochBatchIterator
 from omegaconf import DictConfig
 
-from ..checkpoints.files import LAST
+from ..checkpoint_files import LAST
 
 
 class TimedSaving:

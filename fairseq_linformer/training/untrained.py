@@ -10,9 +10,8 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
-from ..checkpoints.files import UnfinishedFile
-from ..checkpoints.reading import UNTRAINED
-from ..checkpoints.vocabulary import digest_vocabulary
+from ..checkpoint import UNTRAINED, digest_vocabulary
+from ..checkpoint_files import UnfinishedFile
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary, with_mask
 from ..model.config import resolve_config
 from ..model.roberta import LinformerRobertaModel

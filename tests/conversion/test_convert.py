@@ -9,8 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_linformer.analysis import read_model
-from fairseq_linformer.checkpoints.reading import UNTRAINED
-from fairseq_linformer.checkpoints.vocabulary import digest_vocabulary
+from fairseq_linformer.checkpoint import UNTRAINED, digest_vocabulary
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.conversion.convert import convert, converted_options, long_options
 from fairseq_linformer.data.dictionaries import load_dictionary

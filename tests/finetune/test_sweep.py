@@ -13,7 +13,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from fairseq_linformer.checkpoints.reading import find_tokenizer, read_checkpoint
+from fairseq_linformer.checkpoint import find_tokenizer, read_checkpoint
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import SOURCES
@@ -22,6 +22,7 @@ from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.files import digest_folder, lock
 from fairseq_linformer.finetune import sweep as sweep_module
 from fairseq_linformer.finetune.report import write_results
 from fairseq_linformer.finetune.sweep import (
@@ -36,8 +37,6 @@ from fairseq_linformer.finetune.sweep import (
     read_task,
     train_and_score,
 )
-from fairseq_linformer.system.digests import digest_folder
-from fairseq_linformer.system.files import lock
 from fairseq_linformer.training import launch
 from fairseq_linformer.training.commands import recipe_name
 from fairseq_linformer.training.launch import read_run

@@ -9,10 +9,10 @@ import yaml
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from fairseq_linformer.checkpoints.reading import UNTRAINED
+from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.conversion.convert import convert
+from fairseq_linformer.files import digest_file, digest_folder
 from fairseq_linformer.hf.exporting import export
-from fairseq_linformer.system.digests import digest_file, digest_folder
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.exports import LABELS, write_fine_tuned, write_pretrained

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from fairseq_linformer import hf
-from fairseq_linformer.checkpoints.reading import UNTRAINED, read_checkpoint
+from fairseq_linformer.checkpoint import UNTRAINED, read_checkpoint
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.hf import exporting

@@ -20,7 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from fairseq_linformer.checkpoints.reading import UNTRAINED
+from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.errors import UserError

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoints.reading import UNTRAINED, read_named_checkpoint
+from fairseq_linformer.checkpoint import UNTRAINED, read_named_checkpoint
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.conversion.convert import convert
 from fairseq_linformer.data.prepare.examples import Example, encode_columns

@@ -9,9 +9,9 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_linformer.checkpoints.files import LAST
-from fairseq_linformer.checkpoints.sentence_modules import pooling_of
+from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.sentence_modules import pooling_of
 from fairseq_linformer.training.encoder_distillation import EncoderDistillation, EncoderDistillationConfig, pooled
 from fairseq_linformer.training.freezing import freeze_but_positions
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask

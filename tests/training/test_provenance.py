@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_linformer.system.digests import digest_file, digest_folder
+from fairseq_linformer.files import digest_file, digest_folder
 from fairseq_linformer.training.configuration import compose_configuration
 from fairseq_linformer.training.provenance import Provenance, _own_flags
 from tests.helpers.configs import composed

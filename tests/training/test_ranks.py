@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.checkpoints.files import LAST
+from fairseq_linformer.checkpoint_files import LAST
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import as_flags, by_torchrun, run, with_flags, with_hydra

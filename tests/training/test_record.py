@@ -7,9 +7,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_linformer.checkpoints.files import LAST
-from fairseq_linformer.checkpoints.resuming import read_progress
-from fairseq_linformer.system.digests import digest_folder
+from fairseq_linformer.checkpoint import read_progress
+from fairseq_linformer.checkpoint_files import LAST
+from fairseq_linformer.files import digest_folder
 from fairseq_linformer.training.provenance import Record, digest_data
 from tests.helpers.checkpoints import state
 from tests.helpers.configs import composed
@@ -198,8 +198,8 @@ def test_a_checkpoint_without_a_record_is_continued(record, tmp_path):
 
 
 def test_a_large_file_counts_by_its_size_and_blocks_of_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairseq_linformer.system.digests._LARGE", 1000)
-    monkeypatch.setattr("fairseq_linformer.system.digests._BLOCK", 10)
+    monkeypatch.setattr("fairseq_linformer.files._LARGE", 1000)
+    monkeypatch.setattr("fairseq_linformer.files._BLOCK", 10)
     file = tmp_path / "train.bin"
     digests = set()
     for content in (b"1" * 2000, b"1" * 2001, b"2" + b"1" * 1999, b"1" * 1999 + b"2", b"1" * 1000 + b"2" * 1000):

@@ -12,8 +12,8 @@ from quickstart import masked_lm_perplexity
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoints.reading import read_checkpoint
-from fairseq_linformer.system.files import lock
+from fairseq_linformer.checkpoint import read_checkpoint
+from fairseq_linformer.files import lock
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import last_line, run, with_flags, with_hydra

@@ -26,8 +26,8 @@ from fairseq.data.indexed_dataset import best_fitting_int_dtype
 from tqdm import tqdm
 
 from ...errors import check, join_truncated, naming
-from ...system.files import check_data_path, staged_folder
-from ...system.processes import available_cores, end_with_parent
+from ...files import check_data_path, staged_folder
+from ...processes import available_cores, end_with_parent
 from ..dictionaries import DICTIONARY_FILE, REPORT_FILE, dictionary_in
 from ..indexed import indexed_writer
 from ..tokenizer import (

@@ -36,7 +36,7 @@ from fairseq.data import Dictionary
 from tqdm import tqdm
 
 from ...errors import UserError
-from ...system.files import check_data_path, staged_folder
+from ...files import check_data_path, staged_folder
 from ..dictionaries import DICTIONARY_FILE
 from ..indexed import Write, indexed_writer
 from ..task_record import SUMMARY_FILE, SplitCounts, Summary, Task, check_label, label_names

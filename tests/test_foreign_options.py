@@ -10,9 +10,8 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
-from fairseq_linformer.checkpoints.files import LAST
-from fairseq_linformer.checkpoints.reading import read_checkpoint
-from fairseq_linformer.checkpoints.resuming import read_progress
+from fairseq_linformer.checkpoint import read_checkpoint, read_progress
+from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
@@ -22,7 +21,7 @@ from tests.helpers.exports import write_fine_tuned, write_pretrained
 
 SECRET = "not-to-be-seen-2f81c"
 REFERENCE = "${oc.env:LINFORMER_SECRET}"
-REFUSED = r"=.*\$\{.*is not allowed: a file's option must be a value, not a reference"
+REFUSED = r"=.*\$\{.*is not allowed"
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +121,7 @@ def test_no_training_starts_from_one(name, corpus, vocabulary, tmp_path):
     checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary))
     command = with_hydra(corpus, "on", 1, f"checkpoint.{name}={checkpoint}")
     output = run(*command, cwd=tmp_path, status=1)
-    assert "a file's option must be a value, not a reference" in output.splitlines()[-1]
+    assert "is not allowed" in output.splitlines()[-1]
     assert SECRET not in output
     assert not any(SECRET in file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file())
 

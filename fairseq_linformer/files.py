@@ -1,27 +1,32 @@
-"""Folders and files that appear only when they are complete; locks; paths that fairseq cannot take."""
+"""Folders and files that appear only when they are complete; locks; digests; paths that fairseq cannot take."""
 
 import contextlib
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
-from ..errors import UserError, one_line
+from .errors import UserError, one_line
 
-_PARENT = Path(__file__).resolve().parents[2]
+_PARENT = Path(__file__).resolve().parents[1]
 _INSTALLED = _PARENT / "fairseq_linformer_configs"  # by a wheel: setup.py
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PARENT / "configs"  # the folder of the configurations
 
 LOCK_FILE = ".lock"  # in a folder that only one process at a time may use
+_BLOCK = 1 << 20  # bytes
+_LARGE, _BLOCKS = 1 << 28, 64  # bytes from which on a file of a folder is large, and blocks that are read of it
 
 
 @contextlib.contextmanager
 def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
-    """Makes the folder `out`.partial to work in, and renames it to `out` when the body succeeds.
+    """Make the folder `out`.partial to work in, and renames it to `out` when the body succeeds.
 
     After an error nothing is left, unless only the renaming fails: then `out`.partial is complete, and stays. A killed
     run leaves `out`.partial, too, which the next run empties and uses. The file `mark` tells such a folder from any
@@ -66,7 +71,7 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
 
 
 def check_path(path: Path | str) -> None:
-    """Refuses a path that cannot stand in a fairseq configuration.
+    """Reject a path that cannot stand in a fairseq configuration.
 
     OmegaConf takes ${ for a reference to another option. Escaping it does not help: fairseq resolves a configuration
     once before training and once per checkpoint that it writes, and each time removes one escape.
@@ -85,18 +90,18 @@ A_NAME = f"letters, digits, -, _ and . alone, the first neither - nor ., and at 
 
 
 def is_name(name: str) -> bool:
-    """Whether a name that someone else may have given can be that of a file or a folder, and stand in an override."""
+    """Return True if a name can be that of a file or a folder, and stand in an override."""
     return bool(re.fullmatch(r"\w[\w.-]*", name)) and len(name.encode()) <= LONGEST_NAME
 
 
 def leaves_folder(name: str) -> bool:
-    """Whether a path that someone else's file names leads out of its folder, on any system."""
+    """Return True if a path in someone else's file leads out of its folder, on any system."""
     path = PurePosixPath(name.replace("\\", "/"))
     return path.is_absolute() or ".." in path.parts or bool(re.match(r"[A-Za-z]:", name))
 
 
 def check_data_path(path: Path) -> None:
-    """Refuses a data folder whose path fairseq would read as something else.
+    """Reject a data folder whose path fairseq would read as something else.
 
     fairseq takes a colon for the separator between two folders.
 
@@ -111,12 +116,12 @@ def check_data_path(path: Path) -> None:
 
 
 def is_in(folder: Path, file: Path) -> bool:
-    """Whether a file lies in that very folder."""
+    """Return True if a file lies in that very folder."""
     return file.absolute().parent.resolve() == folder.resolve()
 
 
 def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
-    """Locks a file for as long as this process keeps it open. A file system without locks is ignored.
+    """Lock a file for as long as this process keeps it open. A file system without locks is ignored.
 
     Args:
         stream: the open file.
@@ -136,14 +141,14 @@ def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file. Whenever this process is killed, `path` is either the old file or the new one."""
+    """Write a text file. Whenever this process is killed, `path` is either the old file or the new one."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def _check_unmoved(stream: IO[str], marked: Path) -> None:
-    """Refuses a folder that another run renamed or removed after this one had opened the file."""
+    """Reject a folder that another run renamed or removed after this one had opened the file."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(stream.fileno()), marked.stat()):
             return
@@ -166,3 +171,80 @@ def _empty(folder: Path, keep: Path) -> None:
             shutil.rmtree(path)
         elif path != keep:
             path.unlink()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+        UserError: it holds something else.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: it must hold an object")
+    return content
+
+
+def digest_options(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what can be written as JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file; it is read once in a process, unless it is replaced or written to.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    status = path.stat()
+    version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return _digest_content(path.absolute(), version)
+
+
+@cache
+def _digest_content(path: Path, version: tuple[int, ...]) -> str:
+    digest = hashlib.sha256()  # hashlib.file_digest needs Python 3.11
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _digest_large(file: Path) -> str:
+    """Return the SHA-256 of a file's size and of blocks spread over it: a corpus may have terabytes."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with file.open("rb") as stream:
+        for block in range(_BLOCKS):
+            stream.seek((size - _BLOCK) * block // (_BLOCKS - 1))
+            digest.update(stream.read(_BLOCK))
+    return digest.hexdigest()
+
+
+def digest_folder(folder: Path, marks: Collection[str] = ()) -> str:
+    """Return the SHA-256 of the names and digests of all files below a folder, hidden ones excepted.
+
+    Of a file of more than 256 MiB its size counts, and 64 blocks of 1 MiB spread over it. Folders below it that hold a
+    file named in `marks` are left out.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    files = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not any(Path(place, name, mark).is_file() for mark in marks)]
+        files += [Path(place, name) for name in names]
+    digests = {}
+    for file in files:
+        if not file.name.startswith("."):
+            digest = _digest_large if file.stat().st_size > _LARGE else digest_file
+            digests[str(file.relative_to(folder))] = digest(file)
+    return digest_options(digests)

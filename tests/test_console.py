@@ -9,7 +9,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_linformer.system.console import hide_noise
+from fairseq_linformer.console import hide_noise
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.colors import to_rgb
 
-from fairseq_linformer.system.plotting import (
+from fairseq_linformer.plotting import (
     COLORS,
     legend,
     picture,

@@ -4,11 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from ..errors import UserError, check
-from ..system.files import leaves_folder
-from ..system.state import read_state
+from .errors import UserError, check
+from .files import leaves_folder, read_json
 
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
@@ -79,7 +77,7 @@ def _length(encoder: Path) -> dict[str, str]:
     """
     file = next(iter(sorted(encoder.glob("sentence_*_config.json"))), encoder / LENGTH_FILE)
     names = (file, encoder / "tokenizer_config.json", encoder / "config.json")
-    settings, tokenizer, config = (read_state(name, dict[str, Any]) if name.is_file() else {} for name in names)
+    settings, tokenizer, config = (read_json(name) if name.is_file() else {} for name in names)
     cut, reads = tokenizer.get("model_max_length"), config.get("max_position_embeddings", config.get("max_positions"))
     if "max_seq_length" not in settings and isinstance(cut, int) and isinstance(reads, int) and cut < reads:
         return {LENGTH_FILE: json.dumps(settings | {"max_seq_length": cut}, indent=2) + "\n"}

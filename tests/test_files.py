@@ -10,12 +10,12 @@ import pytest
 import quickstart
 from compare import parse_arguments, read_comparison
 
+from fairseq_linformer import files as staging
 from fairseq_linformer.cli import prepare_glue, prepare_imdb
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.task_record import own_task
-from fairseq_linformer.system import files as staging
-from fairseq_linformer.system.files import check_data_path, check_path, staged_folder
+from fairseq_linformer.files import check_data_path, check_path, staged_folder
 
 
 @pytest.mark.parametrize("what", ["a mount point", "the current folder"])

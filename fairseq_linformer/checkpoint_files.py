@@ -1,21 +1,19 @@
-"""Checkpoints as files: written whole or not at all, and refused where they have changed since.
+"""Checkpoints as files: written whole, read without running code from them, rejected where they are damaged.
 
 fairseq opens, copies and finds every file through its PathManager. ``CheckpointFiles`` replaces the native file system
-there, so what this module says holds for all of fairseq's command lines.
+there, so that all of fairseq's command lines handle checkpoints as described here.
 """
 
 import argparse
 import contextlib
 import errno
 import io
-import logging
 import os
 import pickle
 import shutil
-import struct
 import zipfile
-import zlib
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,20 +22,12 @@ import torch
 from fairseq.file_io import PathManager
 from iopath.common.file_io import NativePathHandler
 
-from ..errors import UserError
-from ..system.state import check_plain
-
-logger = logging.getLogger(__name__)
+from .errors import UserError
 
 LAST = "checkpoint_last.pt"  # fairseq's names
 BEST = "checkpoint_best.pt"
 UNFINISHED = ".tmp"  # what fairseq writes before it renames
 
-RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
-
-# What zipfile raises for damaged headers: unknown compression, encryption, sizes beyond the file.
-_DAMAGED_ZIP: tuple[type[Exception], ...] = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError)
-_DAMAGED_ZIP += (ValueError, OverflowError, OSError, zlib.error, struct.error)
 # The pickled number that files of torch before 1.6 begin with.
 _BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
@@ -72,9 +62,9 @@ class CheckpointFiles(NativePathHandler):
 
 
 def install_checkpoint_files() -> None:
-    """Lets all of fairseq's command lines handle checkpoints as this module says.
+    """Make all of fairseq's command lines handle checkpoints as this module does.
 
-    torch.load then reads plain data that fairseq-train's checkpoints hold, while it still refuses everything that could
+    torch.load then reads plain data that fairseq-train's checkpoints hold, while it still rejects everything that could
     run code (weights_only stays on): their arguments as an argparse.Namespace; and where a task is chosen by a
     correlation the best of it as one of numpy's numbers, whose module has another name before numpy 2.
     """
@@ -143,7 +133,7 @@ def _check_begin(path: str) -> None:
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copies a checkpoint. Whenever this process is killed, `target` is either the old file or the new one."""
+    """Copy a checkpoint. Whenever this process is killed, `target` is either the old file or the new one."""
     partial = target.with_name(target.name + UNFINISHED)
     with source.open("rb") as whole, UnfinishedFile(str(partial)) as copy:
         shutil.copyfileobj(whole, copy, 1 << 20)
@@ -151,32 +141,33 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def check_whole(path: Path) -> None:
-    """Checks that a checkpoint is as it was written.
-
-    torch writes a zip archive with a checksum of every tensor, but does not compare it on reading. Files of torch
-    before 1.6 have no checksums.
+    """Check that a checkpoint is as it was written.
 
     Raises:
         DamagedCheckpointError: the file is not a checkpoint, or has changed.
         FileNotFoundError: there is no such file.
         UserError: its configuration refers to something outside of it.
     """
-    with contextlib.suppress(pickle.UnpicklingError):  # this content is refused when it is read
+    with contextlib.suppress(pickle.UnpicklingError):  # this content is rejected when it is read
         read_whole(path)
 
 
-def read_whole(path: Path) -> Any:
-    """The content of a checkpoint, as ``check_whole`` checks it; tensors stay in the file where it is a zip archive.
+def read_whole(path: Path, mmap: bool = True) -> Any:
+    """Return the content of a checkpoint after a check; with `mmap` tensors stay in the file, if it is a zip archive.
+
+    torch writes a zip archive with a checksum of every tensor, but does not compare it on reading. Files of torch
+    before 1.6 have no checksums.
 
     Raises:
         pickle.UnpicklingError: it holds more than plain data.
+        DamagedCheckpointError, FileNotFoundError, UserError: as ``check_whole``.
     """
     with path.open("rb") as stream:
         is_zip = stream.read(len(_BEFORE_ZIP)) != _BEFORE_ZIP
     if is_zip:
         _check_sums(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zip)
     except RuntimeError as error:  # torch's reader of zip archives is stricter than zipfile
         raise DamagedCheckpointError(f"{path} is not a complete checkpoint: {str(error).splitlines()[0]}") from error
     if isinstance(content, dict):
@@ -189,10 +180,39 @@ def _check_sums(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
-    except _DAMAGED_ZIP as error:
+    except Exception as error:  # zipfile raises nine kinds of them for damaged headers
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which an offset before the file's begin gives
             raise
-        said = f"{path} is not a complete checkpoint: it is cut short or damaged ({error})"
-        raise DamagedCheckpointError(said) from error
+        raise DamagedCheckpointError(f"{path} is not a complete checkpoint: cut short or damaged ({error})") from error
     if member is not None:
         raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it does not match")
+
+
+def check_plain(options: Any, where: str) -> None:
+    """Raise an error for options from a file that refer to something: OmegaConf would look up ``${oc.env:HOME}``.
+
+    Args:
+        options: plain data, in which a Namespace may stand; wherever OmegaConf finds text in it.
+        where: the file, with which the message begins.
+    """
+    try:
+        for name, text in _texts(options, ""):
+            if "${" in text:
+                shown = f"{name}={text!r:.100}"
+                raise UserError(f"{where}: {shown} is not allowed: a file's option must be a value, not a reference")
+    except RecursionError as error:
+        raise UserError(f"{where}: its options are nested too deeply") from error
+
+
+def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield every text among options, with the dotted name of its option."""
+    if isinstance(value, Namespace):
+        value = vars(value)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item, name)
+    elif isinstance(value, str):
+        yield name, value

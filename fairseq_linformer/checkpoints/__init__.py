@@ -1,1 +1,0 @@
-"""Checkpoints: written whole, read without running code from them, refused where they are damaged or do not fit."""

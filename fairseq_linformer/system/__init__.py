@@ -1,1 +1,0 @@
-"""Files, processes and messages: whatever does not depend on models."""
