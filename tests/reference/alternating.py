@@ -9,8 +9,5 @@ from . import longformer, naive_attention
 
 
 def reference(module: Attention, x: Tensor) -> Tensor:
-    return (
-        longformer.reference(module, x)
-        if isinstance(module, LongformerAttention)
-        else naive_attention.softmax(module, x)
-    )
+    windowed = isinstance(module, LongformerAttention)
+    return longformer.reference(module, x) if windowed else naive_attention.softmax(module, x)

@@ -5,31 +5,17 @@ from torch import Tensor
 
 from fairseq_linformer.attention.longformer import LongformerAttention
 
-from .naive_attention import attend, heads_of
-from .positions import bias, rotated
+from .naive_attention import attend_to_sets
 
 
 def reference(module: LongformerAttention, x: Tensor) -> Tensor:
-    globals_ = range(min(module.global_tokens, len(x)))
-    heads = []
-    for head in range(module.num_heads):
+    positions, first = range(len(x)), min(module.global_tokens, len(x))
 
-        def embed(name: str, head: int = head) -> Tensor:
-            weight, added = heads_of(module, getattr(module, name))[head]
-            rows = x @ weight.T + added
-            if name.startswith("v"):
-                return rows
-            return rotated(module, rows, list(range(len(x))))
+    def attended(head: int, i: int) -> list[int]:
+        return [j for j in positions if abs(i - j) <= module.reach or j < first]
 
-        queries, keys, values = embed("q_proj"), embed("k_proj"), embed("v_proj")
-        rows = []
-        for i in range(len(x)):
-            if i in globals_:
-                global_queries = embed("q_proj_global")
-                biases = [bias(module, head, i, list(range(len(x))))]
-                rows.append(attend(global_queries[i : i + 1], embed("k_proj_global"), embed("v_proj_global"), biases))
-            else:
-                seen = [j for j in range(len(x)) if abs(i - j) <= module.reach or j in globals_]
-                rows.append(attend(queries[i : i + 1], keys[seen], values[seen], [bias(module, head, i, seen)]))
-        heads.append(torch.cat(rows))
-    return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
+    local = attend_to_sets(module, x, attended)
+    if not first:
+        return local
+    parts = ("q_proj_global", "k_proj_global", "v_proj_global")
+    return torch.cat([attend_to_sets(module, x, lambda head, i: positions, parts)[:first], local[first:]])

@@ -5,15 +5,13 @@ from torch import Tensor
 
 from fairseq_linformer.attention.nystrom import NystromAttention
 
-from .naive_attention import attend, heads_of
+from .naive_attention import attend, join_heads
 
 
 def landmarks(rows: Tensor, number: int) -> Tensor:
     """The means of segments whose lengths differ by one at most: (n, d_h) -> (number, d_h)."""
-    segments: list[list[Tensor]] = [[] for _ in range(number)]
-    for position, row in enumerate(rows):
-        segments[position * number // len(rows)].append(row)
-    return torch.stack([sum(segment) / len(segment) for segment in segments])
+    segment = torch.tensor([position * number // len(rows) for position in range(len(rows))])
+    return torch.stack([rows[segment == index].mean(0) for index in range(number)])
 
 
 def weights(queries: Tensor, keys: Tensor) -> Tensor:
@@ -23,9 +21,7 @@ def weights(queries: Tensor, keys: Tensor) -> Tensor:
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """The paper's iteration: Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4, from A^T over the two norms of A."""
     identity = torch.eye(len(matrix), dtype=matrix.dtype)
-    largest_column = max(sum(abs(entry) for entry in column) for column in matrix.T)
-    largest_row = max(sum(abs(entry) for entry in row) for row in matrix)
-    z = matrix.T / (largest_column * largest_row)
+    z = matrix.T / (matrix.abs().sum(0).amax() * matrix.abs().sum(1).amax())
     for _ in range(iterations):
         az = matrix @ z
         z = z @ (13 * identity - az @ (15 * identity - az @ (7 * identity - az))) / 4
@@ -42,17 +38,13 @@ def convolve(kernel: Tensor, values: Tensor) -> Tensor:
 
 
 def reference(module: NystromAttention, x: Tensor) -> Tensor:
-    heads = []
-    for i, ((wq, bq), (wk, bk), (wv, bv)) in enumerate(
-        zip(*(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True)
-    ):
-        queries, keys = x @ wq.T + bq, x @ wk.T + bk
-        values = x @ wv.T + bv
+    def attend_head(head: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         if len(x) <= module.landmarks:
-            head = attend(queries, keys, values)
+            out = attend(queries, keys, values)
         else:
             q_landmarks, k_landmarks = landmarks(queries, module.landmarks), landmarks(keys, module.landmarks)
             inverse = pseudo_inverse(weights(q_landmarks, k_landmarks), module.iterations)
-            head = weights(queries, k_landmarks) @ inverse @ weights(q_landmarks, keys) @ values
-        heads.append(head if module.conv is None else head + convolve(module.conv.weight[i, 0, :, 0], values))
-    return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
+            out = weights(queries, k_landmarks) @ inverse @ weights(q_landmarks, keys) @ values
+        return out if module.conv is None else out + convolve(module.conv.weight[head, 0, :, 0], values)
+
+    return join_heads(module, x, attend_head)

@@ -1,33 +1,22 @@
-"""FAVOR+ (arXiv 2009.14794, lemma 1, with the authors' stabiliser), one query and one key at a time."""
+"""FAVOR+ (arXiv 2009.14794, lemma 1, with the authors' stabiliser), with all n x n weights."""
 
-import torch
 from torch import Tensor
 
 from fairseq_linformer.attention.performer import PerformerAttention
 
-from .naive_attention import heads_of
+from .linear import normalized
+from .naive_attention import join_heads
 
 
-def features(vector: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
-    """exp(w_r . x - |x|^2 / 2 - largest) + 1e-4 for each row w_r."""
-    return torch.stack([(row @ vector - vector @ vector / 2 - largest).exp() + 1e-4 for row in projection])
+def features(x: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
+    """exp(w_r . x - |x|^2 / 2 - largest) + 1e-4 for each row w_r: (n, d_h) -> (n, m)."""
+    return (x @ projection.T - (x * x).sum(1, keepdim=True) / 2 - largest).exp() + 1e-4
 
 
 def reference(module: PerformerAttention, x: Tensor) -> Tensor:
-    projection = module.projection
-    root = module.head_dim**0.25
-    heads = []
-    for (wq, bq), (wk, bk), (wv, bv) in zip(
-        *(heads_of(module, linear) for linear in (module.q_proj, module.k_proj, module.v_proj)), strict=True
-    ):
-        queries, keys = (x @ wq.T + bq) / root, (x @ wk.T + bk) / root
-        values = x @ wv.T + bv
-        largest = max(row @ key for key in keys for row in projection).detach()
-        of_keys = [features(key, projection, largest) for key in keys]
-        rows = []
-        for query in queries:
-            of_query = features(query, projection, max(row @ query for row in projection).detach())
-            similarities = torch.stack([of_query @ of_key for of_key in of_keys])
-            rows.append((similarities / similarities.sum()) @ values)
-        heads.append(torch.stack(rows))
-    return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
+    def attend_head(head: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        queries, keys, w = queries / module.head_dim**0.25, keys / module.head_dim**0.25, module.projection
+        largest_keys, largest_queries = (keys @ w.T).amax().detach(), (queries @ w.T).amax(1, keepdim=True).detach()
+        return normalized(features(queries, w, largest_queries) @ features(keys, w, largest_keys).T) @ values
+
+    return join_heads(module, x, attend_head)

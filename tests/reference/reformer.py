@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fairseq_linformer.attention.reformer import ReformerAttention
 
-from .naive_attention import attend, heads_of
+from .naive_attention import attend, join_heads
 
 
 def bucket(rotations: Tensor, vector: Tensor, factor: int) -> int:
@@ -19,8 +19,8 @@ def bucket(rotations: Tensor, vector: Tensor, factor: int) -> int:
     return number
 
 
-def seen(module: ReformerAttention, head: int, queries: Tensor) -> list[set[int]]:
-    """What each position sees: in any round, what stands in its chunk or beside it; itself if that is all."""
+def attended(module: ReformerAttention, head: int, queries: Tensor) -> list[set[int]]:
+    """For each position those in its chunk or beside it, in any round; itself if there is no other."""
     n, functions = len(queries), module.rotations.shape[2]
     factor = 2 * math.ceil((2 * n / module.chunk_length) ** (1 / functions) / 2)
     sets: list[set[int]] = [set() for _ in range(n)]
@@ -29,19 +29,14 @@ def seen(module: ReformerAttention, head: int, queries: Tensor) -> list[set[int]
         chunk = {position: place // module.chunk_length for place, position in enumerate(order)}
         for i in range(n):
             sets[i] |= {j for j in range(n) if abs(chunk[i] - chunk[j]) <= 1 and i != j}
-    return [others or {i} for i, others in enumerate(sets)]
+    return [keys or {i} for i, keys in enumerate(sets)]
 
 
 def reference(module: ReformerAttention, x: Tensor) -> Tensor:
-    heads = []
-    for head, ((wq, bq), (wv, bv)) in enumerate(
-        zip(heads_of(module, module.q_proj), heads_of(module, module.v_proj), strict=True)
-    ):
-        queries, values = x @ wq.T + bq, x @ wv.T + bv
+    def attend_head(head: int, queries: Tensor, values: Tensor) -> Tensor:
         keys = queries / queries.norm(dim=1, keepdim=True) * module.head_dim**0.5  # attend divides by that root
-        rows = []
-        for i, others in enumerate(seen(module, head, queries)):
-            chosen = sorted(others)
-            rows.append(attend(queries[i : i + 1], keys[chosen], values[chosen])[0])
-        heads.append(torch.stack(rows))
-    return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
+        sets = [sorted(positions) for positions in attended(module, head, queries)]
+        rows = [attend(queries[i : i + 1], keys[positions], values[positions]) for i, positions in enumerate(sets)]
+        return torch.cat(rows)
+
+    return join_heads(module, x, attend_head, ["q_proj", "v_proj"])
