@@ -24,7 +24,6 @@ SHARINGS = {  # their flags, our word
     "headwise": ["--compressed", 4],
     "key-value": ["--compressed", 8, "--shared-kv-compressed", 1],
     "layerwise": ["--compressed", 4, "--shared-layer-kv-compressed", 1],
-    "frozen": ["--compressed", 4, "--freeze-compress", 1],
 }
 
 # Prints their logits for one row of tokens, as JSON; in a process of its own, because both register linformer_roberta.
@@ -80,11 +79,12 @@ def test_a_checkpoint_of_theirs_gives_the_same_logits(theirs, corpus, tmp_path):
         torch.testing.assert_close(ours, torch.tensor(logits), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("theirs", ["headwise", "layerwise"], indirect=True)
 def test_training_goes_on_from_their_checkpoint(theirs, corpus, tmp_path):
     """To the parameters that their code reached, by Adam's moments; layerwise needs --reset-optimizer, and says so."""
     sharing, checkpoint, expected = theirs
     command = flags(corpus, ROOT / "fairseq_linformer", "ours", 8, "--restore-file", checkpoint, *SHARINGS[sharing])
-    if sharing.startswith("layerwise"):
+    if sharing == "layerwise":
         assert "pass --reset-optimizer" in run(*command, cwd=tmp_path, status=1)
         ours = losses(run(*command, "--reset-optimizer", cwd=tmp_path))
         assert ours[1] < expected[1], "the first batch again, with weights that know it"
@@ -125,25 +125,25 @@ def test_their_flags_mean_what_they_meant(given, length, sharing, frozen):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "name"),
     [
-        ({"compressed": 4, "projected_length": 64}, "projected_length=64 contradicts .* projected_length=128"),
-        ({"shared_kv_compressed": 1, "sharing": "none"}, "sharing=none contradicts .* sharing=key-value"),
-        ({"freeze_compress": 0, "freeze_projection": True}, "freeze_projection=True contradicts"),
-        ({"compressed": 0}, "compressed=0 is not allowed: it must be from 1 to max_positions=512"),
-        ({"shared_layer_kv_compressed": 2}, "shared_layer_kv_compressed=2 is not allowed: it must be 0 or 1"),
+        ({"compressed": 4, "projected_length": 64}, "projected_length"),
+        ({"shared_kv_compressed": 1, "sharing": "none"}, "sharing"),
+        ({"freeze_compress": 0, "freeze_projection": True}, "freeze_projection"),
+        ({"compressed": 0}, "compressed"),
+        ({"shared_layer_kv_compressed": 2}, "shared_layer_kv_compressed"),
     ],
 )
-def test_contradictions_and_bad_values_are_refused(given, said):
-    with pytest.raises(ValueError, match=said):
+def test_contradictions_and_bad_values_are_rejected(given, name):
+    with pytest.raises(UserError, match=rf"^{name}={given[name]}"):
         resolved(**given)
 
 
 def test_an_option_that_is_gone_is_left_out_where_it_changed_nothing():
     """Checkpoints and records of runs from when it was there stay what they are."""
-    for value, said in ((False, ""), (True, "qk_norm: .* a checkpoint that has it is of another version")):
+    for value in (False, True):
         options = OmegaConf.create({"_name": "linformer_roberta_tiny", "qk_norm": value})
-        with pytest.raises(UserError, match=said) if said else contextlib.nullcontext():
+        with pytest.raises(UserError, match=r"^qk_norm\b") if value else contextlib.nullcontext():
             assert resolve_config(options, 16).max_positions == 16
         before, now = (Provenance("a", options, "data", None) for options in ({"model.qk_norm": value}, {}))
         assert bool(before.changes(now)) == value

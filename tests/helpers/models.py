@@ -15,32 +15,27 @@ RECOMPUTED = {"checkpoint_activations": True}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of tests whose outcome depends on it
 OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
 
-# Each kind of model, small.
-MODELS = [{"attention": "softmax"}, {"local_conv": 5}, {"encoder_normalize_before": True, "local_conv": 3}]
-MODELS += [{"projected_length": "16..4", "projection": "random"}]
-MODELS += [
-    {"projection": projection, "sharing": sharing}
-    for projection, kind in PROJECTIONS.items()
-    for sharing in kind.SHARINGS
-]
-MODELS += [{"projection": name, "sharing": "key-value", "adaptive_length": True} for name in PROJECTIONS]
-MODELS += [
-    {"attention": name, "attention_dropout": 0.0, **small}
-    for name, kind in ATTENTIONS.items()
-    if name not in ("softmax", "linformer")
-    for small in kind.Options.TEST_CASES[:1]
-]
-MODELS += [{"attention": "softmax", "positions": "rotary"}, {"attention": "softmax", "positions": "alibi"}]
-MODELS += [
-    {"attention": "longformer", "longformer_window": 4, "positions": "rotary", "rotary_share": 0.5},
-    {"attention": "long-short", "long_short_window": 4, "positions": "alibi"},
-]
-MODELS += [{"gated_ffn": True}]
-MODELS += [{"value_residual": True, "encoder_normalize_before": True}]
-MODELS += [{"linformer_window": 8}, {"linformer_window": 8, "projection": "split-pool", "adaptive_length": True}]
+# Each kind of model, small: every mechanism, projection and sharing once.
 FETCHING = {"linformer_window": 8, "linformer_block": 4, "linformer_fetch": 2, "linformer_sinks": 1}
-MODELS += [{"projection": "mean-pool", "positions": "alibi", **FETCHING}]
-MODELS += [{"projection": "split-pool", **FETCHING}]
+MODELS = [
+    {"attention": "softmax"},
+    {"encoder_normalize_before": True, "local_conv": 3},
+    {"projected_length": "16..4", "projection": "random"},
+    *({"sharing": sharing} for sharing in PROJECTIONS["linear"].SHARINGS),
+    *({"projection": name, "adaptive_length": True} for name in PROJECTIONS),
+    *(
+        {"attention": name, "attention_dropout": 0.0, **kind.Options.TEST_CASES[0]}
+        for name, kind in ATTENTIONS.items()
+        if name not in ("softmax", "linformer")
+    ),
+    {"attention": "softmax", "positions": "rotary"},
+    {"attention": "long-short", "long_short_window": 4, "positions": "alibi"},
+    {"gated_ffn": True},
+    {"value_residual": True, "encoder_normalize_before": True},
+    {"linformer_window": 8, "linformer_class_token": True},
+    {"projection": "mean-pool", "positions": "alibi", **FETCHING},
+    {"projection": "split-pool", "value_residual": True, **FETCHING},
+]
 
 
 class Task:
