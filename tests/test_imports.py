@@ -1,45 +1,40 @@
-"""The floors of the house: every import goes down, and no files import each other in a circle."""
+"""Imports go one way: from the command line down to attention and data, without a circle."""
 
 import ast
 import re
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from tests.helpers import ROOT
 
-# From the ground up. A room is a folder or a loose module of the package; it imports only from rooms before it.
-FLOORS = (
+# Folders and modules of the package, lowest first: each imports only from those before it.
+LAYERS = (
     *("errors", "files", "processes", "plotting", "console", "data", "attention"),
     *("sentence_modules", "checkpoint_files", "checkpoint", "model", "training", "finetune"),
     *("hf", "conversion", "analysis", "cli", "plugin"),
-    *("fairseq_linformer", "hydra_plugins", "scripts"),  # the package's own __init__.py, and the rest
+    *("fairseq_linformer", "hydra_plugins", "scripts"),  # the package's own __init__.py, and the other folders
 )
 
 
-TESTS = ROOT / "tests"
-
-
-def read_modules(root: Path) -> dict[str, Path]:
-    """The files of the house by the names under which they are imported; scripts/ is on the path."""
-    files = {path.relative_to(root): path for top in FLOORS[-3:] for path in (root / top).rglob("*.py")}
+def read_modules() -> dict[str, Path]:
+    """Return the files by the names under which they are imported; scripts/ is on the path."""
     modules = {}
-    for place, path in files.items():
-        parts = place.with_suffix("").parts[place.parts[0] == "scripts" :]
+    for path in (path for top in LAYERS[-3:] for path in (ROOT / top).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[parts[0] == "scripts" :]
         modules[".".join(parts[: -1 if parts[-1] == "__init__" else None])] = path
     return modules
 
 
-def room_of(root: Path, path: Path) -> str:
-    top, *below = path.relative_to(root).with_suffix("").parts
-    return below[0] if top == "fairseq_linformer" and below[0] != "__init__" else top
+def layer_of(path: Path) -> int:
+    top, *below = path.relative_to(ROOT).with_suffix("").parts
+    return LAYERS.index(below[0] if top == "fairseq_linformer" and below[0] != "__init__" else top)
 
 
-def imported(name: str, path: Path) -> Iterator[str]:
-    """Whatever a file imports, inside of functions too; of ``from a import b`` it is a.b, which may be a module."""
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+def imported_names(module: str, path: Path) -> Iterator[str]:
+    """Yield all imports of a file, those inside functions too; a.b for ``from a import b``, which may be a module."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -49,60 +44,33 @@ def imported(name: str, path: Path) -> Iterator[str]:
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
-def arrows(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """The modules of the house that each module imports."""
-    found: dict[str, set[str]] = {name: set() for name in modules}
-    for name, path in modules.items():
-        for words in imported(name, path):
-            target = words
-            while target and target not in modules:
-                target = target.rpartition(".")[0]
-            found[name] |= {target} - {"", name}
-    return found
+def import_graph(modules: dict[str, Path]) -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {module: set() for module in modules}
+    for module, path in modules.items():
+        for target in imported_names(module, path):
+            parts = target.split(".")
+            prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+            graph[module] |= {*[prefix for prefix in prefixes if prefix in modules][:1]} - {module}
+    return graph
 
 
-def complaints(root: Path) -> list[str]:
-    modules = read_modules(root)
-    rooms = {name: room_of(root, path) for name, path in modules.items()}
-    said = [f"{room} has no place in FLOORS" for room in sorted({*rooms.values()} - {*FLOORS})]
-    graph = arrows(modules)
-    for name, targets in graph.items():
-        for target in sorted(targets):
-            here, there = rooms[name], rooms[target]
-            if here != there and {here, there} <= {*FLOORS} and FLOORS.index(here) < FLOORS.index(there):
-                said.append(f"{name} imports {target}, which stands above it")
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        said.append(f"a circle: {' -> '.join(reversed(error.args[1]))}")
-    return said
+def test_imports_go_down_and_there_is_no_circle():
+    modules = read_modules()
+    graph = import_graph(modules)
+    assert len(graph["fairseq_linformer.plugin"]) > 5, "which the graph is read from"
+    upward = [
+        f"{module} imports {target}"
+        for module, targets in graph.items()
+        for target in targets
+        if layer_of(modules[module]) < layer_of(modules[target])
+    ]
+    assert not upward
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_every_import_goes_down_and_there_is_no_circle():
-    assert not complaints(ROOT)
-
-
-def test_no_test_file_takes_anything_from_another():
-    """What several of them need is in tests/helpers, or a fixture of conftest.py."""
-    files = {path: re.findall(r"\btests(?:\.\w+)*\.test_\w+", path.read_text()) for path in TESTS.rglob("*.py")}
-    assert not {path.name: found for path, found in files.items() if found}
-
-
-@pytest.mark.parametrize(
-    ("file", "line", "said"),
-    [
-        ("errors.py", "def late():\n    from .cli import program", "errors imports fairseq_linformer.cli, which"),
-        ("data/a.py", "from ..model import M", "data.a imports fairseq_linformer.model, which stands above it"),
-        ("data/a.py", "from . import b", "a circle: fairseq_linformer.data.a -> fairseq_linformer.data.b -> fair"),
-        ("model.py", "import hydra_plugins.plugin", "model imports hydra_plugins.plugin, which stands above it"),
-        ("attic.py", "", "attic has no place in FLOORS"),
-    ],
-)
-def test_what_goes_up_or_round_is_named(tmp_path, file, line, said):
-    written = {"errors.py": "", "model.py": "", "data/a.py": "", "data/b.py": "from .a import x", "cli/__init__.py": ""}
-    for name, text in {**written, "../hydra_plugins/plugin.py": "import fairseq_linformer.cli", file: line}.items():
-        path = tmp_path / "fairseq_linformer" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (complaint,) = complaints(tmp_path)
-    assert said in complaint
+def test_no_test_file_imports_another():
+    """Shared helpers are in tests/helpers, shared fixtures in conftest.py."""
+    imports = {
+        path: re.findall(r"\btests(?:\.\w+)*\.test_\w+", path.read_text()) for path in ROOT.glob("tests/**/*.py")
+    }
+    assert not {path.name: names for path, names in imports.items() if names}
