@@ -64,6 +64,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--tasks": {"metavar": "TASK", "nargs": "+", "action": Distinct},
     "--text": {"metavar": "COLUMN", "help": "text's column, key, CoNLL number (default: as prepared, else text or 0)"},
     "--from": {"dest": "format"},
+    "--seeds": {"metavar": "N", "nargs": "+", "type": number(int, least=0), "action": Distinct, "default": [1, 2, 3]},
     "--second": {"metavar": "COLUMN", "help": "column or key of a pair's second text (default: as prepared)"},
 }
 

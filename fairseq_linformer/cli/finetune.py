@@ -33,11 +33,10 @@ def add_arguments(parser: Parser) -> None:
     parser.take_overrides("MODEL --data DIR --tasks TASK ... [options] [NAME=VALUE ...]")
     parser.share("--data", required=True, help="holds a prepared folder per task: DIR/RTE, DIR/mine")
     parser.share("--tasks", required=True, help="folders in DIR; small letters will do")
-    several: dict[str, Any] = {"nargs": "+", "action": Distinct}
-    seed = number(int, least=0)
-    add("--seeds", metavar="N", type=seed, **several, default=[1, 2, 3], help="a run of every task for each")
+    parser.share("--seeds", help="a run of every task for each")
     parser.share("--out", required=False, default=Path("runs/finetune"), help="folder of the runs and the results")
-    several |= {"default": [], "help": "of several, the first seed chooses the best (default: the task's recipe)"}
+    several: dict[str, Any] = {"nargs": "+", "action": Distinct, "default": []}
+    several["help"] = "of several, the first seed chooses the best (default: the task's recipe)"
     add("--learning-rates", metavar="X", type=number(float, above=0), **several)
     add("--batch-sizes", metavar="N", type=number(int, least=1), **several)
     length = "times that the rows of train are seen (default: as the task's recipe)"
