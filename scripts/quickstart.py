@@ -50,8 +50,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.files import check_data_path, digest_file, read_json, staged_folder
 from fairseq_linformer.finetune.baseline import fit_baselines
 from fairseq_linformer.plotting import picture, scale_log, style_of
-from fairseq_linformer.training.commands import FINE_TUNING, command_line, override
-from fairseq_linformer.training.launch import train
+from fairseq_linformer.training.launch import FINE_TUNING, command_line, override, train
 
 # Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]

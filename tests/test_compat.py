@@ -14,7 +14,7 @@ from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.compat import rename_parameters
 from fairseq_linformer.model.config import resolve_config
-from fairseq_linformer.training.provenance import Provenance
+from fairseq_linformer.training.fingerprint import Provenance
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, run
 

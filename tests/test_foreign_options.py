@@ -15,7 +15,7 @@ from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
-from fairseq_linformer.training.run_start import adopt_model_options
+from fairseq_linformer.training.options import adopt_model_options
 from tests.helpers.commands import run, with_hydra
 from tests.helpers.exports import write_fine_tuned, write_pretrained
 

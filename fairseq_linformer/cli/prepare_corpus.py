@@ -34,7 +34,7 @@ def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None,
     from ..checkpoint import find_tokenizer, read_named_checkpoint, vocabulary_folder
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.corpus import prepare_corpus
-    from ..training.commands import pretraining_command
+    from ..training.launch import pretraining_command
 
     named = None if tokenizer is None else read_named_checkpoint(tokenizer)
     following = pretraining_command(out, named)

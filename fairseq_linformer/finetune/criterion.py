@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from ..data.targets import TRUNCATED, majority_class
 from ..data.task_record import Task
 from ..errors import UserError, check, join_truncated
-from ..training.option_checks import check_best_metric
+from ..training.options import check_best_metric
 from .metrics import METRICS, SCORE, score
 
 THRESHOLD = 0.5  # of several classes those that are more probable than this are predicted

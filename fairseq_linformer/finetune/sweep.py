@@ -36,11 +36,9 @@ from ..errors import UserError, check
 from ..files import LOCK_FILE, check_data_path, digest_file, lock, write_whole
 from ..model.config import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel
-from ..training.commands import FINE_TUNING, override, recipe_name
 from ..training.configuration import compose_configuration, flat
-from ..training.jobs import job_device, side_by_side
-from ..training.launch import Training
-from ..training.run_length import WARM_UP, updates_of, updates_of_epochs
+from ..training.launch import FINE_TUNING, Training, job_device, override, recipe_name, side_by_side
+from ..training.options import WARM_UP, updates_of, updates_of_epochs
 from .baseline import Baselines, cached_baselines
 from .metrics import CORRELATIONS, METRICS, SCORE, score, value_of
 from .prediction import Predictor, read_predictions, write_predictions
@@ -383,7 +381,7 @@ def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence
         UserError: the metrics differ from those that fairseq logged.
     """
     log = training.run(launcher)
-    made_by = training.provenance.digests()
+    made_by = training.fingerprint.digests()
     if scores := read_scores(run, made_by):
         return Result(run, scores, made_by=made_by)
 

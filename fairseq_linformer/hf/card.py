@@ -16,7 +16,7 @@ from ..finetune.report import RESULTS_FILE
 from ..finetune.sweep import SCORES_FILE
 from ..model.config import ResolvedConfig
 from ..model.hub import architecture_options
-from ..training.commands import command_line
+from ..training.launch import command_line
 from .markdown import cell, fenced
 
 FEATURES = "features"  # the kind of an encoder alone

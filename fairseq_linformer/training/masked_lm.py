@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+import torch
 from fairseq.criterions import FairseqCriterion, masked_lm
 from fairseq.data import FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
@@ -27,10 +28,9 @@ from ..data.epochs import SharedEpochDataset
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
 from ..model.roberta import LinformerRobertaModel
-from .freezing import freeze_but_positions, freeze_lm_head
 from .masked_lm_loss import MaskedLmLoss
-from .option_checks import VALIDATED
-from .task import TrainingTask, check_file, length_of_model, save_interval, set_options
+from .options import VALIDATED
+from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         """
         cfg.data = os.pathsep.join(map(str, corpus_folders(Path(cfg.data))))
         check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
-        _check_masks(cfg)
         mode = cfg.sample_break_mode
         check("sample_break_mode", mode, mode in ROWS, f"one of {', '.join(ROWS[:-1])} and {ROWS[-1]}")
         task = super().setup_task(cfg, **kwargs)
@@ -123,7 +122,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         check("lengths", cfg.lengths, shortest is None or cfg.lengths is None, "left out with shortest_text")
         method = cfg.shorten_method
         check("shorten_method", method, shortest is None or method == "none", "none with shortest_text")
-        check("tokens_per_sample", longest, longest is None or longest > 1, "at least 2")
         if task.to_train is not None:
             task.read_schedules(task.to_train)
             if cfg.only_positions_from is not None:
@@ -261,11 +259,20 @@ def _set_lengths_of_teacher(cfg: DynamicMaskedLMConfig, teacher: str | None) -> 
     set_options(cfg, only_positions_from=longest, shortest_text=cfg.shortest_text or longest + 1)
 
 
-def _check_masks(cfg: DynamicMaskedLMConfig) -> None:
-    """Refuses shares of masks that cannot be, which fairseq asserts without a word, and what does not go together."""
-    check("mask_prob", cfg.mask_prob, cfg.skip_masking or 0 < cfg.mask_prob < 1, "above 0 and below 1")
-    for name in ("leave_unmasked_prob", "random_token_prob"):
-        check(name, getattr(cfg, name), 0 <= getattr(cfg, name) <= 1, "from 0 to 1")
-    both = cfg.leave_unmasked_prob + cfg.random_token_prob
-    check("leave_unmasked_prob + random_token_prob", both, both <= 1, "at most 1")
-    check("d2v2_multi", cfg.d2v2_multi, not cfg.d2v2_multi, "false")
+def freeze_but_positions(model: BaseFairseqModel, first: int) -> None:
+    """Leave everything out of the training but the embeddings of the positions from `first` on, counted from 0.
+
+    Their table is one parameter: the gradients of its other rows become 0. Weight decay must be 0, too.
+
+    Raises:
+        UserError: the model has no such learned positions.
+    """
+    encoder = getattr(getattr(model, "encoder", None), "sentence_encoder", None)
+    table: Any = getattr(encoder, "embed_positions", None)
+    count = 0 if table is None else len(table.weight) - (table.padding_idx + 1)
+    allowed = f"above 0 and below the model's {count} learned positions"
+    check("task.only_positions_from", first, 0 < first < count, allowed)
+    kept = table.padding_idx + 1 + first
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter is table.weight)
+    table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:kept]), gradient[kept:]]))

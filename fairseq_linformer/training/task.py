@@ -1,4 +1,4 @@
-"""What our tasks have in common: fairseq's trainer calls its task at each moment around an update."""
+"""The base of our tasks: fairseq's trainer calls its task at each moment around an update."""
 
 import logging
 import sys
@@ -12,6 +12,7 @@ import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.models import BaseFairseqModel
+from fairseq.models.roberta import RobertaModel
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
@@ -19,13 +20,12 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
-from ..checkpoint import STALLED, TaskState, check_same_vocabulary, differing_parts, digest_vocabulary, read_task_state
+from ..checkpoint import TaskState, check_same_vocabulary, differing_parts, digest_vocabulary, read_task_state
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError
-from .active_run import ActiveRun
-from .option_checks import adapt, check_launch
-from .run_start import adopt_model_options
+from .options import prepare_options
+from .run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ class TrainingTask(FairseqTask):
     Its checkpoints say which vocabulary they were trained with, which is compared wherever one is read.
     """
 
-    NEXT: str  # what to type when a run, {run}, is complete
+    NEXT: str  # the command to type when a run, {run}, is complete
     to_train: DictConfig | None = None  # the whole configuration, where the task is set up for a training
-    run: ActiveRun | None = None  # while it trains
+    run: Run | None = None  # while it trains
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
-        """The task. For a training the options are checked and completed; for loading a checkpoint they are not.
+        """Return the task. For a training the options are checked and completed; for loading a checkpoint they are not.
 
         Raises:
             FileNotFoundError: the checkpoint to start from is not there.
@@ -53,22 +53,20 @@ class TrainingTask(FairseqTask):
         of_checkpoint = kwargs.get("from_checkpoint") or (whole is not None and whole._get_flag("allow_objects"))
         to_train = None if of_checkpoint else whole
         if to_train is not None:
-            check_launch(to_train)
-            adopt_model_options(to_train)
-            adapt(to_train)
+            prepare_options(to_train)
         task = super().setup_task(cfg, **kwargs)
         task.to_train = to_train
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model. Where the task was set up for a training, that begins here (see ``ActiveRun``)."""
+        """Return the model. Where the task was set up for a training, that begins here (see ``Run``)."""
         if self.to_train is not None and not from_checkpoint:
-            self.run = ActiveRun(self.to_train, self.vocabulary, self.NEXT)
+            self.run = Run(self.to_train, self.vocabulary, self.NEXT)
         return super().build_model(cfg, from_checkpoint)
 
     @cached_property
     def vocabulary(self) -> dict[str, str]:
-        """The digests of the dictionary and the subword model of the data.
+        """Digests of the dictionary and the subword model of the data.
 
         Raises:
             UserError: of several folders one has others than the first.
@@ -83,16 +81,12 @@ class TrainingTask(FairseqTask):
         return digests
 
     def state_dict(self) -> dict[str, Any]:
-        """What checkpoints carry (``TaskState``): fairseq's part, and what this class adds to it."""
-        carried: dict[str, Any] = {"vocabulary": self.vocabulary}
-        if self.run is not None and self.run.record is not None:
-            carried["made_of"] = self.run.record.as_state()
-        if self.run is not None:
-            carried |= self.run.inherited
-        return {**super().state_dict(), **carried}
+        """Return what checkpoints carry: fairseq's part, and what this class adds to it (``TaskState``)."""
+        of_run = {} if self.run is None else self.run.task_state()
+        return {**super().state_dict(), "vocabulary": self.vocabulary, **of_run}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a checkpoint's state, without what this class adds to it.
+        """Take a checkpoint's state, without what this class adds to it.
 
         Raises:
             UserError: the checkpoint was trained with another vocabulary than that of the data.
@@ -103,7 +97,7 @@ class TrainingTask(FairseqTask):
         super().load_state_dict({name: value for name, value in (state_dict or {}).items() if name not in added})
 
     def get_batch_iterator(self, dataset: Any, **options: Any) -> EpochBatchIterator:
-        """Batches. What is not trained on is whole in them: fairseq leaves out rows beyond a multiple of 8."""
+        """Return batches; all rows of what is not trained on: fairseq leaves out those beyond a multiple of 8."""
         if self.run is None or dataset is not self.datasets.get(self.run.cfg.dataset.train_subset):
             return super().get_batch_iterator(dataset, **{**options, "required_batch_size_multiple": 1})
         iterator = super().get_batch_iterator(dataset, **options)
@@ -121,7 +115,7 @@ class TrainingTask(FairseqTask):
         return iterator
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
-        """What a task changes in a batch when it is known which update it is for: nothing."""
+        """Return a batch changed for the update that it is for."""
         return sample
 
     def train_step(
@@ -134,14 +128,14 @@ class TrainingTask(FairseqTask):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """One batch, as in every task.
+        """Train on one batch.
 
         Raises:
             UserError: the training diverged (the trainer repeats the step then, to find out why gradients are not
                 finite), or the batch does not fit in the GPU's memory (the trainer would leave it out, and a run whose
                 batches are all too large would never end).
         """
-        if self.run is not None and says_not_finite(sys.exc_info()[1]):
+        if self.run is not None and is_not_finite(sys.exc_info()[1]):
             raise UserError(self.run.why_diverged(update_num))
         if self.run is not None:
             self.run.begin_batch(update_num)
@@ -156,12 +150,11 @@ class TrainingTask(FairseqTask):
             ) from error
         if self.run is not None:
             self.run.last_loss, self.run.last_size = loss.detach(), size
-            logs["save_is_due"] = float(self.run.save_is_due())
-            logs["stop_is_due"] = float(self.run.stopped_by is not None)
+            logs |= self.run.requests()
         return loss, size, logs
 
     def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
-        """One step. With ``common.amp`` fairseq's own would divide the gradients by the loss scale a second time.
+        """Update the parameters. With ``common.amp`` fairseq's divides gradients by the loss scale twice.
 
         It clips the gradients of the inner optimizer and hands the scaler another object to step with, for which the
         scaler does not know that they are unscaled.
@@ -180,39 +173,35 @@ class TrainingTask(FairseqTask):
             self.run.end_update(*due)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """What a checkpoint carries beside fairseq's ``extra_state``; the configuration is written after this call."""
-        if self.run is None:
-            return {}
-        self.run.saving.restore()
-        return {STALLED: self.run.stalled()}
+        """Return what a checkpoint has beside fairseq's ``extra_state``; the configuration is written after this."""
+        return {} if self.run is None else self.run.begin_saving()
 
     def post_save(self, path: str, num_updates: int) -> None:
-        """Called after fairseq has saved; `path` is the first copy."""
+        """Note that fairseq has saved; `path` is the first copy."""
         if self.run is not None:
-            self.run.saving.saved(Path(path))
-            self.run.write_record()
+            self.run.end_saving(Path(path))
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
-    """The configuration of the run or checkpoint that a task's configuration belongs to; None where it stands alone."""
+    """Return the configuration of the run or checkpoint that a task's belongs to; None if it stands alone."""
     root = cfg._get_root() if isinstance(cfg, DictConfig) else None
     return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
 
 
-def says_not_finite(error: BaseException | None) -> bool:
-    """Whether fairseq found gradients that are not finite: by the same error it says that ranks' gradients differ."""
-    said = str(error)
-    return isinstance(error, FloatingPointError) and ("inconsistent" not in said or "= nan" in said or "inf\n" in said)
+def is_not_finite(error: BaseException | None) -> bool:
+    """Return True for gradients that are not finite; fairseq raises the same error where those of ranks differ."""
+    text = str(error)
+    return isinstance(error, FloatingPointError) and ("inconsistent" not in text or "= nan" in text or "inf\n" in text)
 
 
 def save_interval() -> Any:
-    """The option of every task of ours, for its dataclass."""
+    """Return the option ``save_interval_minutes``, for the dataclass of every task."""
     text = "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"
     return field(default=15.0, metadata={"help": text})
 
 
 def set_options(cfg: Any, **values: Any) -> None:
-    """Sets options of a task, also in the configuration of the whole run, which checkpoints hold."""
+    """Set options of a task, also in the configuration of the whole run, which checkpoints hold."""
     for name, value in values.items():
         setattr(cfg, name, value)
     if (whole := whole_config(cfg)) is not None:
@@ -221,7 +210,7 @@ def set_options(cfg: Any, **values: Any) -> None:
 
 
 def length_of_model(cfg: Any) -> int | None:
-    """The longest row that the model of a task's run reads, in tokens; None where nothing says it."""
+    """Return the longest row that the model of a task's run reads, in tokens; None if it is open."""
     whole = whole_config(cfg)
     return getattr(whole and whole.model, "max_positions", None)
 
@@ -231,3 +220,15 @@ def check_file(data: Path, name: str) -> None:
         raise FileNotFoundError(f"data={data}: there is no such folder")
     if not (data / name).is_file():
         raise FileNotFoundError(f"data={data}: it holds no {name}")
+
+
+def freeze_lm_head(model: RobertaModel) -> None:
+    """Leave the LM head's own parameters out of the training; the embedding that it shares stays in.
+
+    Without this several processes do not train what one trains: they average a gradient for every parameter, and for
+    one that has none the optimizer would take the average, 0, and decay its weight.
+    """
+    embedding = model.encoder.sentence_encoder.embed_tokens.weight
+    for parameter in model.encoder.lm_head.parameters():
+        if parameter is not embedding:
+            parameter.requires_grad_(False)

@@ -28,9 +28,8 @@ from ..data.truncation import METHODS, TruncatedDataset, max_length_and_method
 from ..errors import UserError, check
 from ..files import check_data_path
 from ..model.parts import ClassificationHead
-from .freezing import freeze_lm_head
-from .run_length import plan
-from .task import TrainingTask, check_file, length_of_model, save_interval, set_options, whole_config
+from .options import plan_updates
+from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options, whole_config
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         task.record = record
         if task.to_train is not None:
             task.training_split = task.to_train.dataset.train_subset
-            plan(task.to_train, _rows_of(Path(cfg.data), task.training_split))
+            plan_updates(task.to_train, _rows_of(Path(cfg.data), task.training_split))
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
             cfg.max_positions = length_of_model(cfg) or DEFAULT_POSITIONS
@@ -223,10 +222,6 @@ def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
 def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
     allowed = "none: truncation and truncate_to say how texts are shortened here"
     check("shorten_method", cfg.shorten_method, cfg.shorten_method == "none", allowed)
-    check("shorten_data_split_list", cfg.shorten_data_split_list, not cfg.shorten_data_split_list, "left out")
-    # Encoder-decoders and data2vec read other inputs than the one that is truncated.
-    check("add_prev_output_tokens", cfg.add_prev_output_tokens, not cfg.add_prev_output_tokens, "false")
-    check("d2v2_multi", cfg.d2v2_multi, not cfg.d2v2_multi, "false")
     # Any other token would be taken for text, and cut.
     bos, eos = dictionary.bos(), dictionary.eos()
     check("init_token", cfg.init_token, cfg.init_token in (None, bos), f"{bos}, <s>, or left out")

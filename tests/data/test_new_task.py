@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from fairseq_linformer.finetune.report import as_markdown, table_rows
 from fairseq_linformer.finetune.sweep import Result, Run, Setting, find_folder, read_recipe, read_task
-from fairseq_linformer.training.commands import recipe_name
+from fairseq_linformer.training.launch import recipe_name
 from fairseq_linformer.cli.command import main
 from tests.helpers.inputs import write_official
 

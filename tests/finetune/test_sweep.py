@@ -38,8 +38,7 @@ from fairseq_linformer.finetune.sweep import (
     train_and_score,
 )
 from fairseq_linformer.training import launch
-from fairseq_linformer.training.commands import recipe_name
-from fairseq_linformer.training.launch import read_run
+from fairseq_linformer.training.launch import read_run, recipe_name
 from tests.helpers import ROOT
 from tests.helpers.commands import run
 from tests.helpers.configs import composed

@@ -28,7 +28,7 @@ from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
 from fairseq_linformer.hf.published_tokenizer import write_published_tokenizer
 from fairseq_linformer.hf.tokenizer import SAMPLE, write_tokenizer
-from fairseq_linformer.training.commands import pretraining_command
+from fairseq_linformer.training.launch import pretraining_command
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import last_line, run
 from tests.helpers.exports import HEAD, hub_of, write_pretrained

@@ -15,8 +15,8 @@ from copy_distance import NO_COPY, ClassLosses
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.config import resolve_config
-from fairseq_linformer.training.active_run import DIVERGED
 from fairseq_linformer.training.configuration import compose_configuration
+from fairseq_linformer.training.run import DIVERGED
 
 PERPLEXITIES = {("a", 0.1, 1): 10.0, ("a", 0.01, 1): 12.0, ("a", 0.1, 2): 20.0}
 PERPLEXITIES |= {("b", 0.1, 1): math.inf, ("b", 0.01, 1): 11.0, ("b", 0.01, 2): 24.0}

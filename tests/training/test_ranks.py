@@ -1,4 +1,4 @@
-"""Several ranks by the real command lines: the weights of one rank, whoever is killed or told to stop meanwhile."""
+"""Several ranks: gradients are the mean over their batches, a run has the weights of one rank's, whoever is killed."""
 
 import contextlib
 import os
@@ -10,11 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from fairseq.distributed import LegacyDistributedDataParallel
+from torch import distributed, multiprocessing
+from torch.nn.parallel import DistributedDataParallel
 
+from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.checkpoint_files import LAST
+from fairseq_linformer.training.task import freeze_lm_head
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import as_flags, by_torchrun, run, with_flags, with_hydra
+from tests.helpers.models import OFFLOADED, RECOMPUTED, small, tokens
 from tests.helpers.processes import started, wait_until
 
 RANKS = 2
@@ -25,6 +32,96 @@ GROWING = ["task.lengths=[8:0.45,32:0.55]", "dataset.batch_size=64"]
 GROWING += ["checkpoint.save_interval_updates=1", "checkpoint.keep_interval_updates=-1"]
 JOINED = {"distributed_init_method": "env://", "distributed_world_size": RANKS, "distributed_rank": -1}
 JOINED |= {"distributed_backend": "undefined"}  # as flags, what configs/distributed/torchrun.yaml says
+
+
+# What is trained (an option of the model, or the classification head alone, as fine-tuning does), and by which wrapper.
+TRAININGS = {
+    "pretraining, recomputed": ({"sharing": "layerwise", **RECOMPUTED}, None, "pytorch_ddp"),
+    "pretraining, offloaded": ({"sharing": "layerwise", **OFFLOADED}, None, "pytorch_ddp"),
+    "fine-tuning, recomputed": ({"sharing": "layerwise", **RECOMPUTED}, "head", "pytorch_ddp"),
+    "layerdrop, legacy": ({"encoder_layerdrop": 0.5, "sharing": "layerwise"}, None, "legacy_ddp"),
+}
+
+
+def model_and_step(options, head, rank):
+    """A model, and a function that makes a backward pass with a seed and a batch of that rank through a wrapper."""
+    model = small(dropout=0.1, attention_dropout=0.1, encoder_layers=3, **options)
+    if head is not None:
+        model.register_classification_head(head, num_classes=3)
+        freeze_lm_head(model)
+
+    def step(wrapped):
+        torch.manual_seed(7 + rank)
+        logits = wrapped(tokens(RANKS)[rank : rank + 1], features_only=head is not None, classification_head_name=head)
+        logits[0].logsumexp(-1).mean().backward()
+
+    return model, step
+
+
+def gradients(model):
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+
+
+def train(rank, folder):
+    """What a rank does: every training, two backward passes of it; gradients, or the error, are left in the folder."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+    results = {}
+    for name, (options, head, wrapper) in TRAININGS.items():
+        model, step = model_and_step(options, head, rank)
+        if wrapper == "legacy_ddp":
+            wrapped = LegacyDistributedDataParallel(model, distributed.group.WORLD)
+        else:
+            wrapped = DistributedDataParallel(model, find_unused_parameters=wrapper == "find_unused")
+        try:
+            for _ in range(2):
+                model.zero_grad()
+                step(wrapped)
+                if wrapper == "legacy_ddp":
+                    wrapped.all_reduce_grads()
+            results[name] = gradients(model)
+        except RuntimeError as error:
+            results[name] = str(error)
+    torch.save(results, f"{folder}/{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The results of the ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(train, (folder,), nprocs=RANKS)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAININGS)
+def test_gradients_of_two_ranks_are_the_mean_over_their_batches(trained, name):
+    """With dropout, and beside a model that keeps its activations: recomputation draws the masks of the first time."""
+    options, head, _ = TRAININGS[name]
+    kept = {option: value for option, value in options.items() if option not in OFFLOADED}
+    alone = []
+    for rank in range(RANKS):
+        model, step = model_and_step(kept, head, rank)
+        step(model)
+        alone.append(gradients(model))
+    for results in trained:
+        assert not isinstance(results[name], str), results[name]
+        for parameter, gradient in results[name].items():
+            mean = sum(own[parameter] for own in alone) / RANKS
+            torch.testing.assert_close(gradient, mean, atol=1e-6, rtol=1e-5, msg=parameter)
+
+
+@pytest.mark.parametrize("attention", sorted(ATTENTIONS))
+def test_every_parameter_has_a_gradient(attention):
+    """Else PyTorch's wrapper would wait for it: one step of pretraining, and one of fine-tuning."""
+    for head in (None, "head"):
+        model = small(attention=attention, attention_dropout=0.0)
+        if head is not None:
+            model.register_classification_head(head, num_classes=3)
+            freeze_lm_head(model)
+        logits = model(tokens(), features_only=head is not None, classification_head_name=head)[0]
+        logits.logsumexp(-1).mean().backward()
+        assert not [name for name, value in model.named_parameters() if value.requires_grad and value.grad is None]
 
 
 def pretraining(data, folder, updates, *more):

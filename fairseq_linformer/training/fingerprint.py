@@ -1,0 +1,216 @@
+"""The fingerprint of a run: its configuration, its data and its initial checkpoint, by content.
+
+Checkpoints and result files carry it, so that no folder is continued, or called complete, for another training. Names
+and times decide nothing: a folder that moved is the same one, a file that was replaced under its old name is another.
+"""
+
+import hashlib
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.utils import split_paths
+from omegaconf import DictConfig, OmegaConf
+
+from ..checkpoint import checkpoint_file
+from ..data.dictionaries import REPORT_FILE, SHARDS_FILE
+from ..data.task_record import SUMMARY_FILE
+from ..files import LOCK_FILE, digest_file, digest_folder, digest_options
+from ..model.compat import REMOVED_OPTIONS
+from ..model.config import OPTIONS, resolve_config
+from ..model.roberta import LinformerRobertaModel
+from .configuration import compose_configuration, flat
+from .options import initial_checkpoint
+
+# Paths; the content of what they name is compared instead.
+PATHS = (
+    "checkpoint.save_dir",
+    "checkpoint.finetune_from_model",
+    "checkpoint.restore_file",
+    "common.tensorboard_logdir",
+    "common.user_dir",
+    "task.data",
+    "criterion.teacher",
+)
+# What fairseq's defaults take from the machine, wherever they stand in the configuration.
+MACHINE = ("device_id", "distributed_world_size", "nprocs_per_node")
+
+# A run resumes only with the same values of the options of these groups and of these single options ...
+COMPARED_GROUPS = ("model", "task", "criterion", "optimizer", "optimization", "lr_scheduler")
+COMPARED_OPTIONS = {
+    "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
+    "common": ("seed", "fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp"),
+    "dataset": (
+        "train_subset",
+        "curriculum",
+        "required_batch_size_multiple",
+        "required_seq_len_multiple",
+        "grouped_shuffling",
+        "update_ordered_indices_seed",
+    ),
+}
+# ... except these: its length, how it is saved, and how an update is computed. fairseq compares the optimizer itself.
+MAY_DIFFER = (
+    "optimization.max_update",
+    "optimization.max_epoch",
+    "optimization.stop_time_hours",
+    "optimization.update_freq",
+    "optimizer._name",
+    "optimizer.lr",  # which is optimization.lr
+    "lr_scheduler.total_num_update",
+    "lr_scheduler.max_update",
+    "lr_scheduler.warmup_updates",
+    "lr_scheduler.lr",
+    "task.save_interval_minutes",
+    "model.checkpoint_activations",
+    "model.compile_layers",
+    "model.flex_attention",
+)
+
+TEACHER = "content of criterion.teacher"
+ROWS = "rows per update (dataset.batch_size x optimization.update_freq x processes)"
+TOKENS = "tokens per update (dataset.max_tokens x optimization.update_freq x processes)"
+BEST_ON = "the split of the best checkpoint (the first of dataset.valid_subset)"  # absent without validation
+
+MOST_NAMED = 3  # options in a message
+
+# Files that mark a folder within that of the data as something else: other data, or runs.
+MARKS = (SUMMARY_FILE, REPORT_FILE, SHARDS_FILE, LOCK_FILE)
+
+
+@dataclass(frozen=True)
+class RunFingerprint:
+    """What a run is made of.
+
+    Attributes:
+        config: folder and name of its YAML, ``pretrain/tiny_512``; empty if a training itself took the fingerprint.
+        configuration: options by dotted name, without paths.
+        data: digest of the data's folder.
+        checkpoint: digest of the checkpoint that it starts from, if any.
+    """
+
+    config: str
+    configuration: Mapping[str, Any]
+    data: str
+    checkpoint: str | None
+
+    @classmethod
+    def of_command(cls, config: str, overrides: Sequence[str]) -> "RunFingerprint":
+        """Return the fingerprint of what fairseq-hydra-train would train with a YAML of configs/ and overrides.
+
+        Raises:
+            ValueError: Hydra does not compose it.
+            FileNotFoundError: the data, or the checkpoint, does not exist.
+        """
+        options = dict(flat(compose_configuration(config, overrides)))
+        typed = {word.lstrip("+").partition("=")[0] for word in overrides}
+        kept = {
+            name: value
+            for name, value in options.items()
+            if name not in PATHS and (name.rpartition(".")[2] not in MACHINE or name in typed)
+        }
+        initial = initial_checkpoint({name.removeprefix("checkpoint."): value for name, value in options.items()})
+        digest = digest_file(initial.path) if initial else None
+        return cls(config, kept | _teacher(options), digest_data(options["task.data"]), digest)
+
+    @classmethod
+    def of_training(cls, cfg: DictConfig, checkpoint: str | None) -> "RunFingerprint":
+        """Return the fingerprint of a training that is about to begin: the options with which alone it resumes.
+
+        Args:
+            cfg: the whole configuration, before the model is built, which completes it.
+            checkpoint: digest of the checkpoint that it starts from, if any.
+        """
+        groups: Any = OmegaConf.to_container(cfg, enum_to_str=True)
+        # A part of fairseq without a dataclass has all flags of the command: its name alone is compared.
+        groups |= {name: {"_name": group._name} for name, group in groups.items() if isinstance(group, Namespace)}
+        if issubclass(ARCH_MODEL_REGISTRY.get(groups["model"]["_name"], object), LinformerRobertaModel):
+            groups["model"] = vars(resolve_config(cfg.model, cfg.task.get("tokens_per_sample")))
+        options = dict(flat(groups))
+        kept = {name: value for name, value in options.items() if _is_compared(name)}
+        size = options["distributed_training.distributed_world_size"]
+        for limit, name in (("dataset.batch_size", ROWS), ("dataset.max_tokens", TOKENS)):
+            if options[limit] is not None:
+                counts = (options[limit] * size * times for times in options["optimization.update_freq"])
+                kept[name] = ", ".join(f"{count:g}" for count in counts)
+        if not options["dataset.disable_validation"]:
+            kept[BEST_ON] = options["dataset.valid_subset"].partition(",")[0]
+        return cls("", kept | _teacher(options), digest_data(cfg.task.data), checkpoint)
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> "RunFingerprint":
+        """Return the fingerprint that ``as_json`` wrote; other keys are left out."""
+        return cls(**{part.name: content[part.name] for part in fields(cls)})
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def digests(self) -> dict[str, str | None]:
+        """Return it in short, for the files that describe a result."""
+        return {"checkpoint": self.checkpoint, "data": self.data, "configuration": digest_options(self.configuration)}
+
+    def differences(self, now: "RunFingerprint") -> str:
+        """Return the first options that differ, with both values, and what else does; empty if nothing differs.
+
+        An option that one of both lacks, as of another version, has its default there.
+        """
+        options = []
+        for name in sorted(self.configuration.keys() | now.configuration.keys()):
+            before, after = (part.configuration.get(name, part._default(name)) for part in (self, now))
+            if before != after and not self._is_ignored(name, before, after):
+                options.append(f"{name} was {before}, is {after}")
+        options[MOST_NAMED:] = [f"{len(options) - MOST_NAMED} more options"] if len(options) > MOST_NAMED else []
+        parts = {
+            f"the configuration was {self.config}, is {now.config}": now.config != self.config,
+            "the data has other content": now.data != self.data,
+            "the checkpoint that it starts from has other content": now.checkpoint != self.checkpoint,
+        }
+        return ", ".join([*options, *(text for text, differs in parts.items() if differs)])
+
+    def _is_ignored(self, name: str, before: Any, after: Any) -> bool:
+        """Return True if a difference does not matter; fingerprints of earlier versions hold more options."""
+        if name == BEST_ON:
+            return None in (before, after)
+        return not self.config and " " not in name and not _is_compared(name)
+
+    def _default(self, name: str) -> Any:
+        """Return an option's default today; None for one that today's version lacks."""
+        group, _, option = name.partition(".")
+        if group == "model":
+            return OPTIONS[option].default if option in OPTIONS else REMOVED_OPTIONS.get(option)
+        registry = REGISTRIES[group]["dataclass_registry"] if group in REGISTRIES else {}
+        kinds: Mapping[str, Any] = TASK_DATACLASS_REGISTRY if group == "task" else registry
+        kind = kinds.get(str(self.configuration.get(f"{group}._name")))
+        return getattr(kind(), option, None) if kind else None
+
+
+def _is_compared(name: str) -> bool:
+    group, _, option = name.partition(".")
+    if group in COMPARED_GROUPS:
+        return bool(option) and name not in (*PATHS, *MAY_DIFFER)
+    return option in COMPARED_OPTIONS.get(group, ())
+
+
+def _teacher(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of a distillation's teacher; nothing if there is none, which its criterion rejects."""
+    teacher = options.get("criterion.teacher")
+    file = checkpoint_file(Path(teacher)) if teacher else None
+    return {TEACHER: digest_file(file)} if file is not None and file.is_file() else {}
+
+
+def digest_data(folders: str) -> str:
+    """Return the digest of the folder of a training's data, or of its folders, between colons.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    digests = [
+        digest_folder(folder, () if (folder / SHARDS_FILE).is_file() else MARKS)
+        for folder in map(Path, split_paths(folders))
+    ]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()

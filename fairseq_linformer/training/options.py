@@ -1,0 +1,227 @@
+"""The options of a training: completed, and checked before any work.
+
+What is checked here would lose work or give wrong numbers in silence. Options that fairseq, Hydra or PyTorch reject at
+the start with an understandable message are left to them.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Collection, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig, open_dict
+
+from ..checkpoint import no_such_checkpoint, read_checkpoint
+from ..checkpoint_files import LAST
+from ..errors import check
+from ..model.config import LinformerRobertaConfig
+from ..model.hub import architecture_options
+from ..model.roberta import LinformerRobertaModel
+from .configuration import check_groups, typed_options
+
+DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
+LEGACY_DDP = "legacy_ddp"  # fairseq's own, which reduces gradients after the backward pass
+TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # what torchrun sets, beside WORLD_SIZE
+RESET = ("optimizer", "lr_scheduler", "dataloader", "meters")  # what is of a checkpoint and can be left out
+OF_NO_SIZE = "linformer_roberta"  # the architecture of configs/model/options.yaml
+WARM_UP = 0.06  # of the updates, as RoBERTa's recipes for GLUE have it (Liu et al. 2019, table 10)
+
+# The metrics that validation logs with a criterion, and whether more is better.
+VALIDATED: dict[str, Mapping[str, bool]] = {
+    "masked_lm": {"loss": False, "ppl": False},
+    "masked_lm_distillation": {"loss": False, "ppl": False},
+    "encoder_distillation": {"loss": False, "cosine": True, "similarity_error": False, "layer_error": False},
+}
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_options(cfg: DictConfig) -> None:
+    """Check the options of a training and complete them, in place.
+
+    Args:
+        cfg: fairseq's whole configuration of a training.
+
+    Raises:
+        FileNotFoundError: the checkpoint to start from is not there.
+        UserError: an option cannot work, or that checkpoint cannot be read.
+    """
+    check_options(cfg)
+    adopt_model_options(cfg)
+    override_defaults(cfg)
+
+
+def check_options(cfg: DictConfig) -> None:
+    """Raise an error for an option that would lose work, or be ignored in silence."""
+    check_groups(cfg)
+    optimization, common, checkpoint = cfg.optimization, cfg.common, cfg.checkpoint
+    for name, interval in (
+        ("dataset.validate_interval", cfg.dataset.validate_interval),
+        ("checkpoint.save_interval", checkpoint.save_interval),
+    ):
+        check(name, interval, interval >= 1, "at least 1")  # fairseq divides by it after the first epoch
+    frequencies = optimization.update_freq
+    check("optimization.update_freq", frequencies, len(frequencies) > 0 and min(frequencies) >= 1, "at least 1")
+    for part in RESET:  # else each repetition of an interrupted command would begin again
+        reset = checkpoint[f"reset_{part}"]
+        allowed = "false without checkpoint.restore_file, a checkpoint of another run"
+        check(f"checkpoint.reset_{part}", reset, checkpoint.restore_file != LAST or not reset, allowed)
+    for name in ("write_checkpoints_asynchronously", "no_save_optimizer_state"):
+        check(f"checkpoint.{name}", checkpoint[name], not checkpoint[name], "false, or no run could resume")
+    _check_processes(cfg)
+    on_gpu = _on_gpu(cfg)
+    flex = getattr(cfg.model, "flex_attention", False)
+    check("model.flex_attention", flex, on_gpu or not flex, "false without a GPU")
+    allowed = "false without torch_xla; fairseq-train's --bf16 sets it: pass +precision=bf16 to fairseq-hydra-train"
+    check("common.tpu", common.tpu, not common.tpu or find_spec("torch_xla") is not None, allowed)
+    # fairseq's fp16 optimizer keeps a float32 copy of the parameters in one tensor, and asks CUDA where to put it.
+    in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
+    works = on_gpu or not (common.fp16 and in_one_tensor)
+    check("common.fp16", common.fp16, works, "false (common.fp16=false, or no --fp16) without a GPU")
+    if (criterion := getattr(cfg.criterion, "_name", None)) in VALIDATED:
+        check_best_metric(cfg, VALIDATED[criterion])
+
+
+def _check_processes(cfg: DictConfig) -> None:
+    """Raise an error for processes that fairseq does not join: each would train the same model, into one folder."""
+    by_torchrun = all(name in os.environ for name in TORCHRUN)
+    launcher, name = ("torchrun", "WORLD_SIZE") if by_torchrun else ("slurm", "SLURM_STEP_NUM_TASKS")
+    started, size = os.environ.get(name, "1"), cfg.distributed_training.distributed_world_size
+    allowed = f"{name}={started}, as many processes as were started (+distributed={launcher}): each would train alone"
+    check("distributed_training.distributed_world_size", size, started == "1" or size > 1, allowed)
+
+
+def check_best_metric(cfg: Any, validated: Mapping[str, bool]) -> None:
+    """Raise an error for a metric of the best checkpoint that no validation has, or that is best the other way round.
+
+    fairseq would look it up after the first validation, and keep the worst checkpoint of a metric.
+
+    Args:
+        cfg: fairseq's whole configuration of a training.
+        validated: the metrics that validation logs, and whether more of each is better.
+    """
+    if cfg.dataset.disable_validation:
+        return
+    name, most = cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric
+    check("checkpoint.best_checkpoint_metric", name, name in validated, f"one of {', '.join(validated)}")
+    allowed = f"{str(validated[name]).lower()} with checkpoint.best_checkpoint_metric={name}"
+    check("checkpoint.maximize_best_checkpoint_metric", most, most == validated[name], allowed)
+
+
+def override_defaults(cfg: DictConfig) -> None:
+    """Change those of fairseq's defaults with which several processes, or the optimizer, cannot train, in place.
+
+    Of two checkpoints to start from, which fairseq rejects, ``restore_file`` counts: a command starts from another run
+    by this one more word.
+    """
+    if getattr(cfg.optimizer, "_name", None) == "muon":
+        cfg.common.fp16_no_flatten_grads = True  # in one tensor, fairseq's default in 16 bits, there are no matrices
+    cfg.dataset.data_buffer_size = 0  # its thread that reads ahead could abort the program as it ends
+    if cfg.checkpoint.restore_file != LAST:
+        cfg.checkpoint.finetune_from_model = None
+    options = cfg.distributed_training
+    if options.distributed_world_size == 1:
+        return
+    # Otherwise rank 0 alone reads a checkpoint and sends it to the others, who reject the configuration in it.
+    cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
+    if options.ddp_backend in DDP and not _on_gpu(cfg):
+        options.ddp_backend = LEGACY_DDP  # fairseq passes DistributedDataParallel a GPU's number on any machine
+
+
+def _on_gpu(cfg: Any) -> bool:
+    return not cfg.common.cpu and (cfg.common.tpu or torch.cuda.is_available())
+
+
+class InitialCheckpoint(NamedTuple):
+    """The checkpoint that a training starts from, and which of fairseq's options names it."""
+
+    option: str
+    path: Path
+
+
+def initial_checkpoint(checkpoint_options: Mapping[str, Any]) -> InitialCheckpoint | None:
+    """Return the checkpoint that a training starts from; None if its weights are new. ``restore_file`` comes first."""
+    for option, default in (("restore_file", LAST), ("finetune_from_model", None)):
+        name = checkpoint_options[option]
+        if name and name != default:
+            return InitialCheckpoint(option, Path(name))
+    return None
+
+
+def adopt_model_options(cfg: DictConfig) -> None:
+    """Where a run starts from a pretrained model, set the model options that nobody gave to that model's, in place.
+
+    Those that are typed stay, and so do values of a configuration that are not the default. Options of training, like
+    dropout, are the run's. A run that starts from another one's ``restore_file`` takes them from there, but for one
+    whose configuration names a model and no checkpoint, as in pretraining.
+    """
+    initial = initial_checkpoint(cfg.checkpoint)
+    if initial is None or "projected_length" not in cfg.model:
+        return
+    of_no_size = getattr(cfg.model, "_name", None) == OF_NO_SIZE
+    if initial.option == "restore_file" and cfg.checkpoint.finetune_from_model is None and not of_no_size:
+        return
+    # An interrupted run has them in its own checkpoint, too. That may be damaged, and is replaced only later.
+    sources = (initial.path, Path(cfg.checkpoint.save_dir, LAST))
+    source = next((path for path in sources if path.is_file()), None)
+    if source is None:
+        raise no_such_checkpoint(*initial)
+    options = architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"]))
+    adopt(cfg.model, options, typed=typed_options("model"))
+
+
+def adopt(model: DictConfig, options: Mapping[str, Any], typed: Collection[str] = ()) -> None:
+    """Set the options of a model that are None or have their defaults, and were not typed so, in place."""
+    defaults = LinformerRobertaConfig()
+    adopted = {
+        name: value
+        for name, value in options.items()
+        if name not in typed and model.get(name) in (None, getattr(defaults, name))
+    }
+    with open_dict(model):
+        model.update(adopted)
+    changed = (f"{name}={value}" for name, value in adopted.items() if value != getattr(defaults, name))
+    logger.info(f"the model's options, from the checkpoint: {', '.join(changed)}")
+
+
+def updates_of(rows: float, batch_size: int) -> int:
+    """Return the updates that process so many rows, at least one."""
+    return max(1, math.ceil(rows / batch_size))
+
+
+def updates_of_epochs(epochs: float, rows: int, batch_size: int) -> int:
+    """Return the updates of so many epochs, at least one; each epoch ends with a batch of what is left."""
+    return max(1, math.ceil(round(epochs * updates_of(rows, batch_size), 6)))  # 0.1 x 30 is a little above 3
+
+
+def plan_updates(cfg: DictConfig, rows: int | None) -> None:
+    """Give a training that counts epochs alone its updates and warm-up, in place: schedules are by updates.
+
+    Args:
+        cfg: fairseq's whole configuration.
+        rows: of the training set; None if they are not known.
+
+    Raises:
+        UserError: there is nothing to count them by.
+    """
+    if cfg.optimization.max_update > 0 or "total_num_update" not in cfg.lr_scheduler:
+        return
+    if cfg.lr_scheduler.total_num_update > 0:  # as fairseq's recipes for GLUE have it, beside max_epoch
+        return
+    dataset, epochs, frequencies = cfg.dataset, cfg.optimization.max_epoch, cfg.optimization.update_freq
+    one_size = dataset.max_tokens is None and dataset.required_batch_size_multiple == 1 and len(set(frequencies)) == 1
+    works = rows is not None and dataset.batch_size is not None and epochs > 0 and one_size
+    works = works and not cfg.optimization.skip_remainder_batch
+    allowed = (
+        "above 0 (or lr_scheduler.total_num_update be given): epochs are counted with a prepared task, batch_size, "
+        "max_epoch, one update_freq, required_batch_size_multiple=1, and neither max_tokens nor skip_remainder_batch"
+    )
+    check("optimization.max_update", 0, works, allowed)
+    batch_size = dataset.batch_size * cfg.distributed_training.distributed_world_size * frequencies[0]
+    updates = updates_of_epochs(epochs, rows or 0, batch_size)
+    cfg.optimization.max_update = cfg.lr_scheduler.total_num_update = updates
+    cfg.lr_scheduler.warmup_updates = cfg.lr_scheduler.warmup_updates or round(WARM_UP * updates)

@@ -1,0 +1,193 @@
+"""The fingerprint of a run: what it compares, by content. The command lines: test_training.py."""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+from omegaconf import OmegaConf
+
+from fairseq_linformer.files import digest_file, digest_folder
+from fairseq_linformer.training.configuration import compose_configuration
+from fairseq_linformer.training.fingerprint import RunFingerprint, digest_data
+from tests.helpers.configs import composed
+
+pytestmark = pytest.mark.slow
+
+FINETUNE = ["task.data=D", "checkpoint.finetune_from_model=C", "checkpoint.save_dir=S"]
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides"),
+    [
+        ("pretrain/base_4096", ["task.data=D", "checkpoint.save_dir=S", "optimization.update_freq=[2]"]),
+        ("finetune/finetune", [*FINETUNE, "recipe=sts_b", "model=tiny_512", "lr_scheduler=inverse_sqrt"]),
+    ],
+)
+def test_it_composes_what_fairseq_hydra_train_composes(config, overrides):
+    expected = composed(*config.split("/"), *overrides)
+    expected.common.user_dir = ""  # ${hydra:…}: found where --config-dir names the folder
+    options = compose_configuration(config, overrides)
+    options["common"]["user_dir"] = ""
+    assert options == OmegaConf.to_container(expected, resolve=True, enum_to_str=True)
+
+
+@pytest.fixture
+def fingerprint(tmp_path):
+    """Return the fingerprint of a training, as a checkpoint holds it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.bin").write_text("text")
+
+    def taken(*words, checkpoint=None):
+        cfg = composed("pretrain", "tiny_512", f"task.data={tmp_path / 'data'}", "checkpoint.save_dir=S", *words)
+        cfg.common.user_dir = ""
+        OmegaConf.resolve(cfg)
+        content = json.loads(json.dumps(RunFingerprint.of_training(cfg, checkpoint).as_json()))
+        return RunFingerprint.of_json(content)
+
+    return taken
+
+
+def test_a_run_resumes_with(fingerprint):
+    before = fingerprint()
+    for words in (
+        ["optimization.max_update=2000", "optimization.stop_time_hours=1", "lr_scheduler.total_num_update=3000"],
+        ["lr_scheduler.warmup_updates=7", "optimizer=adam", "dataset.num_workers=5", "model.compile_layers=true"],
+        ["dataset.validate_interval_updates=7", "dataset.batch_size_valid=3", 'dataset.valid_subset="valid,test"'],
+        ["checkpoint.save_interval_updates=7", "task.save_interval_minutes=1", "dataset.disable_validation=true"],
+        ["common.log_format=json", "common.tensorboard_logdir=elsewhere", "common.cpu=true", "checkpoint.save_dir=T"],
+        ["distributed_training.distributed_world_size=2", "dataset.batch_size=1"],
+        ["dataset.batch_size=1", "optimization.update_freq=[2]", "model.checkpoint_activations=true"],
+    ):
+        assert before.differences(fingerprint(*words)) == ""
+
+
+def test_a_run_is_another_with(fingerprint, tmp_path):
+    before = fingerprint()
+    for word, difference in {
+        "model.attention=softmax": "model.attention was linformer, is softmax",
+        "optimization.lr=[0.0003]": "optimization.lr was [0.001], is [0.0003]",
+        "task.mask_prob=0.4": "task.mask_prob was 0.15, is 0.4",
+        "+precision=bf16": "common.bf16 was False, is True",
+        "dataset.batch_size=4": "was 2, is 4",
+        "checkpoint.best_checkpoint_metric=ppl": "checkpoint.best_checkpoint_metric was loss, is ppl",
+        "dataset.valid_subset=test": "was valid, is test",
+    }.items():
+        assert difference in before.differences(fingerprint(word))
+    differences = before.differences(fingerprint("+preset=near_and_far", "model.sharing=none", "common.seed=2"))
+    assert differences.count(" was ") == 3 and differences.endswith("more options")
+    (tmp_path / "data" / "train.bin").write_text("next")
+    assert "data" in before.differences(fingerprint()) and before.data != fingerprint().data
+
+
+def test_options_of_other_versions_have_their_defaults(fingerprint):
+    before = fingerprint("optimizer=muon")
+    options = {**before.configuration, "task.mask_prob_end": None, "task.train_rows": None, "model.qk_norm": False}
+    options |= {"dataset.max_tokens": 3, "criterion.teacher": "one.pt"}  # no longer compared
+    del options["optimizer.embedding_lr_multiplier"]
+    earlier = replace(before, configuration=options)
+    assert earlier.differences(fingerprint("optimizer=muon")) == ""
+    assert "embedding_lr_multiplier" in earlier.differences(
+        fingerprint("optimizer=muon", "optimizer.embedding_lr_multiplier=10")
+    )
+    removed = replace(before, configuration={**options, "task.mask_prob_end": 0.1})
+    assert "task.mask_prob_end was 0.1" in removed.differences(before)
+
+
+def test_rows_and_tokens_of_an_update_stay_as_many(fingerprint):
+    both = fingerprint("dataset.batch_size=8", "dataset.max_tokens=64")
+    halves = ["dataset.batch_size=4", "dataset.max_tokens=32", "optimization.update_freq=[2]"]
+    assert both.differences(fingerprint(*halves)) == ""
+    assert "was 64, is 128" in both.differences(fingerprint(*halves, "dataset.max_tokens=64"))
+    assert "was 64, is None" in both.differences(fingerprint("dataset.batch_size=8"))
+
+
+def test_a_teacher_is_compared_by_content(fingerprint, tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.pt").write_text(name)
+    shutil.copy(tmp_path / "one.pt", tmp_path / "moved.pt")
+    one, moved, other = (
+        fingerprint("criterion=masked_lm_distillation", f"criterion.teacher={tmp_path / name}.pt")
+        for name in ("one", "moved", "other")
+    )
+    assert one.differences(moved) == "" and "criterion.teacher" in one.differences(other)
+
+
+def test_the_fingerprint_of_a_command(tmp_path):
+    """Paths do not count; their content does, and so does the checkpoint, by whichever option it is given."""
+    for name in ("data", "moved"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("x")
+        (tmp_path / f"{name}.pt").write_text("weights")
+
+    def taken(data, *more):
+        words = ["recipe=rte", "checkpoint.finetune_from_model=null", "model=tiny_512", f"task.data={tmp_path / data}"]
+        return RunFingerprint.of_command("finetune/finetune", [*words, *more])
+
+    first, moved = taken("data", "checkpoint.save_dir=/a"), taken("moved", "checkpoint.save_dir=/b")
+    assert first == moved and first.differences(moved) == "" and first.checkpoint is None
+    assert "common.seed was 1, is 2" in first.differences(taken("data", "common.seed=2"))
+    assert "max_update" in first.differences(taken("data", "optimization.max_update=7"))
+    initial = [taken("data", f"checkpoint.restore_file={tmp_path / name}.pt") for name in ("data", "moved")]
+    assert initial[0] == initial[1] and initial[0].checkpoint == digest_file(tmp_path / "data.pt")
+    assert "checkpoint" in first.differences(initial[0])
+    name = "distributed_training.distributed_world_size"  # by default what the machine has
+    assert name not in first.configuration and taken("data", f"{name}=2").configuration[name] == 2
+
+
+def test_a_digest_is_of_the_content_alone(tmp_path, monkeypatch):
+    file = tmp_path / "a" / "x.pt"
+    file.parent.mkdir()
+    file.write_bytes(b"1" * 3000)
+    digest, of_folder = digest_file(file), digest_folder(file.parent)
+    assert digest == hashlib.sha256(b"1" * 3000).hexdigest()
+    os.utime(file, (1, 1))
+    (tmp_path / "a").rename(tmp_path / "b")
+    file = tmp_path / "b" / "x.pt"
+    (file.parent / ".DS_Store").touch()
+    assert (digest_file(file), digest_folder(file.parent)) == (digest, of_folder)
+    file.write_bytes(b"1" * 2999 + b"2")
+    os.utime(file, (1, 1))  # as long, and as old, but written to
+    assert digest_file(file) != digest and digest_folder(file.parent) != of_folder
+    monkeypatch.setattr("fairseq_linformer.files._LARGE", 1000)  # of which blocks are read
+    monkeypatch.setattr("fairseq_linformer.files._BLOCK", 10)
+    digests = set()
+    for content in (b"1" * 2000, b"1" * 2001, b"2" + b"1" * 1999, b"1" * 1999 + b"2"):
+        file.write_bytes(content)
+        digests.add(digest_folder(file.parent))
+    assert len(digests) == 4
+
+
+def test_folders_between_colons_count_in_their_order(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.bin").write_text(name)
+    a, b = (str(tmp_path / name) for name in "ab")
+    assert digest_data(a) == digest_folder(tmp_path / "a")
+    assert len({digest_data(a), digest_data(b), digest_data(f"{a}:{b}"), digest_data(f"{b}:{a}")}) == 4
+
+
+@pytest.mark.parametrize("mark", ["task.json", "corpus.json", "shards.json", ".lock"])
+def test_other_data_and_runs_within_the_folder_of_the_data_do_not_count(mark, tmp_path):
+    """Otherwise a training would be rejected after tasks were prepared beside its corpus, or its own run is there."""
+    (tmp_path / "train.bin").write_text("x")
+    before = digest_data(str(tmp_path))
+    other = tmp_path / "others" / "other"
+    other.mkdir(parents=True)
+    for name in (mark, "train.bin"):
+        (other / name).write_text(name)
+    assert digest_data(str(tmp_path)) == before != digest_folder(tmp_path)
+
+
+def test_a_model_of_fairseq_without_a_dataclass_is_compared_by_name(fingerprint, tmp_path):
+    from argparse import Namespace
+
+    cfg = composed("pretrain", "tiny_512", f"task.data={tmp_path / 'data'}", "checkpoint.save_dir=S")
+    cfg.common.user_dir = ""
+    OmegaConf.resolve(cfg)
+    cfg._set_flag("allow_objects", True)
+    cfg.optimizer = Namespace(_name="sgd", momentum=0.9, data="D")
+    options = RunFingerprint.of_training(cfg, None).configuration
+    assert not [name for name in options if name.startswith("optimizer.")]

@@ -1,0 +1,313 @@
+"""How a run starts, is saved by time and ends. The command lines: test_training.py."""
+
+from argparse import Namespace
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import save_checkpoint, torch_persistent_save
+from fairseq.dataclass.configs import CheckpointConfig
+from fairseq.optim import FairseqOptimizer, build_optimizer
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.tasks import FairseqTask
+from fairseq_cli.train import should_stop_early
+from omegaconf import OmegaConf
+
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.training import configuration
+from fairseq_linformer.training.options import RESET
+from fairseq_linformer.training.run import Run, TimedSaving, checkpoint_to_load
+from fairseq_linformer.training.task import TrainingTask
+from tests.helpers import ROOT
+from tests.helpers.checkpoints import state
+
+
+def config(folder, **changes):
+    options = {
+        "checkpoint": {**vars(CheckpointConfig()), "save_dir": str(folder), "model_parallel_size": 1},
+        "optimization": {"max_update": 10, "max_epoch": 0, "stop_time_hours": 0, "update_freq": [1]},
+        "optimizer": {"_name": "adam"},
+        "criterion": {"_name": "masked_lm"},
+        "model": {"_name": "another"},
+        "dataset": {"batch_size": 1, "max_tokens": None, "disable_validation": False, "valid_subset": "valid"},
+        "distributed_training": {"distributed_world_size": 1},
+        "common": {"log_interval": 100, "seed": 1},
+        "task": {"data": str(ROOT / "configs/precision"), "save_interval_minutes": 15},
+    }
+    return OmegaConf.merge(options, OmegaConf.from_dotlist([f"{name}={value}" for name, value in changes.items()]))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a run of five updates, which is in its third epoch after a minute."""
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        torch_persistent_save(state(5), str(tmp_path / name))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_update": 5}, {"max_update": 4}, {"max_update": 0, "max_epoch": 2}, {"stop_time_hours": 0.016}]
+)
+def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
+    with pytest.raises(SystemExit) as ended:
+        Run(config(folder, **{f"optimization.{name}": value for name, value in limit.items()}), {}, "next {run}")
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "complete: 5 updates" in printed and f"perplexity {2**4.5:.2f}" in printed and f"next {folder}" in printed
+
+
+LIMITS = [{"optimization.max_update": 0, "optimization.max_epoch": 3}, {"optimization.stop_time_hours": 1}]
+
+
+@pytest.mark.parametrize("changes", [{}, *LIMITS])
+def test_a_run_that_has_not_resumes(folder, capsys, changes):
+    assert Run(config(folder, **changes), {}, "").folder == folder
+    assert "complete" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("patience", "is_complete"), [(3, True), (4, False), (-1, False)])
+def test_a_run_that_patience_ended_is_complete_for_that_patience(tmp_path, capsys, monkeypatch, patience, is_complete):
+    """A larger one goes on counting, and with the best loss of all."""
+    cfg = config(tmp_path, **{"checkpoint.patience": patience})
+    monkeypatch.setattr(should_stop_early, "num_runs", 3, raising=False)  # where fairseq counts
+    task = TrainingTask(None)
+    task.run = Run(cfg, {}, "")
+    extra = {**state(5)["extra_state"], **task.get_checkpoint_dict()}
+    torch_persistent_save(state(5, extra_state=extra), str(tmp_path / "checkpoint_last.pt"))
+    del task.run  # and with it the lock
+    monkeypatch.setattr(should_stop_early, "best", None, raising=False)  # as in another process
+    monkeypatch.setattr(should_stop_early, "num_runs", 0)
+    with pytest.raises(SystemExit) if is_complete else nullcontext():
+        Run(cfg, {}, "")
+    assert ("complete: 5 updates" in capsys.readouterr().out) == is_complete
+    assert is_complete or should_stop_early(cfg, valid_loss=4.6) == (patience == 4)
+
+
+def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path, capsys):
+    pretrained = {"checkpoint.finetune_from_model": folder / "checkpoint_best.pt", "optimization.max_update": 5}
+    assert Run(config(tmp_path / "other", **pretrained), {}, "").folder == tmp_path / "other"
+    assert "complete" not in capsys.readouterr().out
+
+
+def test_an_initial_checkpoint_with_all_updates_is_rejected(folder, tmp_path_factory):
+    """fairseq would train one more, each time that the command is repeated."""
+    new, initial = tmp_path_factory.mktemp("new"), {"checkpoint.restore_file": folder / "checkpoint_best.pt"}
+    with pytest.raises(UserError, match=r"^optimization\.max_update=5"):
+        Run(config(new, **initial, **{"optimization.max_update": 5}), {}, "")
+    for changes in ({"optimization.max_update": 0}, {"optimization.max_update": 5, "checkpoint.reset_optimizer": True}):
+        Run(config(tmp_path_factory.mktemp("new"), **initial, **changes), {}, "")
+
+
+def test_the_initial_checkpoint_is_part_of_a_run(folder, tmp_path_factory):
+    """If that is gone, the run resumes, and still knows it."""
+    new = tmp_path_factory.mktemp("new")
+    torch_persistent_save(state(3), str(new / "one.pt"))
+    torch_persistent_save(state(4), str(new / "other.pt"))
+    initial = {name: {"checkpoint.finetune_from_model": new / f"{name}.pt"} for name in ("one", "other", "gone")}
+    run = Run(config(folder / "run", **initial["one"]), {}, "")
+    torch_persistent_save(state(5, task_state=run.task_state()), str(folder / "run" / "checkpoint_last.pt"))
+    fingerprint = run.fingerprint
+    del run  # and with it the lock
+    for changes in (initial["other"], {}):
+        with pytest.raises(UserError, match="checkpoint that it starts from"):
+            Run(config(folder / "run", **changes), {}, "")
+    for changes in (initial["gone"], {"checkpoint.restore_file": folder / "run" / "checkpoint_last.pt"}):
+        assert Run(config(folder / "run", **changes), {}, "").fingerprint == fingerprint
+
+
+@pytest.mark.parametrize("named", ["gone.pt", "run/checkpoint3.pt", "other.pt", "run/checkpoint_last.pt"])
+def test_a_folder_s_last_checkpoint_comes_before_what_is_named(tmp_path, monkeypatch, named):
+    """fairseq would begin at the named one each time that the command is repeated, and leave out its optimizer."""
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    options = {"save_dir": "run", "restore_file": named, "finetune_from_model": None, "optimizer_overrides": "{'x': 1}"}
+    cfg = OmegaConf.create({"checkpoint": {**options, **{f"reset_{part}": True for part in RESET}}})
+    for file in ("other.pt", "run/checkpoint3.pt"):
+        Path(file).touch()
+    if named == "other.pt":
+        assert checkpoint_to_load(cfg) == Path(named) and cfg.checkpoint.reset_optimizer
+    if named == "gone.pt":
+        with pytest.raises(FileNotFoundError, match=r"checkpoint\.restore_file=gone\.pt"):
+            checkpoint_to_load(cfg)
+    Path("run/checkpoint_last.pt").touch()
+    assert checkpoint_to_load(cfg) == Path("run/checkpoint_last.pt")
+    assert (cfg.checkpoint.restore_file, cfg.checkpoint.optimizer_overrides) == ("checkpoint_last.pt", "{}")
+    assert not any(cfg.checkpoint[f"reset_{part}"] for part in RESET)
+
+
+@pytest.mark.parametrize(("updates", "interval"), [(10, 1), (1000, 50), (0, 100)])
+@pytest.mark.parametrize("typed", ["common.log_interval=100", "common.seed=1"])
+def test_a_short_run_logs_often_enough_or_as_typed(tmp_path, updates, interval, typed, monkeypatch):
+    monkeypatch.setattr(configuration, "typed_command", lambda: ["fairseq-train", typed])
+    cfg = config(tmp_path, **{"optimization.max_update": updates})
+    Run(cfg, {}, "")
+    assert cfg.common.log_interval == (interval if typed == "common.seed=1" else 100)
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_the_best_loss_of_another_run_is_not_to_be_beaten(folder, tmp_path_factory, monkeypatch, elsewhere):
+    """With other data or options none might be as low, and a run would end without a best checkpoint."""
+    monkeypatch.setitem(vars(save_checkpoint), "best", 1.0)  # where fairseq keeps it
+    monkeypatch.setattr("fairseq_linformer.training.run.metrics.get_meter", lambda *_: SimpleNamespace())
+    new = tmp_path_factory.mktemp("new") if elsewhere else folder
+    changes = {"checkpoint.restore_file": folder / "checkpoint_last.pt"} if elsewhere else {}
+    Run(config(new, **changes), {}, "").begin_batch(5)
+    assert hasattr(save_checkpoint, "best") != elsewhere
+
+
+def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("fairseq_linformer.training.run.time.monotonic", lambda: now[0])
+    run = Run(config(tmp_path), {}, "")
+    for update, seconds in enumerate((60.0, 62.0, 64.0)):  # the first has compiled and warmed up
+        now[0] = seconds
+        run.begin_batch(update)
+        run.end_update(save_is_due=False, stop_is_due=False)
+    assert (run._updates_left(), run._time_left()) == (7, "0:00:14")
+
+
+def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):
+    """fairseq's trainer takes a RuntimeError that says so for a batch to leave out: such a run would never end."""
+
+    def too_large(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+
+    monkeypatch.setattr(FairseqTask, "train_step", too_large)
+    with pytest.raises(UserError, match=r"dataset\.batch_size") as error:
+        TrainingTask(None).train_step({}, None, None, None, 1)
+    assert not isinstance(error.value, RuntimeError)
+
+
+@pytest.mark.parametrize("name", ["adam", "fused_adam"])
+def test_a_loss_scale_changes_no_step(name):
+    """Gradients are divided by it once: fairseq's own step would do so a second time."""
+
+    def steps(scale):
+        weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+        options = {"_name": name, "lr": [0.1], "adam_betas": "(0.9,0.98)", "adam_eps": 1e-3, "weight_decay": 0.0}
+        options |= {"use_old_adam": False, "fp16_adam_stats": False, "tpu": False}
+        optimizer: FairseqOptimizer = build_optimizer(OmegaConf.create(options), [weight])
+        if scale is not None:
+            amp = AMPOptimizer.__new__(AMPOptimizer)
+            amp.fp32_optimizer, amp.min_loss_scale = optimizer, 1e-4
+            amp._grad_scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+            optimizer = amp
+        for _ in range(3):
+            optimizer.backward((weight**2).sum())
+            optimizer.clip_grad_norm(0.0)
+            TrainingTask(Namespace()).optimizer_step(optimizer, torch.nn.Identity(), 1)
+            weight.grad = None
+        return weight.detach()
+
+    torch.testing.assert_close(steps(2.0**12), steps(None))
+
+
+def saving_config(**changes):
+    options = {
+        "checkpoint": {
+            "save_interval": 1,
+            "save_interval_updates": 100,
+            "keep_interval_updates": -1,
+            "no_save": False,
+            "no_last_checkpoints": False,
+        },
+        "dataset": {"validate_interval_updates": 0, "validate_after_updates": 50, "disable_validation": False},
+        "optimization": {"max_update": 200, "max_epoch": 0},
+    }
+    return OmegaConf.merge(options, OmegaConf.from_dotlist([f"{name}={value}" for name, value in changes.items()]))
+
+
+def iterator(ends=False, epoch=1):
+    return SimpleNamespace(end_of_epoch=lambda: ends, epoch=epoch)
+
+
+def test_a_save_is_due_when_the_last_one_is_too_long_ago():
+    now = [0.0]
+    saving = TimedSaving(saving_config(), 15, clock=lambda: now[0])
+    now[0] = 899.0
+    assert not saving.is_due()
+    now[0] = 900.0
+    assert saving.is_due()
+    saving.saved(Path("checkpoint_last.pt"))
+    assert not saving.is_due()
+    assert not TimedSaving(saving_config(), 0, clock=lambda: now[0]).is_due()
+
+
+def test_one_update_is_saved_without_validation_and_the_settings_come_back():
+    cfg = saving_config()
+    saving = TimedSaving(cfg, 15)
+    saving.request(37, iterator())
+    assert (cfg.checkpoint.save_interval_updates, cfg.dataset.disable_validation) == (37, True)
+    assert cfg.dataset.validate_after_updates == 0  # fairseq would not save before it, either
+    saving.restore()
+    assert cfg == saving_config()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize(
+    ("updates", "changes", "ends"),
+    [
+        (100, {}, False),  # fairseq saves, and validates, by itself
+        (37, {}, True),  # so at the end of an epoch
+        (200, {}, False),  # and of the run
+        (37, {"checkpoint.no_save": True}, False),
+    ],
+)
+def test_where_fairseq_saves_itself_or_never_nothing_is_changed(updates, changes, ends, stops):
+    cfg = saving_config(**changes)
+    TimedSaving(cfg, 15).request(updates, iterator(ends), stops)
+    assert cfg == saving_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("updates", "changes", "ends"),
+    [
+        (40, {"dataset.validate_interval_updates": 20}, False),
+        (40, {"checkpoint.save_interval_updates": 20}, False),  # fairseq saves after update 50 alone
+        (37, {"checkpoint.save_interval": 5}, True),
+    ],
+)
+def test_where_fairseq_validates_without_saving_a_timed_save_waits_and_a_run_that_stops_does_not(
+    updates, changes, ends
+):
+    cfg = saving_config(**changes)
+    saving = TimedSaving(cfg, 15)
+    saving.request(updates, iterator(ends))
+    assert cfg == saving_config(**changes)
+    saving.request(updates, iterator(ends), stops=True)
+    assert (cfg.checkpoint.save_interval_updates, cfg.dataset.validate_after_updates) == (updates, 0)
+    assert cfg.dataset.disable_validation, "a validation would take its time, and choose a best checkpoint"
+
+
+def test_a_timed_save_costs_none_of_the_checkpoints_to_keep(tmp_path):
+    """fairseq writes two copies, removes the oldest while both are there, and would fill the disk if it keeps all."""
+    copy = tmp_path / "checkpoint_1_37.pt"
+    for changes, stays in (({}, False), ({"checkpoint.no_last_checkpoints": True}, True)):
+        copy.write_bytes(b"")
+        cfg = saving_config(**changes, **{"checkpoint.keep_interval_updates": 3})
+        saving = TimedSaving(cfg, 15)
+        saving.request(37, iterator())
+        saving.restore()
+        assert cfg.checkpoint.keep_interval_updates == (3 if stays else 4)
+        saving.saved(copy)
+        assert copy.exists() == stays and cfg.checkpoint.keep_interval_updates == 3
+    copy.write_bytes(b"")
+    TimedSaving(saving_config(), 15).saved(copy)
+    assert copy.exists()  # asked for by the user
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_after_the_last_epoch_a_run_is_saved_and_validated_as_it_would_be(tmp_path, validates):
+    """fairseq saves after every fifth epoch alone, and ends after the second; the best checkpoint comes first."""
+    words = {"checkpoint.save_interval": 5, "optimization.max_epoch": 2, "dataset.disable_validation": not validates}
+    cfg = saving_config(**words)
+    saving = TimedSaving(cfg, 15)
+    assert [saving.is_last(iterator(*place)) for place in ((True, 1), (False, 2), (True, 2))] == [False, False, True]
+    saving.request(37, iterator(True, 2))
+    assert (cfg.checkpoint.save_interval_updates, cfg.dataset.disable_validation) == (37, not validates)
+    saving.restore()
+    (tmp_path / "checkpoint_best.pt").touch()
+    saving.saved(tmp_path / "checkpoint_best.pt")
+    assert (tmp_path / "checkpoint_best.pt").is_file() and cfg == saving_config(**words)
