@@ -37,7 +37,7 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_is_named_and_leaves_the_last
     assert read_progress(last).updates == 1 and list(tmp_path.iterdir()) == [last]
 
 
-@pytest.mark.parametrize("piece", range(1, 12))
+@pytest.mark.parametrize("piece", [1, 2, 5, 8, 11])
 def test_a_checkpoint_whose_writing_is_interrupted_leaves_the_last_one(tmp_path, monkeypatch, piece):
     """torch makes a RuntimeError of Ctrl-C in it, and fairseq writes the checkpoint again, into the same file."""
     last, pieces = tmp_path / "checkpoint_last.pt", itertools.count()
@@ -53,17 +53,6 @@ def test_a_checkpoint_whose_writing_is_interrupted_leaves_the_last_one(tmp_path,
     with pytest.raises((KeyboardInterrupt, InterruptedError)):
         torch_persistent_save(state(2), str(last))
     assert read_progress(last).updates == 1 and list(tmp_path.iterdir()) == [last]
-
-
-def test_a_piece_that_is_missing_from_the_middle_is_damage(tmp_path):
-    """zipfile then looks for the file's beginning before it, which the system calls an invalid argument."""
-    for name, updates in (("checkpoint_best.pt", 4), ("checkpoint_last.pt", 8)):
-        torch_persistent_save(state(updates), str(tmp_path / name))
-    last = tmp_path / "checkpoint_last.pt"
-    whole = last.read_bytes()
-    last.write_bytes(whole[:5000] + whole[6000:])
-    mend_last_checkpoint(tmp_path)
-    assert read_progress(last).updates == 4
 
 
 def test_no_damage_is_read_as_other_weights(tmp_path):

@@ -2,19 +2,15 @@
 
 import errno
 import os
-import re
-from functools import partial
 from pathlib import Path
 
 import pytest
-import quickstart
-from compare import parse_arguments, read_comparison
 
 from fairseq_linformer import files as staging
-from fairseq_linformer.cli import prepare_glue, prepare_imdb
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.errors import UserError
 from fairseq_linformer.files import check_data_path, check_path, staged_folder
 
 
@@ -46,13 +42,6 @@ def test_a_result_that_cannot_be_renamed_is_kept(tmp_path):
         (tmp_path / "out" / "other").mkdir(parents=True)
     partial = tmp_path / "out.partial"
     assert ((partial / "data").read_text(), (partial / "mark").read_text()) == ("result", "whole")
-
-
-def test_an_error_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError, match="disk"), staged_folder(tmp_path / "out", "mark") as (folder, _):
-        (folder / "data").write_text("half")
-        raise RuntimeError("disk")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_says_where(tmp_path):
@@ -125,9 +114,9 @@ def test_a_run_that_finishes_while_another_waits_stays_whole(tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", ["/a:b/c", "a:", "a${b}", "a${", "\\${", "a\n${b", "a\nb:c"])
 def test_names_that_no_data_folder_of_fairseqs_can_have(name):
-    """Said in one line, whatever the name."""
-    with pytest.raises(ValueError, match=f"^{re.escape(' '.join(name.split()))}: .* is not allowed: fairseq "):
+    with pytest.raises(UserError) as raised:
         check_data_path(Path(name))
+    assert str(raised.value).startswith(" ".join(name.split())), "in one line"
     if ":" in name:
         check_path(name)
 
@@ -136,33 +125,17 @@ def test_odd_names_that_it_can_have():
     check_data_path(Path("/a b/$c{d}/{$}/é'\"\\,=/%20"))
 
 
-NONE, SPLIT = Path("none"), Path("a:b")
-
-
-def pretrain():
-    """Compares variants on data whose path is not allowed."""
-    read_comparison(parse_arguments(["--data", str(SPLIT), "--out", str(NONE)]))
-
-
 @pytest.mark.parametrize(
-    ("command", "options"),
+    "prepare",
     [
-        (prepare_corpus, {"train": [NONE], "valid": [NONE], "out": SPLIT}),
-        (partial(write_labelled, SPLIT, own_task("own", "single-label"), {}, None), {}),
-        (prepare_glue.run, {"source": "none", "tasks": ["RTE"], "tokenizer": NONE, "out": SPLIT}),
-        (prepare_imdb.run, {"source": "none", "tokenizer": NONE, "out": SPLIT}),
-        (pretrain, {}),
-        (
-            quickstart.quickstart,
-            {"corpus": [NONE], "out": SPLIT, "vocab_size": 9, "updates": 1, "fine_tuning_updates": 1, "seeds": [1]},
-        ),
+        lambda out: prepare_corpus([Path("none")], [Path("none")], out),
+        lambda out: write_labelled(out, own_task("own", "single-label"), {}, None),
     ],
 )
-def test_such_a_name_is_refused_where_it_is_typed(command, options, tmp_path, monkeypatch):
-    """Before anything is read, downloaded or trained, and in Python as well."""
+def test_such_a_name_is_rejected_before_any_work(prepare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"a:b: a data folder with a colon in its path is not allowed"):
-        command(**options)
+    with pytest.raises(UserError, match="a:b"):
+        prepare(Path("a:b"))
     assert not list(tmp_path.iterdir())
 
 

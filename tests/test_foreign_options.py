@@ -16,8 +16,7 @@ from fairseq_linformer.cli.command import main
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
 from fairseq_linformer.training.options import adopt_model_options
-from tests.helpers.commands import run, with_hydra
-from tests.helpers.exports import write_fine_tuned, write_pretrained
+from tests.helpers.exports import write_pretrained
 
 SECRET = "not-to-be-seen-2f81c"
 REFERENCE = "${oc.env:LINFORMER_SECRET}"
@@ -53,7 +52,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name, value", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("form", ["a.pt", "a.bin", "old.pt"])
+@pytest.mark.parametrize("form", ["a.bin", "old.pt"])
 def test_no_reference_in_a_checkpoint_is_looked_up(name, value, form, vocabulary, tmp_path):
     """Wherever it stands, and whatever the file is called and was written by."""
     checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary), name, value).rename(tmp_path / form)
@@ -75,31 +74,6 @@ def test_nor_one_in_the_arguments_of_an_earlier_fairseq(vocabulary, tmp_path):
         read_checkpoint(checkpoint)
 
 
-COMMANDS = {
-    "export": "export run --out out",
-    "convert": "convert run --out out model.max_positions=30",
-    "analyze": "analyze run --input text.txt --out out",
-    "prepare": "prepare corpus --train text.txt --valid text.txt --tokenizer run --out out --workers 1",
-    "finetune": "finetune run --data tasks --tasks own --out out",
-    "predict": "predict run --input text.txt",
-}
-
-
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_no_command_shows_or_writes_what_a_reference_names(words, vocabulary, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "run-data").rename(tmp_path / "tasks" / "own")
-    (tmp_path / "text.txt").write_text("the dog sees\n" * 9)
-    attacked(checkpoint, "task.data", str(tmp_path / "tasks" / "own"))
-    attacked(checkpoint)
-    with pytest.raises(SystemExit, match=REFUSED):
-        main(words.split())
-    assert SECRET not in "".join(capfd.readouterr())
-    assert not (tmp_path / "out").exists()
-
-
 def test_no_model_is_loaded_or_taken_as_a_teacher_or_a_start_with_one(vocabulary, tmp_path):
     checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary))
     with pytest.raises(UserError, match=REFUSED):
@@ -113,17 +87,6 @@ def test_no_model_is_loaded_or_taken_as_a_teacher_or_a_start_with_one(vocabulary
     criterion.cfg = MaskedLmDistillationConfig(teacher=str(checkpoint))
     with pytest.raises(UserError, match=REFUSED):
         _ = criterion.teacher
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["finetune_from_model", "restore_file"])
-def test_no_training_starts_from_one(name, corpus, vocabulary, tmp_path):
-    checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary))
-    command = with_hydra(corpus, "on", 1, f"checkpoint.{name}={checkpoint}")
-    output = run(*command, cwd=tmp_path, status=1)
-    assert "is not allowed" in output.splitlines()[-1]
-    assert SECRET not in output
-    assert not any(SECRET in file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize("name", ["sharing", "activation_fn", "more"])

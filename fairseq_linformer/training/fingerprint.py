@@ -54,13 +54,12 @@ COMPARED_OPTIONS = {
         "update_ordered_indices_seed",
     ),
 }
-# ... except these: its length, how it is saved, and how an update is computed. fairseq compares the optimizer itself.
+# ... except these: its length, how it is saved, and how an update is computed.
 MAY_DIFFER = (
     "optimization.max_update",
     "optimization.max_epoch",
     "optimization.stop_time_hours",
     "optimization.update_freq",
-    "optimizer._name",
     "optimizer.lr",  # which is optimization.lr
     "lr_scheduler.total_num_update",
     "lr_scheduler.max_update",
@@ -133,6 +132,8 @@ class RunFingerprint:
             groups["model"] = vars(resolve_config(cfg.model, cfg.task.get("tokens_per_sample")))
         options = dict(flat(groups))
         kept = {name: value for name, value in options.items() if _is_compared(name)}
+        # Each resumes from the other's state.
+        kept["optimizer._name"] = {"fused_adam": "adam"}.get(options["optimizer._name"], options["optimizer._name"])
         size = options["distributed_training.distributed_world_size"]
         for limit, name in (("dataset.batch_size", ROWS), ("dataset.max_tokens", TOKENS)):
             if options[limit] is not None:

@@ -76,7 +76,7 @@ def test_a_run_is_another_with(fingerprint, tmp_path):
         "dataset.valid_subset=test": "was valid, is test",
     }.items():
         assert difference in before.differences(fingerprint(word))
-    differences = before.differences(fingerprint("+preset=near_and_far", "model.sharing=none", "common.seed=2"))
+    differences = before.differences(fingerprint("+preset=near_and_far", "common.seed=2"))
     assert differences.count(" was ") == 3 and differences.endswith("more options")
     (tmp_path / "data" / "train.bin").write_text("next")
     assert "data" in before.differences(fingerprint()) and before.data != fingerprint().data
