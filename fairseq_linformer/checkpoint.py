@@ -379,10 +379,8 @@ def checkpoint_file(path: Path) -> Path:
 
 
 def no_such_checkpoint(option: str, named: Path) -> FileNotFoundError:
-    """Return the error for an option that names no file; of a folder it names the file that may be meant."""
-    file = checkpoint_file(named)
-    meant = f"; {file} is one" if file.is_file() else ""
-    return FileNotFoundError(f"checkpoint.{option}={named}: there is no such checkpoint{meant}")
+    """Return the error for an option that names no file."""
+    return FileNotFoundError(f"checkpoint.{option}={named}: there is no such checkpoint")
 
 
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:

@@ -50,10 +50,7 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
     marked = partial / mark
     if partial.exists() and not marked.is_file() and (not partial.is_dir() or any(partial.iterdir())):
         raise UserError(f"{partial} is in the way: it is not an unfinished run (it holds no {mark}); move it")
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # error.filename may be a parent folder
-        raise OSError(f"{out}: the folder cannot be made ({error.strerror}: {error.filename})") from error
+    partial.mkdir(parents=True, exist_ok=True)
     with marked.open("a", encoding="utf-8") as stream:
         lock(stream, f"{partial}: another run is writing there")
         _check_unmoved(stream, marked)

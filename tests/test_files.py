@@ -137,13 +137,3 @@ def test_such_a_name_is_rejected_before_any_work(prepare, tmp_path, monkeypatch)
     with pytest.raises(UserError, match="a:b"):
         prepare(Path("a:b"))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_made_says_where_and_why(tmp_path, monkeypatch):
-    def read_only(path, *unused):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(os, "mkdir", read_only)
-    said = rf"^{tmp_path}/out: the folder cannot be made \(Read-only file system: {tmp_path}/out\.partial\)$"
-    with pytest.raises(OSError, match=said), staged_folder(tmp_path / "out", "mark"):
-        pass

@@ -5,7 +5,6 @@ from matplotlib.colors import to_rgb
 
 from fairseq_linformer.plotting import (
     COLORS,
-    legend,
     picture,
     scale_lengths,
     scale_log,
@@ -60,12 +59,3 @@ def test_an_axis_of_lengths_is_marked_at_them(lengths, expected, tmp_path):
         panels[0, 0].plot(lengths, lengths)
         scale_lengths(panels[0, 0].xaxis, lengths)
         assert sorted(ticks(panels[0, 0].xaxis)) == sorted(expected)
-
-
-def test_a_legend_has_every_label_once(tmp_path):
-    with picture(tmp_path / "a.png", 1, 2, 6, 3) as (figure, panels):
-        for panel in panels.flat:
-            panel.plot([1, 2], label="a", **style_of(0))
-        panels[0, 1].plot([2, 1], label="b", **style_of(1))
-        legend(figure, list(panels.flat))
-        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]

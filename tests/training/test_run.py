@@ -85,12 +85,6 @@ def test_a_run_that_patience_ended_is_complete_for_that_patience(tmp_path, capsy
     assert is_complete or should_stop_early(cfg, valid_loss=4.6) == (patience == 4)
 
 
-def test_a_run_that_starts_from_a_complete_one_is_not(folder, tmp_path, capsys):
-    pretrained = {"checkpoint.finetune_from_model": folder / "checkpoint_best.pt", "optimization.max_update": 5}
-    assert Run(config(tmp_path / "other", **pretrained), {}, "").folder == tmp_path / "other"
-    assert "complete" not in capsys.readouterr().out
-
-
 def test_an_initial_checkpoint_with_all_updates_is_rejected(folder, tmp_path_factory):
     """fairseq would train one more, each time that the command is repeated."""
     new, initial = tmp_path_factory.mktemp("new"), {"checkpoint.restore_file": folder / "checkpoint_best.pt"}

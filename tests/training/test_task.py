@@ -101,12 +101,6 @@ def test_no_row_and_no_batch_is_longer_than_asked(folder, method, request):
                 assert row[row.ne(PAD)].tolist() == found[index] and label == index % 2
 
 
-def test_nothing_is_cut_where_nothing_is_long(texts):
-    ours, fairseqs = task_of(texts), task_of(texts, name="sentence_prediction")
-    for split in ("train", "valid"):
-        assert rows(ours, split) == rows(fairseqs, split)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_validation_takes_no_chance(pairs, method):
     task = task_of(pairs, truncation=method, truncate_to=LENGTH)
@@ -154,16 +148,6 @@ def test_no_row_is_left_out_of_what_is_not_trained_on(texts):
     task = task_of(texts)
     iterator = task.get_batch_iterator(task.dataset("valid"), max_sentences=32, required_batch_size_multiple=8)
     assert sorted(row for batch in iterator.frozen_batches for row in batch) == [*range(30)]
-
-
-def test_crops_of_every_epoch_reach_the_batches(texts):
-    task, again = (task_of(texts, truncation="random-crop", truncate_to=LENGTH) for _ in range(2))
-    for epoch in (1, 2, 3):
-        found = {}
-        for batch in batches(task, "train", epoch):
-            for index, row in zip(batch["id"].tolist(), batch["net_input"]["src_tokens"], strict=True):
-                found[index] = row[row.ne(PAD)].tolist()
-        assert [found[index] for index in range(80)] == rows(again, "train", epoch)
 
 
 def test_rows_of_one_length_come_together_in_shuffled_batches(texts):
@@ -326,14 +310,6 @@ def naive_kept(length, method, with_start):
     head = {"head": room, "tail": 0, "head-tail": (room + 2) // 4}[method]
     text = [*range(start, start + head), *range(end - (room - head), end)]
     return [*range(start), *text, end]
-
-
-def test_a_split_without_word_starts_is_named(tmp_path):
-    write_labelled(tmp_path / "out", own_task("own", "token-label"), {"train": word_rows(3)}, Numbers())
-    for suffix in ("bin", "idx"):
-        (tmp_path / f"out/label/train.{suffix}").unlink()
-    with pytest.raises(FileNotFoundError, match=r"data=.*/out: it holds no label/train\.idx"):
-        task_of(tmp_path / "out", **NOT_GIVEN, splits=("train",))
 
 
 @pytest.mark.parametrize(("separator", "least"), [(EOS, 5), (None, 4)])

@@ -187,14 +187,6 @@ def test_a_run_is_not_complete_nor_continued_for_another_configuration(trained, 
     assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
 
 
-def test_a_run_from_another_ones_checkpoint_goes_on_from_its_own(trained, tmp_path):
-    """As the refusal advises. fairseq would start again from the other's, and write over its own."""
-    start = f"checkpoint.restore_file={trained / 'hydra/checkpoint_last.pt'}"
-    for updates, loaded in ((7, trained / "hydra"), (8, "run")):
-        output = run(*with_hydra(trained / "data", "run", updates, start, "task.mask_prob=0.4"), cwd=tmp_path)
-        assert f"Loaded checkpoint {loaded}/checkpoint_last.pt (epoch 1 @ {updates - 1} updates)" in output
-
-
 def test_a_fine_tuning_continues_elsewhere_as_its_error_advises(trained, classification, tmp_path):
     """The words that it prints are added to the same command; the model is that of the run they name.
 
