@@ -14,7 +14,7 @@ from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.compat import rename_parameters
 from fairseq_linformer.model.config import resolve_config
-from fairseq_linformer.training.fingerprint import Provenance
+from fairseq_linformer.training.fingerprint import RunFingerprint
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, run
 
@@ -145,5 +145,5 @@ def test_an_option_that_is_gone_is_left_out_where_it_changed_nothing():
         options = OmegaConf.create({"_name": "linformer_roberta_tiny", "qk_norm": value})
         with pytest.raises(UserError, match=r"^qk_norm\b") if value else contextlib.nullcontext():
             assert resolve_config(options, 16).max_positions == 16
-        before, now = (Provenance("a", options, "data", None) for options in ({"model.qk_norm": value}, {}))
-        assert bool(before.changes(now)) == value
+        before, now = (RunFingerprint("a", options, "data", None) for options in ({"model.qk_norm": value}, {}))
+        assert bool(before.differences(now)) == value

@@ -297,7 +297,7 @@ def test_a_run_is_scored_where_it_was_trained(on_cpu, device, pretrained, tmp_pa
     monkeypatch.setattr(sweep_module, "read_checkpoint", lambda file: state)
     monkeypatch.setattr(sweep_module, "job_device", lambda: "cuda:1")
     monkeypatch.setattr(sweep_module, "Predictor", predictor)
-    training = SimpleNamespace(run=lambda launcher: [], provenance=SimpleNamespace(digests=dict))
+    training = SimpleNamespace(run=lambda launcher: [], fingerprint=SimpleNamespace(digests=dict))
     planned = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, tmp_path)
     with pytest.raises(Scored, match=f"^{device}$"):
         train_and_score(planned, training, pretrained / "tasks/SST-2")
@@ -403,7 +403,7 @@ def test_options_of_the_user_reach_the_runs(pretrained, tmp_path):
     sweep = sweep_to(tmp_path, pretrained, ["sts_b"], overrides=words, metric="pearson")
     (planned,) = plans(sweep)
     sweep._check([planned])
-    options = sweep.training(planned).provenance.configuration
+    options = sweep.training(planned).fingerprint.configuration
     assert (options["model.dropout"], options["lr_scheduler._name"]) == (0.3, "inverse_sqrt")
     assert options["checkpoint.best_checkpoint_metric"] == "pearson"
 
@@ -433,7 +433,7 @@ def test_a_learning_rate_keeps_every_digit(pretrained, tmp_path, rate):
     """In the folder's name, and in what Hydra reads."""
     sweep = sweep_to(tmp_path, pretrained, ["sts_b"], rates=[rate, 1.0])
     planned, _ = plans(sweep)
-    assert sweep.training(planned).provenance.configuration["optimization.lr"] == [rate]
+    assert sweep.training(planned).fingerprint.configuration["optimization.lr"] == [rate]
     assert planned.folder.parent.name == f"lr{rate!r}-batch16"
 
 
@@ -488,7 +488,7 @@ def test_an_own_task(pretrained, tmp_path, capsys):
     ]
     assert [row[:2] for row in rows] == names
     assert all(float(row[-1]) > 75 for row in rows), "the baseline is scored on both"
-    options = read_run(tmp_path / "out/animals/seed3").provenance.configuration
+    options = read_run(tmp_path / "out/animals/seed3").fingerprint.configuration
     assert options["optimization.max_update"] == 130 and options["lr_scheduler.warmup_updates"] == 8
     (result,) = read_results(tmp_path / "out")["runs"]
     assert result["score"] == result["scores"]["valid"]["macro_f1"] > 75

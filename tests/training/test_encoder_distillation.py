@@ -13,8 +13,7 @@ from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.sentence_modules import pooling_of
 from fairseq_linformer.training.encoder_distillation import EncoderDistillation, EncoderDistillationConfig, pooled
-from fairseq_linformer.training.freezing import freeze_but_positions
-from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask, freeze_but_positions
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import last_line, run
