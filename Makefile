@@ -1,6 +1,5 @@
 # make install     .venv with everything, from the python3 in PATH (PYTHON= chooses another, TORCH= a version of torch;
-#                  EXTRAS=dev,peers adds another implementation that tests compare with; without a
-#                  GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids the download of CUDA)
+#                  without a GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids the download of CUDA)
 # make quickstart  from text to a fine-tuned classifier, offline (CORPUS= uses your own text)
 # make test        the tests, in three processes: some wait for programs that they start
 # make test-fast   those that take seconds at most and start no process

@@ -93,6 +93,5 @@ setup(
         # scripts/ and `make check`; through accelerate works Trainer of transformers
         "dev": ["accelerate", "datasets", "matplotlib", *TEST, "ruff", "mypy", *NOTEBOOK, HADOLINT, *DOCS, *ONNX],
         "docs": DOCS,
-        "peers": ["performer-pytorch"],  # another implementation that tests compare with
     },
 )

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,13 @@ from tests.helpers.inputs import sentences, write_sst_2
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the prepared corpus starts a process. Slow tests come first: a long one would be the last otherwise,
-    and one of the two processes idle beside it."""
+    """Mark tests that need the prepared corpus as slow, as it starts a process, and sort the files by their number of
+    slow tests, the most first: a long file that began last would leave the other workers idle."""
     for item in items:
         if "corpus" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
-    items.sort(key=lambda item: "slow" not in item.keywords)
+    slow = Counter(item.path for item in items if "slow" in item.keywords)
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_sessionstart() -> None:

@@ -1,6 +1,5 @@
 """Drop-in for fairseq's examples/linformer: its flags, its checkpoints, and runs that go on from them."""
 
-import contextlib
 import json
 from argparse import Namespace
 from pathlib import Path
@@ -8,13 +7,11 @@ from pathlib import Path
 import fairseq
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.compat import rename_parameters
 from fairseq_linformer.model.config import resolve_config
-from fairseq_linformer.training.fingerprint import RunFingerprint
 from tests.helpers import ROOT
 from tests.helpers.commands import as_flags, run
 
@@ -137,13 +134,3 @@ def test_their_flags_mean_what_they_meant(given, length, sharing, frozen):
 def test_contradictions_and_bad_values_are_rejected(given, name):
     with pytest.raises(UserError, match=rf"^{name}={given[name]}"):
         resolved(**given)
-
-
-def test_an_option_that_is_gone_is_left_out_where_it_changed_nothing():
-    """Checkpoints and records of runs from when it was there stay what they are."""
-    for value in (False, True):
-        options = OmegaConf.create({"_name": "linformer_roberta_tiny", "qk_norm": value})
-        with pytest.raises(UserError, match=r"^qk_norm\b") if value else contextlib.nullcontext():
-            assert resolve_config(options, 16).max_positions == 16
-        before, now = (RunFingerprint("a", options, "data", None) for options in ({"model.qk_norm": value}, {}))
-        assert bool(before.differences(now)) == value

@@ -407,11 +407,6 @@ def test_a_head_may_read_the_mean_over_the_text(options):
     assert torch.equal(with_states, found) and len(extra["inner_states"]) == 3
 
 
-def test_masked_positions_where_layerdrop_leaves_no_layer():
-    model, masked = small(encoder_layerdrop=0.999999).train(), tokens() < 20
-    assert model(tokens(), masked_tokens=masked)[0].shape == (int(masked.sum()), VOCABULARY)
-
-
 WITHOUT_FAIRSEQ = """
 import sys
 for name in ("fairseq", "hydra", "omegaconf"):

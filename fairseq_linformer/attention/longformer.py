@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..errors import check
 from .base import Attention, register_attention
-from .blocks import block_size, into_blocks, narrow_prefix, out_of_blocks, sym_min, with_neighbours
+from .blocks import attend_in_blocks, block_size, narrow_prefix, sym_min, with_margins
 from .options import AttentionConfig, Options, check_sliding_window, option
 
 
@@ -88,9 +88,10 @@ class LongformerAttention(Attention):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
         if self.kernel is None:
-            local = self._attend_locally(x, real, first_values)
+            heads = self._attend_locally(x, real, first_values)
         else:
-            local = self.join_heads(self.kernel(self, x, padding_mask, first_values))
+            heads = self.kernel(self, x, padding_mask, first_values)
+        local = self.join_heads(heads)
         if self.global_tokens == 0:
             return local
         first = self._attend_globally(x, real, first_values)
@@ -112,24 +113,18 @@ class LongformerAttention(Attention):
         return self.join_heads(self.attend(queries, keys, self.split_heads(values), attn_mask))
 
     def _attend_locally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
-        """Every position's row over the global positions and its window: (B, n, d) -> (B, n, d).
-
-        The blocks of queries, each with the keys it may see, are the rows of a larger batch of B N.
-        """
+        """Attend from every position to the global ones and its window: (B, n, d) -> (B, h, n, d_h)."""
         size = block_size(self.reach, x.size(1))
         queries, *kv = self.project(x, first_values)
-        blocks = into_blocks(queries, size)  # (B, N, b, d)
-        keys, values = (self._keys(part, size) for part in kv)  # (B, N, g + 3 b, d)
-        queries, keys, values = (self.split_heads(rows.flatten(0, 1)) for rows in (blocks, keys, values))
+        keys, values = (self.split_heads(self._keys(part, size).flatten(0, 1)) for part in kv)
         attn_mask = self._attn_mask(real, size).unsqueeze(2)  # (B, N, 1, b, g + 3 b)
         if self.alibi:
             attn_mask = self._biased(attn_mask, size)  # (B, N, h, b, g + 3 b)
-        out = self.join_heads(self.attend(queries, keys, values, attn_mask.flatten(0, 1)))  # (B N, b, d)
-        return out_of_blocks(out.unflatten(0, blocks.shape[:2]), x.size(1))
+        return attend_in_blocks(self, queries, keys, values, attn_mask, size)
 
     def _keys(self, rows: Tensor, size: int) -> Tensor:
         """Concatenate the keys of each block, the global ones first: (B, n, d) -> (B, N, g + 3 b, d)."""
-        window = with_neighbours(into_blocks(rows, size))
+        window = with_margins(rows, size, size)
         first = self._first(rows).unsqueeze(1).expand(-1, window.size(1), -1, -1)
         return torch.cat([first, window], dim=2)
 
@@ -137,7 +132,7 @@ class LongformerAttention(Attention):
         """Return the attention mask for these keys: (B, n) -> (B, N, b, g + 3 b)."""
         positions = torch.arange(real.size(1), device=real.device)
         # A global position is among the keys already, and must not count twice.
-        in_window = with_neighbours(into_blocks(real & (positions >= self.global_tokens), size)).unsqueeze(2)
+        in_window = with_margins(real & (positions >= self.global_tokens), size, size).unsqueeze(2)
         place = torch.arange(3 * size, device=real.device)  # of a key; the query's own block starts at b
         distance = (place - place[size : 2 * size, None]).abs()  # (b, 3 b)
         # Every query sees itself, so that softmax is defined under padding too. A global query's row is not used.

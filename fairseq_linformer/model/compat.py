@@ -4,7 +4,6 @@
 
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -17,9 +16,6 @@ from ..attention.projection import LinearProjection
 from ..errors import UserError, check
 
 logger = logging.getLogger(__name__)
-
-# Options that no longer exist, with the value in checkpoints and records that changed nothing.
-REMOVED_OPTIONS = {"qk_norm": False}
 
 
 @dataclass
@@ -97,9 +93,3 @@ def add_multipliers(state: dict[str, Tensor], model: nn.Module) -> None:
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, LinearProjection) and f"{name}.weight" in state:
             state.setdefault(f"{name}.multiplier", torch.tensor(1.0))
-
-
-def without_removed_options(options: Mapping[str, Any], prefix: str = "") -> Mapping[str, Any]:
-    """Leave out the options of REMOVED_OPTIONS, their names after a prefix, where their value changed nothing."""
-    removed = {prefix + name for name, value in REMOVED_OPTIONS.items() if options.get(prefix + name) == value}
-    return {name: options[name] for name in options if name not in removed} if removed else options

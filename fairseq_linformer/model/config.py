@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional, TypeVar, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from ..attention.base import ATTENTIONS
@@ -21,7 +21,7 @@ from ..attention.positions import POSITIONS
 from ..attention.projection import LinearProjection
 from ..errors import UserError
 from .architecture import Architecture, architecture_defaults, layers_to_keep, projection_defaults
-from .compat import ExampleFlags, translate_flags, without_removed_options
+from .compat import ExampleFlags, translate_flags
 from .roberta_options import RobertaOptions, validate_training
 from .validation import validate
 
@@ -142,7 +142,6 @@ def _typed(cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, Namespace):  # with the flags of everything else
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
-        cfg = without_removed_options(cfg) if isinstance(cfg, DictConfig) else cfg
         merged = OmegaConf.merge(_TYPES, cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))
     except OmegaConfBaseException as error:

@@ -21,7 +21,6 @@ from ..checkpoint import checkpoint_file
 from ..data.dictionaries import REPORT_FILE, SHARDS_FILE
 from ..data.task_record import SUMMARY_FILE
 from ..files import LOCK_FILE, digest_file, digest_folder, digest_options
-from ..model.compat import REMOVED_OPTIONS
 from ..model.config import OPTIONS, resolve_config
 from ..model.roberta import LinformerRobertaModel
 from .configuration import compose_configuration, flat
@@ -183,7 +182,7 @@ class RunFingerprint:
         """Return an option's default today; None for one that today's version lacks."""
         group, _, option = name.partition(".")
         if group == "model":
-            return OPTIONS[option].default if option in OPTIONS else REMOVED_OPTIONS.get(option)
+            return OPTIONS[option].default if option in OPTIONS else None
         registry = REGISTRIES[group]["dataclass_registry"] if group in REGISTRIES else {}
         kinds: Mapping[str, Any] = TASK_DATACLASS_REGISTRY if group == "task" else registry
         kind = kinds.get(str(self.configuration.get(f"{group}._name")))

@@ -1,13 +1,12 @@
-"""Agreement with transformers, and with performer_pytorch where it is installed, on copied weights."""
+"""Agreement with transformers on copied weights."""
 
 import sys
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
-from tests.helpers.layers import D, build, new
+from tests.helpers.layers import D, build
 
 HEADS = 3
 
@@ -132,37 +131,3 @@ def test_rotation():
     torch.testing.assert_close(attention.rotated(queries), expected)
     rows = queries.transpose(1, 2).flatten(2)
     torch.testing.assert_close(attention.split_heads(attention.rotated(rows)), expected, msg="as (B, n, d)")
-
-
-def efficient_by_performer_pytorch(package, attention):
-    """FastAttention without projection; there the weights are divided by their sum, 1, again."""
-    return package.FastAttention(dim_heads=4, nb_features=4, no_projection=True)
-
-
-def performer_by_performer_pytorch(package, attention):
-    peer = package.FastAttention(dim_heads=4, nb_features=32)
-    attention.projection.copy_(peer.projection_matrix)
-    return peer
-
-
-def linear_by_performer_pytorch(package, attention):
-    """linear_attention takes the features; the map is the paper's."""
-    linear_attention = package.performer_pytorch.linear_attention
-    return lambda queries, keys, values: linear_attention(F.elu(queries) + 1, F.elu(keys) + 1, values)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "make_peer"),
-    [
-        ("efficient", {}, efficient_by_performer_pytorch),
-        ("performer", {"performer_features": 32}, performer_by_performer_pytorch),
-        ("linear", {}, linear_by_performer_pytorch),
-    ],
-)
-def test_performer_pytorch(name, options, make_peer):
-    package = pytest.importorskip("performer_pytorch")
-    attention = new(name, **options)
-    peer, x = make_peer(package, attention), 2 * torch.randn(2, 9, D)
-    linears = (attention.q_proj, attention.k_proj, attention.v_proj)
-    heads = peer(*(attention.split_heads(linear(x)) for linear in linears))
-    assert_equal_heads(attention, x, heads.transpose(1, 2).flatten(2))

@@ -1,10 +1,7 @@
 """What Performer alone promises; test_contract.py and test_linear.py have the rest."""
 
-import copy
-
 import pytest
 import torch
-from fairseq.models import BaseFairseqModel
 
 from fairseq_linformer.attention.performer import orthogonal_features
 from tests.helpers.layers import new
@@ -27,15 +24,6 @@ def test_features_are_orthogonal_in_blocks_and_as_long_as_gaussian_ones():
     assert drawn.mean(0).abs().max() < 0.02 and (drawn.var(0) - 1).abs().max() < 0.03, "N(0, I)"
 
 
-def test_fine_tuning_starts_with_the_features_of_the_checkpoint():
-    """Its updates count from 0 again."""
-    pretrained, tuned = built(), built(seed=7)
-    pretrained.set_num_updates(30)
-    tuned.load_state_dict(pretrained.state_dict())
-    tuned.set_num_updates(0)
-    assert torch.equal(tuned.projection, pretrained.projection)
-
-
 def test_redraws_survive_half_precision_and_a_checkpoint_in_float32():
     """fairseq trains in fp16 with model.half(), and keeps copies in float32."""
     exact, half = built(), built().half()
@@ -43,22 +31,6 @@ def test_redraws_survive_half_precision_and_a_checkpoint_in_float32():
     for attention in (exact, half):
         attention.set_num_updates(10)
     assert torch.equal(half.projection, exact.projection.half())
-
-
-def test_fairseq_announces_updates():
-    """Its trainer calls the model's set_num_updates before each training step, which hands the number on."""
-
-    class Model(BaseFairseqModel):
-        def __init__(self):
-            super().__init__()
-            self.layers = torch.nn.ModuleList([built()])
-
-    model = Model()
-    before = copy.deepcopy(model.layers[0].projection)
-    model.set_num_updates(9)
-    assert torch.equal(model.layers[0].projection, before)
-    model.set_num_updates(10)
-    assert not torch.equal(model.layers[0].projection, before)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e3])

@@ -2,27 +2,7 @@
 
 import torch
 
-from tests.helpers.layers import D, build
 from tests.helpers.models import small
-
-
-def test_it_is_two_shifted_state_spaces_and_a_diagonal():
-    """S_i = e^(-A D_i) S_(i-1) + D_i b_i v_i^T, which c reads one position later, from each side: Hydra's form."""
-    layer = build("quasiseparable", quasiseparable_chunk=4, heads=1)[0].double()
-    c, b, v = torch.randn(3, 11, D, dtype=torch.float64)
-    steps = torch.rand(11, 2, dtype=torch.float64)
-
-    def shifted_state_space(c, b, v, steps):
-        state, out = torch.zeros(D, D, dtype=torch.float64), []
-        for i in range(len(c)):
-            out.append(c[i] @ state)
-            state = (-layer.log_rate.exp() * steps[i]).exp() * state + steps[i] * torch.outer(b[i], v[i])
-        return torch.stack(out)
-
-    left = shifted_state_space(c, b, v, steps[:, 0])
-    right = shifted_state_space(*(part.flip(0) for part in (c, b, v, steps[:, 1]))).flip(0)
-    mixed = layer._mix(*(part.unsqueeze(0) for part in (c, b, v, steps)), None)
-    torch.testing.assert_close(mixed[0, 0], left + right)
 
 
 def test_steps_begin_from_a_thousandth_to_a_tenth_and_the_diagonal_at_1():

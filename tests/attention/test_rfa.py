@@ -22,16 +22,3 @@ def test_denominators_near_zero_or_below_are_raised():
         attention.out_proj.weight.fill_(1.0)
         attention.out_proj.bias.zero_()
     torch.testing.assert_close(attention(torch.zeros(1, 1, 1)), torch.full((1, 1, 1), -5.0 / 10))
-
-
-def test_a_negative_denominator_does_not_make_the_output_explode():
-    """A query opposite to all keys, with a low temperature: where the estimate of its denominator is below zero."""
-    for seed in range(20):
-        attention = built(features=64, temperature=0.7, dim=16, heads=1, seed=seed)
-        with torch.no_grad():
-            for linear in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
-                linear.weight.copy_(torch.eye(16))
-                linear.bias.zero_()
-        x = torch.randn(512, 16, generator=torch.Generator().manual_seed(seed)) + 3
-        x[0] = -x[1:].mean(0)
-        assert attention((x / x.norm(dim=1, keepdim=True)).unsqueeze(0)).norm(dim=-1).max() < 30

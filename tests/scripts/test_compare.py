@@ -97,14 +97,6 @@ def test_an_override_of_what_the_comparison_sets_is_rejected(word):
         read_comparison(options(variant=[["a", word]]))
 
 
-def test_variants_are_chosen_by_name():
-    chosen = read_comparison(options(only=["softmax"], all=["x=1"])).pretraining.variants
-    assert chosen.keys() == {"softmax"}
-    assert chosen["softmax"][-2:] == ["x=1", "model.attention=softmax"]
-    with pytest.raises(UserError, match="only=soft"):
-        read_comparison(options(only=["soft"]))
-
-
 @pytest.mark.parametrize("file", sorted(compare.COMPARISONS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_comparison_is_of_models_that_can_be_built(file, monkeypatch):
     pretraining = read_comparison(options(comparison=file.stem)).pretraining

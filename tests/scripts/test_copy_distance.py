@@ -7,7 +7,7 @@ import copy_distance
 import numpy as np
 import pytest
 import torch
-from copy_distance import NO_COPY, ClassLosses, MaskedText, class_limits, copy_distances, token_stream
+from copy_distance import NO_COPY, ClassLosses, MaskedText, copy_distances, token_stream
 
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 
@@ -34,13 +34,6 @@ def test_distances_are_those_of_a_naive_loop(shape, vocabulary):
     assert copy_distances(tokens, masked).tolist() == naive_distances(tokens, masked)
 
 
-@pytest.mark.parametrize(
-    ("length", "limits"), [(2048, [64, 192, 384, 768, 1536, 2048]), (512, [64, 192, 384, 512]), (64, [64])]
-)
-def test_limits_double_beyond_the_local_window(length, limits):
-    assert class_limits(length) == limits
-
-
 def test_classes_of_two_models_and_beyond_a_limit():
     distances, sequences = np.array([NO_COPY, 1, 5, 9]), np.array([3, 3, 8, 8])
     one, other = (
@@ -56,12 +49,6 @@ def test_classes_of_two_models_and_beyond_a_limit():
     assert beyond.counts.sum() == both.counts.sum()
 
 
-def test_a_class_without_tokens_has_no_perplexity():
-    losses = ClassLosses.of_tokens(np.ones(2), np.array([1, 1]), np.array([0, 1]), [4, 8])
-    assert np.isnan(losses.perplexities()).tolist() == [True, False, True]
-    assert np.isnan(losses.intervals()).tolist() == [[True, False, True]] * 2
-
-
 def test_intervals_resample_whole_sequences():
     """Forty sequences whose tokens share one loss each: the mean of 40 draws has the standard error 1 / sqrt(40)."""
     losses = np.random.default_rng(1).normal(3.0, 1.0, 40)
@@ -69,15 +56,6 @@ def test_intervals_resample_whole_sequences():
     classes = ClassLosses.of_tokens(losses[sequences], np.ones(2000, dtype=int), sequences, [1])
     low, high = np.log(classes.intervals()[:, 1])
     assert (high - low) / 2 == pytest.approx(1.96 * losses.std() / math.sqrt(40), rel=0.1), "not that of 2,000 tokens"
-
-
-def test_a_ratio_compares_two_models_on_the_same_sequences():
-    """A model that is a tenth worse everywhere is so in every resample, however much sequences differ."""
-    sequences, losses = np.repeat(np.arange(30), 5), np.random.default_rng(1).normal(3.0, 2.0, 150)
-    one, other = (
-        ClassLosses.of_tokens(x, np.ones(150, dtype=int), sequences, [1]) for x in (losses + math.log(1.1), losses)
-    )
-    assert one.intervals(other)[:, 1] == pytest.approx([1.1, 1.1])
 
 
 class PositionModel:
