@@ -12,8 +12,7 @@ from .console import hide_noise
 from .finetune.criterion import TextPredictionCriterion
 from .finetune.prediction import Predictor
 from .model.roberta import LinformerRobertaModel
-from .training.distillation import MaskedLmDistillation
-from .training.encoder_distillation import EncoderDistillation
+from .training.distillation import EncoderDistillation, MaskedLmDistillation
 from .training.fused_adam import FusedAdam
 from .training.masked_lm import DynamicMaskedLMTask
 from .training.muon import Muon

@@ -10,8 +10,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
 from fairseq_linformer.model.config import LinformerRobertaConfig, resolve_config
-from fairseq_linformer.training.distillation import MaskedLmDistillationConfig
-from fairseq_linformer.training.encoder_distillation import EncoderDistillationConfig
+from fairseq_linformer.training.distillation import EncoderDistillationConfig, MaskedLmDistillationConfig
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
 from fairseq_linformer.training.muon import MuonConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig

@@ -1,27 +1,108 @@
-"""The registered criterion ``masked_lm_distillation``: masked language modelling beside a teacher.
+"""The criteria ``masked_lm_distillation`` and ``encoder_distillation``: learning from a teacher.
 
 Dimensions: B batch, n sequence length, d embedding, N masked tokens, V vocabulary.
 """
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
+import logging
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import register_criterion
+from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..checkpoint import TaskState, check_same_vocabulary, checkpoint_file, read_checkpoint, read_task_state
+from ..data.truncation import cut_texts
+from ..errors import check
+from ..files import digest_file
+from ..model.batch import mean_over_text
 from ..model.roberta import LinformerRobertaModel
+from ..sentence_modules import pooling_of
 from . import masked_lm_loss
-from .teacher import TEACHER_HELP, WithTeacher, layer_errors
+
+logger = logging.getLogger(__name__)
+
+TEACHER_HELP = "checkpoint, or its run's folder, of the model to learn from"
+FEATURES_AND_LAYERS = {"features_only": True, "return_all_hiddens": True}
+
+
+class TeacherCriterion:
+    """Base of the criteria with a teacher, which is not trained and not saved: ``nn.Module`` does not register it.
+
+    Attributes:
+        cfg: options of the criterion; ``teacher`` is one of them.
+        task: of the training.
+    """
+
+    cfg: Any
+    task: FairseqTask
+
+    def begin(self, cfg: Any, task: FairseqTask, *weights: str) -> None:
+        """Set the options, of which `weights` weigh parts of the loss; read the teacher if this is a training.
+
+        Raises:
+            FileNotFoundError: there is no such teacher.
+            UserError: it has another vocabulary or cannot teach this task, or a weight of the loss is negative.
+        """
+        self.cfg, self.task = cfg, task
+        for name in weights:
+            check(name, getattr(cfg, name), 0 <= getattr(cfg, name) < math.inf, "at least 0")
+        if getattr(task, "to_train", None) is not None:
+            _ = self.teacher
+
+    @property
+    def teacher(self) -> LinformerRobertaModel:
+        """The teacher in evaluation mode, on the CPU until its first batch."""
+        return self._teacher_and_task_state[0]
+
+    @cached_property
+    def _teacher_and_task_state(self) -> tuple[LinformerRobertaModel, TaskState]:
+        file = checkpoint_file(Path(self.cfg.teacher))
+        state = read_checkpoint(file)
+        task_state = read_task_state(state.get("task_state"))
+        vocabulary = getattr(self.task, "vocabulary", {})
+        check_same_vocabulary(vocabulary, task_state["vocabulary"], self.task.cfg.data, str(file))
+        teacher = LinformerRobertaModel.of_checkpoint(state, self.task.source_dictionary)
+        self.check_teacher(teacher, file)
+        logger.info(f"teacher: {file}, SHA-256 {digest_file(file)}")
+        return teacher.requires_grad_(False).eval(), task_state
+
+    def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
+        """Reject a teacher that cannot teach this task."""
+
+    @torch.no_grad()
+    def teach(self, like: Tensor, **inputs: Any) -> tuple[Tensor, dict[str, Any]]:
+        """Return the teacher's outputs, computed on the device and in the type of a tensor of the model."""
+        self.teacher.to(like)
+        return self.teacher(**inputs)
+
+
+def layer_errors(states: list[Tensor], targets: list[Tensor], real: Tensor) -> Tensor:
+    """Return the squared error of each layer's output, divided by the squared norm of its target, (layers,).
+
+    Args:
+        states, targets: input of the first layer and output of each, (n, B, d).
+        real: (B, n), False at padding.
+
+    Raises:
+        UserError: the numbers of layers or their widths differ.
+    """
+    own, other = (f"{len(found) - 1} layers of d={found[0].size(-1)}" for found in (states, targets))
+    check("criterion.layers_weight", f"above 0 with a teacher of {other}", own == other, f"0, as the model has {own}")
+    weights = real.T.unsqueeze(-1).float()  # (n, B, 1)
+    pairs = ((weights * state, weights * target) for state, target in zip(states[1:], targets[1:], strict=True))
+    return torch.stack([(state - target).square().sum() / target.square().sum() for state, target in pairs])
 
 
 @dataclass
@@ -33,8 +114,8 @@ class MaskedLmDistillationConfig(MaskedLmConfig):
     layers_weight: float = field(default=1.0, metadata={"help": "weight of the error of the outputs of layers"})
 
 
-class _Watched:
-    """A model as a criterion calls it, which keeps what it was asked and what it said."""
+class _RecordingModel:
+    """A model as a criterion calls it, which keeps its inputs and outputs."""
 
     def __init__(self, model: nn.Module, with_layers: bool) -> None:
         self.get_targets = model.get_targets
@@ -48,21 +129,15 @@ class _Watched:
 
 
 @register_criterion("masked_lm_distillation", dataclass=MaskedLmDistillationConfig)
-class MaskedLmDistillation(WithTeacher, MaskedLmLoss):
-    """The loss of ``masked_lm``, and how far a model is from its teacher, on the same masked text.
+class MaskedLmDistillation(TeacherCriterion, MaskedLmLoss):
+    """The loss of ``masked_lm``, and the distance from a teacher on the same masked text.
 
         loss + logits_weight KL(teacher || model) + layers_weight mean over layers of |x - t|^2 / |t|^2
 
     The divergence is a sum over masked tokens, as the loss is (Hinton et al. 2015, arXiv 1503.02531, at temperature 1).
-    x and t are the outputs of a layer at all real positions; their error counts once per masked token, so that batches
-    weigh alike. Layerwise targets are those of CALD (arXiv 2410.06846), which turns RoBERTa into Linformer.
-
-    Logged as ``loss`` is that of ``masked_lm`` alone, so that perplexities compare; beside it ``divergence``, in base 2
-    as well, and ``layer_error``. In validation there is no teacher. An update costs a forward pass of the teacher more.
-
-    Raises:
-        FileNotFoundError: there is no such teacher.
-        UserError: it has another vocabulary, reads shorter texts, or has other layers where these are compared.
+    x and t are the outputs of a layer of the model and of the teacher, at all positions but padding, which asks for as
+    many layers of the same width; their error counts once per masked token. Logged beside ``loss``: ``divergence`` and
+    ``layer_error``. The validation is that of ``masked_lm``.
     """
 
     def __init__(self, cfg: MaskedLmDistillationConfig, task: FairseqTask) -> None:
@@ -70,33 +145,26 @@ class MaskedLmDistillation(WithTeacher, MaskedLmLoss):
         self.begin(cfg, task, "logits_weight", "layers_weight")
 
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
-        """Refuses one that reads shorter rows than the task has.
-
-        Raises:
-            UserError: it does.
-        """
-        longest, wanted = teacher.args.max_positions, self.task.cfg.tokens_per_sample
-        if longest < wanted:
-            raise UserError(
-                f"criterion.teacher={file} reads {longest} tokens, the task's rows have {wanted}: give one for longer "
-                f"texts, which linformer convert {file} --out DIR model.max_positions={wanted} makes of it"
-            )
+        """Reject a teacher that reads shorter rows than the task has."""
+        longest, needed = teacher.args.max_positions, self.task.cfg.tokens_per_sample
+        longer = f"linformer convert {file} --out DIR model.max_positions={needed} makes it"
+        check("criterion.teacher", f"{file}, of {longest} tokens,", longest >= needed, f"one of {needed}: {longer}")
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor | int, dict[str, Any]]:
-        """The loss of a batch, what to divide its gradients by, and what is logged."""
+        """Return the loss of a batch, the divisor of its gradients, and what is logged."""
         if not model.training:
             return super().forward(model, sample, reduce)
-        watched = _Watched(model, with_layers=self.cfg.layers_weight > 0)
-        loss, size, log = super().forward(watched, sample, reduce)
-        logits, extra = self.ask_teacher(watched.logits, **watched.inputs)
-        divergence = (size > 0) * divergence_from(watched.logits, logits)  # where nothing is masked, logits are of all
+        recorded = _RecordingModel(model, with_layers=self.cfg.layers_weight > 0)
+        loss, size, log = super().forward(recorded, sample, reduce)
+        logits, extra = self.teach(recorded.logits, **recorded.inputs)
+        divergence = (size > 0) * divergence_from(recorded.logits, logits)  # without masks, logits are of all tokens
         log["divergence"] = divergence.detach()
         loss = loss + self.cfg.logits_weight * divergence
-        if watched.with_layers:
-            real = watched.inputs["src_tokens"].ne(self.padding_idx)
-            error = size * layer_errors(watched.extra["inner_states"], extra["inner_states"], real).mean()
+        if recorded.with_layers:
+            real = recorded.inputs["src_tokens"].ne(self.padding_idx)
+            error = size * layer_errors(recorded.extra["inner_states"], extra["inner_states"], real).mean()
             log["layer_error"] = error.detach()
             loss = loss + self.cfg.layers_weight * error
         return loss, size, log
@@ -108,6 +176,121 @@ class MaskedLmDistillation(WithTeacher, MaskedLmLoss):
 
 
 def divergence_from(logits: Tensor, targets: Tensor) -> Tensor:
-    """KL(targets || logits) in nats, the sum over N tokens; logits are (N, V)."""
-    own, wanted = (F.log_softmax(of, dim=-1, dtype=torch.float32) for of in (logits, targets))
-    return F.kl_div(own, wanted, reduction="sum", log_target=True)
+    """Return KL(targets || logits) in nats, the sum over N tokens; logits are (N, V)."""
+    inputs, targets = (F.log_softmax(values, dim=-1, dtype=torch.float32) for values in (logits, targets))
+    return F.kl_div(inputs, targets, reduction="sum", log_target=True)
+
+
+@dataclass
+class EncoderDistillationConfig(FairseqDataclass):
+    """Options of ``encoder_distillation``."""
+
+    teacher: str = field(default=MISSING, metadata={"help": TEACHER_HELP})
+    layers_weight: float = field(default=1.0, metadata={"help": "weight of the error of the outputs of layers"})
+    pooled_weight: float = field(default=1.0, metadata={"help": "weight of 1 - cosine of the vectors of texts"})
+    similarities_weight: float = field(
+        default=0.0, metadata={"help": "weight of the squared error of the cosines between the texts of a batch"}
+    )
+
+
+@register_criterion("encoder_distillation", dataclass=EncoderDistillationConfig)
+class EncoderDistillation(TeacherCriterion, FairseqCriterion):
+    """The distance of an encoder from its teacher on texts without masks.
+
+        layers_weight mean over layers of |x - t|^2 / |t|^2 + pooled_weight mean over texts of (1 - cos(u, v))
+        + similarities_weight mean over pairs of texts of (cos(u, u') - cos(v, v'))^2
+
+    x and t are the outputs of a layer at all positions but padding; u and v are the vectors of a text, pooled as the
+    sentence-transformers modules of the teacher's checkpoint say, by default the mean over its tokens, <s> and </s>
+    included. Pairs are those of a batch. A batch is weighted by its tokens.
+
+    A teacher that reads shorter texts reads a longer one in chunks (``data.lengths.cut_texts``), each with positions
+    from 0. The target of a token depends on its chunk alone, and v is pooled over all chunks.
+
+    Logged beside ``loss``, in validation too: ``cosine``, the mean over texts; ``layer_error``, and that of each layer.
+    """
+
+    def __init__(self, cfg: EncoderDistillationConfig, task: FairseqTask) -> None:
+        super().__init__(task)
+        self.begin(cfg, task, "layers_weight", "pooled_weight", "similarities_weight")
+        if getattr(task, "to_train", None) is None:
+            return
+        _ = self.pooling
+        shortest, unmasked = (getattr(task.cfg, name, None) for name in ("shortest_text", "skip_masking"))
+        check("task.shortest_text", shortest, shortest is not None, "a number, such as 8, so that rows are texts")
+        check("task.skip_masking", unmasked, bool(unmasked), "true: texts are read without masks")
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss of a batch, the divisor of its gradients, and what is logged."""
+        inputs, tokens, cfg = sample["net_input"], sample["ntokens"], self.cfg
+        features, extra = model(**inputs, **FEATURES_AND_LAYERS)
+        targets, layers = self._targets(inputs["src_tokens"], features)
+        width, other = features.size(-1), targets.size(-1)
+        check("criterion.teacher", cfg.teacher, width == other, f"of d={width}, as the model is; it has d={other}")
+        real = inputs["src_tokens"].ne(self.padding_idx)
+        errors = layer_errors(extra["inner_states"], layers, real) if cfg.layers_weight > 0 else features.new_zeros(0)
+        vectors, target_vectors = (pool(values, real, self.pooling) for values in (features, targets))
+        cosines = (vectors * target_vectors).sum(1)
+        similarities = (vectors @ vectors.T - target_vectors @ target_vectors.T).square().sum()  # the diagonal adds 0
+        pairs = len(cosines) * (len(cosines) - 1)
+        loss = cfg.pooled_weight * (1 - cosines).mean() + cfg.similarities_weight * similarities / max(1, pairs)
+        loss = (loss + cfg.layers_weight * errors.sum() / max(1, len(errors))) * tokens
+        log = {"loss": loss, "cosine": cosines.sum(), "similarity_error": similarities}
+        log |= {f"layer_{number}": error * tokens for number, error in enumerate(errors, 1)}
+        counts = {"sample_size": tokens, "ntokens": tokens, "nsentences": len(cosines), "npairs": pairs}
+        return loss, tokens, {name: value.detach() for name, value in log.items()} | counts
+
+    def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
+        """Reject a training of other positions than those that the teacher lacks."""
+        first, longest = getattr(self.task.cfg, "only_positions_from", None), teacher.args.max_positions
+        check("task.only_positions_from", first, first in (None, longest), f"null, or {longest}, what {file} reads")
+
+    @cached_property
+    def pooling(self) -> str:
+        """Pooling of the teacher's modules for sentence-transformers."""
+        return pooling_of(self._teacher_and_task_state[1]["sentence_modules"])
+
+    def _targets(self, tokens: Tensor, like: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the teacher's features (B, n, d), and input of its first layer and output of each, (n, B, d)."""
+        longest = self.teacher.args.max_positions
+        if tokens.size(1) <= longest:
+            features, extra = self.teach(like, src_tokens=tokens, **FEATURES_AND_LAYERS)
+            return features, extra["inner_states"]
+        chunks = cut_texts(tokens, longest, self.padding_idx)
+        features, extra = self.teach(like, src_tokens=chunks.tokens, **FEATURES_AND_LAYERS)
+        states = [chunks.joined(state.transpose(0, 1)).transpose(0, 1) for state in extra["inner_states"]]
+        return chunks.joined(features), states
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        sums = {name: sum(log[name] for log in logging_outputs) for name in logging_outputs[0]}
+        if layers := [sums[name] for name in sums if name.startswith("layer_")]:
+            sums["layer_error"] = sum(layers) / len(layers)
+        per = {"cosine": "nsentences", "similarity_error": "npairs"}
+        for name in [name for name in sums if name not in ("sample_size", "ntokens", *per.values())]:
+            count = sums[per.get(name, "sample_size")]
+            metrics.log_scalar(name, sums[name] / max(1, count), count, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+def pool(features: Tensor, real: Tensor, mode: str) -> Tensor:
+    """Return the vectors of texts, normalized, (B, d), in 32 bits at least.
+
+    Args:
+        features: (B, n, d).
+        real: (B, n), False at padding.
+        mode: "cls", "mean" or "max".
+    """
+    features = features.to(torch.promote_types(features.dtype, torch.float32))
+    if mode == "cls":
+        vectors = features[:, 0]
+    elif mode == "max":
+        vectors = features.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(1)
+    else:
+        vectors = mean_over_text(features, ~real)
+    return F.normalize(vectors, dim=1)

@@ -1,5 +1,7 @@
-"""The criterion ``masked_lm_distillation`` beside sums over tokens one by one, and what it refuses."""
+"""The criteria with a teacher beside sums over single tokens, on the command line, and what they reject."""
 
+import copy
+import json
 import math
 
 import pytest
@@ -7,134 +9,304 @@ import torch
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.logging import metrics
 
+from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training.distillation import MaskedLmDistillation, MaskedLmDistillationConfig
+from fairseq_linformer.sentence_modules import pooling_of
+from fairseq_linformer.training.distillation import (
+    EncoderDistillation,
+    EncoderDistillationConfig,
+    MaskedLmDistillation,
+    MaskedLmDistillationConfig,
+    pool,
+)
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask, freeze_but_positions
+from tests.helpers import ROOT
+from tests.helpers.checkpoints import assert_same_weights
+from tests.helpers.commands import run
+from tests.helpers.exports import write_pretrained
 from tests.helpers.models import small, tokens
 from tests.helpers.teachers import task_of, write_teacher
 
 PAD = 1
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
-def sample():
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory):
+    """Return a function that writes a teacher with some options, once."""
+    folder, written = tmp_path_factory.mktemp("teachers"), {}
+
+    def write(**options):
+        name = "-".join(f"{key}={value}" for key, value in options.items()) or "default"
+        written[name] = written.get(name) or write_teacher(folder / name, **options)
+        return written[name]
+
+    return write
+
+
+def masked_batch():
     """Two rows, the second padded, with masks; <mask> is 4 here."""
-    given = tokens(2, 12)
-    given[1, 9:] = PAD
-    targets = torch.full_like(given, PAD)
-    for place in ((0, 1), (0, 7), (1, 8)):
-        targets[place], given[place] = given[place], 4
-    return {"net_input": {"src_tokens": given}, "target": targets, "ntokens": 21, "nsentences": 2}
+    ids = tokens(2, 12)
+    ids[1, 9:] = PAD
+    targets = torch.full_like(ids, PAD)
+    for position in ((0, 1), (0, 7), (1, 8)):
+        targets[position], ids[position] = ids[position], 4
+    return {"net_input": {"src_tokens": ids}, "target": targets, "ntokens": 21, "nsentences": 2}
 
 
-def criterion_of(tmp_path, teacher, length=64, **options):
+def text_batch(*lengths):
+    """Texts between <s> and </s>, padded on the right."""
+    ids = tokens(len(lengths), max(lengths))
+    for row, length in enumerate(lengths):
+        ids[row, 0], ids[row, length - 1], ids[row, length:] = 0, 2, PAD
+    return {"net_input": {"src_tokens": ids}, "ntokens": sum(lengths), "nsentences": len(lengths)}
+
+
+def masked_lm(tmp_path, teacher, **options):
     config = MaskedLmDistillationConfig(tpu=False, teacher=str(teacher), **options)
-    return MaskedLmDistillation(config, task_of(tmp_path, length))
+    return MaskedLmDistillation(config, task_of(tmp_path))
 
 
-def expected(model, teacher, batch):
+def encoder(tmp_path, teacher, **options):
+    return EncoderDistillation(EncoderDistillationConfig(teacher=str(teacher), **options), task_of(tmp_path))
+
+
+def logged(criterion, *logs):
+    metrics.reset()
+    with metrics.aggregate() as values:
+        criterion.reduce_metrics(list(logs))
+    return values.get_smoothed_values()
+
+
+def naive_masked_lm(model, teacher, batch):
     """Loss, divergence and error, token by token in float64."""
-    given, targets = batch["net_input"]["src_tokens"], batch["target"]
+    ids, targets = batch["net_input"]["src_tokens"], batch["target"]
     with torch.no_grad():
-        (own, mine), (other, theirs) = (of(given, return_all_hiddens=True) for of in (model, teacher))
+        outputs = [network(ids, return_all_hiddens=True) for network in (model, teacher)]
     loss = divergence = 0.0
-    for row, place in targets.ne(PAD).nonzero().tolist():
-        p, q = (of[row, place].double().softmax(-1) for of in (other, own))
-        loss -= math.log(q[targets[row, place]])
+    for row, position in targets.ne(PAD).nonzero().tolist():
+        q, p = (logits[row, position].double().softmax(-1) for logits, _ in outputs)
+        loss -= math.log(q[targets[row, position]])
         divergence += sum(float(a * (a / b).log()) for a, b in zip(p, q, strict=True))
-    real, errors = given.ne(PAD), []
-    for x, t in zip(mine["inner_states"][1:], theirs["inner_states"][1:], strict=True):
-        own, wanted = (state.transpose(0, 1)[real].double() for state in (x, t))
-        errors.append(float(((own - wanted) ** 2).sum() / (wanted**2).sum()))
+    errors = []
+    for pair in zip(*(extra["inner_states"][1:] for _, extra in outputs), strict=True):
+        x, t = (state.transpose(0, 1)[ids.ne(PAD)].double() for state in pair)
+        errors.append(float(((x - t) ** 2).sum() / (t**2).sum()))
     return loss, divergence, sum(errors) / len(errors)
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.5, 2.0), (1.0, 0.0), (0.0, 1.0)])
-def test_it_is_the_sum_over_tokens_and_layers(tmp_path, weights):
+@pytest.mark.parametrize("weights", [(0.5, 2.0), (1.0, 0.0), (0.0, 1.0)])
+def test_masked_lm_is_the_sum_over_tokens_and_layers(tmp_path, teachers, weights):
     logits, layers = weights
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"), logits_weight=logits, layers_weight=layers)
-    model = small(dropout=0.0, attention_dropout=0.0).train()
-    found, size, log = criterion(model, sample())
-    loss, divergence, error = expected(model.eval(), criterion.teacher, sample())
-    assert size == 3
-    assert log["loss"].item() == pytest.approx(loss, rel=1e-5)  # of the masked language model alone
+    criterion = masked_lm(tmp_path, teachers(), logits_weight=logits, layers_weight=layers)
+    model = small(**NO_DROPOUT).train()
+    found, size, log = criterion(model, masked_batch())
+    loss, divergence, error = naive_masked_lm(model.eval(), criterion.teacher, masked_batch())
+    assert size == 3 and log["loss"].item() == pytest.approx(loss, rel=1e-5)  # of the masked language model alone
     assert found.item() == pytest.approx(loss + logits * divergence + layers * 3 * error, rel=1e-5)
-    metrics.reset()
-    with metrics.aggregate() as logged:
-        criterion.reduce_metrics([log, log])
-    values = logged.get_smoothed_values()
+    values = logged(criterion, log, log)
     assert values["loss"] == pytest.approx(loss / 3 / math.log(2), abs=1e-3)
     assert values["divergence"] == pytest.approx(divergence / 3 / math.log(2), abs=1e-3)
-    if layers:
-        assert values["layer_error"] == pytest.approx(error, abs=1e-3)
+    assert not layers or values["layer_error"] == pytest.approx(error, abs=1e-3)
 
 
-def test_a_student_comes_nearer_and_the_teacher_stays(tmp_path):
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"), logits_weight=50.0, layers_weight=50.0)
-    model = small(dropout=0.0, attention_dropout=0.0).train()
-    before = {name: value.clone() for name, value in criterion.teacher.state_dict().items()}
-    optimizer, logs = torch.optim.Adam(model.parameters(), 0.01), []
-    for _ in range(30):
+def test_student_approaches_the_teacher_which_is_neither_trained_nor_saved(tmp_path, teachers):
+    criterion = masked_lm(tmp_path, teachers(), logits_weight=50.0, layers_weight=50.0)
+    model = small(**NO_DROPOUT).train()
+    before = copy.deepcopy(criterion.teacher.state_dict())
+    optimizer, logs = torch.optim.Adam(model.parameters(), 0.02), []
+    for _ in range(15):
         optimizer.zero_grad()
-        loss, _, log = criterion(model, sample())
+        loss, _, log = criterion(model, masked_batch())
         loss.backward()
         optimizer.step()
         logs.append(log)
-    for name in ("divergence", "layer_error"):
-        assert logs[-1][name] < 0.5 * logs[0][name]
+    assert all(logs[-1][name] < 0.5 * logs[0][name] for name in ("divergence", "layer_error"))
     assert all(torch.equal(value, before[name]) for name, value in criterion.teacher.state_dict().items())
-    assert not criterion.teacher.training
+    assert list(criterion.parameters()) == list(criterion.state_dict()) == [] and not criterion.teacher.training
 
 
-def test_the_trainer_neither_trains_nor_saves_the_teacher(tmp_path):
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"))
-    assert criterion.teacher is criterion.teacher
-    assert list(criterion.parameters()) == list(criterion.state_dict()) == []
-
-
-def test_validation_is_that_of_masked_lm(tmp_path):
-    criterion = criterion_of(tmp_path, tmp_path / "none.pt")  # which is not read
-    model = small().eval()
-    plain = MaskedLmLoss(MaskedLmConfig(tpu=False), task_of(tmp_path))(model, sample())
-    loss, size, log = criterion(model, sample())
+def test_masked_lm_in_validation_without_masks_and_in_16_bits(tmp_path, teachers):
+    criterion, model = masked_lm(tmp_path, tmp_path / "none.pt"), small().eval()  # validation reads no teacher
+    plain = MaskedLmLoss(MaskedLmConfig(tpu=False), task_of(tmp_path))(model, masked_batch())
+    loss, size, log = criterion(model, masked_batch())
     assert torch.equal(loss, plain[0]) and size == plain[1] and log.keys() == plain[2].keys()
-
-
-def test_a_batch_without_masks_counts_nothing(tmp_path):
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"))
-    batch = sample()
+    criterion, batch = masked_lm(tmp_path, teachers()), masked_batch()
     batch["target"].fill_(PAD)
-    loss, size, _ = criterion(small().train(), batch)
+    loss, size, _ = criterion(model.train(), batch)
     assert size == 0 and loss.item() == 0
-
-
-def test_the_teacher_takes_the_type_of_the_model(tmp_path):
-    criterion = criterion_of(tmp_path, write_teacher(tmp_path / "t"))
-    loss, _, _ = criterion(small().bfloat16().train(), sample())
+    loss, _, _ = criterion(small().bfloat16().train(), masked_batch())
     assert loss.isfinite() and next(criterion.teacher.parameters()).dtype == torch.bfloat16
 
 
-def test_other_layers_are_refused_where_they_are_compared(tmp_path):
-    teacher = write_teacher(tmp_path / "t", encoder_layers=3)
-    said = r"layers_weight must be 0: the model has 2 layers of d=24, the teacher 3 layers of d=24"
-    with pytest.raises(UserError, match=said):
-        criterion_of(tmp_path, teacher)(small().train(), sample())
-    assert criterion_of(tmp_path, teacher, layers_weight=0.0)(small().train(), sample())[0] > 0
+def outputs_of(model, text):
+    """Features and outputs of layers of one text, (n, d) each."""
+    with torch.no_grad():
+        features, extra = model(text.unsqueeze(0), features_only=True, return_all_hiddens=True)
+    return [features[0], *(state[:, 0] for state in extra["inner_states"][1:])]
 
 
-def test_a_teacher_that_cannot_work_is_refused_before_the_training(tmp_path):
-    def begin(teacher, length=64, vocabulary=None, **options):
-        config = MaskedLmDistillationConfig(tpu=False, teacher=str(teacher), **options)
+def chunked_outputs(teacher, text):
+    """The same of a teacher, chunk by chunk: as few as possible, of one length but for the last."""
+    inner, longest = text[1:-1], teacher.args.max_positions - 2
+    size = math.ceil(len(inner) / math.ceil(len(inner) / longest))
+    chunks = [outputs_of(teacher, torch.cat([text[:1], part, text[-1:]])) for part in inner.split(size)]
+    joined = []
+    for parts in zip(*chunks, strict=True):
+        first, last = (sum(part[position] for part in parts) / len(parts) for position in (0, -1))
+        joined.append(torch.cat([first[None], *(part[1:-1] for part in parts), last[None]]))
+    return joined
+
+
+def naive_encoder(model, teacher, batch):
+    """Cosines of texts, error of each layer, error of similarities."""
+    rows = [row[row.ne(PAD)] for row in batch["net_input"]["src_tokens"]]
+    outputs = [outputs_of(model, row) for row in rows], [chunked_outputs(teacher, row) for row in rows]
+    u, v = (torch.stack([text[0].mean(0) / text[0].mean(0).norm() for text in texts]) for texts in outputs)
+    layers = []
+    for layer in range(1, len(outputs[0][0])):
+        x, t = (torch.cat([text[layer] for text in texts]) for texts in outputs)
+        layers.append(float(((x - t) ** 2).sum() / (t**2).sum()))
+    pairs = [(i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j]
+    similarities = [float(u[i] @ u[j] - v[i] @ v[j]) ** 2 for i, j in pairs]
+    return (u * v).sum(1).tolist(), layers, sum(similarities) / max(1, len(pairs))
+
+
+@pytest.mark.parametrize("longest", [64, 16, 9])
+@pytest.mark.parametrize("lengths", [(40, 7, 33), (3,), (15, 16, 17)])
+def test_encoder_is_the_sum_over_texts_layers_and_tokens(tmp_path, teachers, longest, lengths):
+    weights = {"layers_weight": 0.7, "pooled_weight": 2.0, "similarities_weight": 3.0}
+    criterion = encoder(tmp_path, teachers(max_positions=longest), **weights)
+    model, batch = small(**NO_DROPOUT, projection="mean-pool").double(), text_batch(*lengths)
+    found, size, log = criterion(model.train(), batch)
+    cosines, layers, similarities = naive_encoder(model.eval(), criterion.teacher, batch)
+    loss = 0.7 * sum(layers) / 2 + 2 * (1 - sum(cosines) / len(cosines)) + 3 * similarities
+    assert size == batch["ntokens"] and found.item() == pytest.approx(size * loss, rel=1e-9)
+    values = logged(criterion, log, log)
+    assert values["cosine"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-4)
+    assert [values[f"layer_{number}"] for number in (1, 2)] == pytest.approx(layers, abs=1e-4)
+    assert values["layer_error"] == pytest.approx(sum(layers) / 2, abs=1e-4)
+    validation = criterion(model, text_batch(40))[2]  # without a pair of texts
+    assert validation.keys() == log.keys()
+    assert logged(criterion, log, validation)["similarity_error"] == pytest.approx(similarities, abs=1e-4)
+
+
+def test_encoder_leaves_the_lm_head_without_gradient(tmp_path, teachers):
+    criterion, model = encoder(tmp_path, teachers(max_positions=16)), small().train()
+    criterion(model, text_batch(40, 7))[0].backward()
+    missing = {name for name, value in model.named_parameters() if value.grad is None}
+    assert missing and all(name.startswith("encoder.lm_head.") for name in missing)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, [3.0, 4.0]),
+        ({"pooling_mode_mean_tokens": True}, [2.0, 2.0]),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, [2.0, 2.0]),
+        ({"pooling_mode_max_tokens": True}, [3.0, 4.0]),
+        ({"pooling_mode": "cls"}, [3.0, 4.0]),
+    ],
+)
+def test_pooling(settings, expected):
+    files = {"modules.json": json.dumps([{"path": "1", "type": "sentence_transformers.models.Pooling"}])}
+    files["1/config.json"] = json.dumps({"word_embedding_dimension": 2, **settings})
+    features = torch.tensor([[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]]])
+    vector = pool(features, torch.tensor([[True, True, False]]), pooling_of(files))
+    torch.testing.assert_close(vector, torch.nn.functional.normalize(torch.tensor([expected]).float()))
+    assert pooling_of({}) == "mean"
+    with pytest.raises(UserError, match="pooling"):
+        pooling_of({**files, "1/config.json": '{"pooling_mode": ["max", "cls"]}'})
+
+
+def test_teachers_that_cannot_teach_are_rejected(tmp_path, teachers):
+    def begin(kind, config, length=64, vocabulary=None, **options):
         task = task_of(tmp_path, length)
         task.to_train, task.vocabulary = object(), vocabulary or {}
-        return MaskedLmDistillation(config, task)
+        vars(task.cfg).update(options)
+        return kind(config, task)
 
-    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
-        begin(tmp_path / "none.pt")
-    teacher = write_teacher(tmp_path / "t")
-    assert begin(teacher.parent / "checkpoint.pt").teacher.args.attention == "softmax"
-    with pytest.raises(UserError, match=r"reads 64 tokens, the task's rows have 128: give one for longer texts"):
-        begin(teacher, length=128)
-    with pytest.raises(UserError, match="has another dictionary than"):
-        begin(teacher, vocabulary={"dictionary": "another"})
-    for weight in (-1.0, math.inf, math.nan):
-        with pytest.raises(UserError, match=f"layers_weight={weight} is not allowed: it must be at least 0"):
-            begin(teacher, layers_weight=weight)
+    def for_masks(teacher, weight=1.0, **task):
+        config = MaskedLmDistillationConfig(tpu=False, teacher=str(teacher), layers_weight=weight)
+        return begin(MaskedLmDistillation, config, **task)
+
+    def for_texts(**task):
+        return begin(EncoderDistillation, EncoderDistillationConfig(teacher=str(teachers())), **task)
+
+    with pytest.raises(FileNotFoundError):
+        for_masks(tmp_path / "none.pt")
+    for arguments, name in (
+        ({"length": 128}, r"criterion\.teacher"),
+        ({"vocabulary": {"dictionary": "another"}}, "dictionary"),
+        ({"weight": -1.0}, "layers_weight"),
+        ({"weight": math.nan}, "layers_weight"),
+    ):
+        with pytest.raises(UserError, match=name):
+            for_masks(teachers(), **arguments)
+    texts = {"shortest_text": 8, "skip_masking": True}
+    assert for_texts(**texts, only_positions_from=64).pooling == "mean"
+    for changed in ({"shortest_text": None}, {"skip_masking": False}, {"only_positions_from": 32}):
+        with pytest.raises(UserError, match=next(iter(changed))):
+            for_texts(**{**texts, **changed})
+    deeper = teachers(encoder_layers=3)
+    for criterion, batch in ((masked_lm, masked_batch()), (encoder, text_batch(9))):
+        with pytest.raises(UserError, match="layers_weight"):
+            criterion(tmp_path, deeper)(small().train(), batch)
+        assert criterion(tmp_path, deeper, layers_weight=0.0)(small().train(), batch)[0] > 0
+    with pytest.raises(UserError, match=r"criterion\.teacher"):
+        encoder(tmp_path, teachers(encoder_embed_dim=30))(small(), text_batch(9))
+
+
+def test_only_later_positions_are_trained():
+    """Outputs of shorter texts stay the same to the last bit, also with a second update of Adam."""
+    model = small(**NO_DROPOUT, projection="mean-pool", adaptive_length=True, projected_length=16)
+    freeze_but_positions(model, 16)
+    name = "encoder.sentence_encoder.embed_positions.weight"
+    assert [key for key, parameter in model.named_parameters() if parameter.requires_grad] == [name]
+    before, table = copy.deepcopy(model.state_dict()), model.encoder.sentence_encoder.embed_positions.weight
+    optimizer = torch.optim.Adam([table], lr=0.1)
+    short, long = (text_batch(length)["net_input"]["src_tokens"] for length in (16, 30))
+    outputs = outputs_of(model.eval(), short[0])
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(long, features_only=True)[0][..., 0].sum().backward()
+        optimizer.step()
+    assert all(map(torch.equal, outputs, outputs_of(model, short[0])))
+    assert {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])} == {name}
+    changed = table.ne(before[name]).any(1).nonzero().flatten().tolist()
+    assert changed == list(range(PAD + 1 + 16, PAD + 1 + 30))
+    for first, options in ((64, {}), (0, {}), (8, {"positions": "alibi"})):
+        with pytest.raises(UserError, match=f"only_positions_from={first}"):
+            freeze_but_positions(small(**options, projection="split-pool", linformer_window=4), first)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"shortest_text": 31}, {"shortest_text": 2}, {"shorten_method": "truncate"}, {"lengths": "15:0.5,30:0.5"}],
+)
+def test_options_that_rows_of_texts_exclude(tmp_path, options):
+    (tmp_path / "dict.txt").write_text("a 1\n")
+    options = {"shortest_text": 8, **options}
+    with pytest.raises(UserError, match=list(options)[-1]):
+        DynamicMaskedLMTask.setup_task(DynamicMaskedLMConfig(data=str(tmp_path), tokens_per_sample=30, **options))
+
+
+@pytest.mark.slow
+def test_encoder_on_the_command_line(corpus, tmp_path):
+    """A converted encoder learns from its source, and resumes to the last bit."""
+    write_pretrained(tmp_path / "source", corpus, attention="softmax")
+    longer = ["model.attention=linformer", "model.projection=mean-pool", "model.projected_length=5"]
+    source = tmp_path / "source"
+    run("linformer", "convert", source, "--out", "start", *longer, "model.max_positions=30", cwd=tmp_path)
+    words = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "continue"]
+    words += ["recipe=encoder", f"task.data={corpus}", f"criterion.teacher={source}"]
+    words += ["checkpoint.finetune_from_model=start/checkpoint.pt", "common.cpu=true", "dataset.num_workers=0"]
+    words += ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=6"]
+    words += ["dataset.max_tokens=300", "checkpoint.save_interval_updates=3", "common.log_interval=1"]
+    printed = run(*words, "optimization.max_update=6", "checkpoint.save_dir=whole", cwd=tmp_path)
+    assert "best checkpoint: whole/checkpoint_best.pt, cosine 0." in printed
+    for updates in (3, 6):
+        run(*words, f"optimization.max_update={updates}", "checkpoint.save_dir=parts", cwd=tmp_path)
+    assert_same_weights(tmp_path / "whole" / LAST, tmp_path / "parts" / LAST)
+    printed = run(*words, "optimizer.weight_decay=0.01", "checkpoint.save_dir=decayed", cwd=tmp_path, status=1)
+    assert "optimizer.weight_decay=0.01" in printed
