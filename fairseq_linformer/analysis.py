@@ -38,8 +38,7 @@ from .checkpoint import (
     updates_of_training,
     vocabulary_folder,
 )
-from .conversion.convert import as_checkpoint
-from .conversion.fitting import attention_of
+from .convert import as_checkpoint, attention_of
 from .data.dictionaries import with_mask
 from .data.prepare.corpus import encode_items
 from .data.prepare.text_files import find_files, read_chunks

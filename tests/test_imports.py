@@ -12,7 +12,7 @@ from tests.helpers import ROOT
 LAYERS = (
     *("errors", "files", "processes", "plotting", "console", "data", "attention"),
     *("sentence_modules", "checkpoint_files", "checkpoint", "model", "training", "finetune"),
-    *("hf", "conversion", "analysis", "cli", "plugin"),
+    *("hf", "convert", "analysis", "cli", "plugin"),
     *("fairseq_linformer", "hydra_plugins", "scripts"),  # the package's own __init__.py, and the other folders
 )
 

@@ -14,7 +14,7 @@ Cost per layer: O(B h n m d_h) time beside the linear maps, O(B h n m) memory: e
 It is attention whose weights phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j) are never formed, so there is nothing to
 apply attention dropout to. Hedgehog's W begins as the identity. In a model that is trained from its start it only
 stands for another q_proj or k_proj; it is meant for conversions, which fit it to a teacher's attention with all else as
-it was (``conversion/fitting.py``).
+it was (``convert.py``).
 
 ``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k), and ``RandomKernelAttention`` in
 common.

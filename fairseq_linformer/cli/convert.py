@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Path | None, long: int | None) -> None:
     from ..checkpoint import UNTRAINED
-    from ..conversion.convert import convert
+    from ..convert import convert
     from ..sentence_modules import is_of_transformers
 
     source = resolve_model(model)

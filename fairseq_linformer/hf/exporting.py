@@ -1,4 +1,4 @@
-"""A checkpoint as a folder that transformers loads, without fairseq."""
+"""Export of a checkpoint as a folder that transformers loads without fairseq."""
 
 import inspect
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ from ..checkpoint import FIRST_POSITION, checkpoint_file, read_checkpoint, read_
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.task_record import Task, has_pairs
 from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
-from ..errors import UserError
+from ..errors import check
 from ..files import staged_folder
 from ..finetune.prediction import record_of
 from ..model.architecture import PROJECTION_OPTIONS
@@ -28,8 +28,8 @@ from ..sentence_modules import write_sentence_modules
 from . import MODELS, LinformerRobertaConfig
 from . import modeling_linformer_roberta as models
 from .bundle import CONFIGURATION, MODELING, write_code
-from .card import FEATURES, model_card
-from .names import HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
+from .card import FEATURES, model_card, usage_example
+from .published import HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
 from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -37,47 +37,47 @@ CARD = "README.md"
 FAIRSEQ_FOLDER = "fairseq"  # in the folder: dict.txt and the subword model, for the way back
 TOLERANCE = 1e-5  # of outputs, in float32
 WORD_STARTS = "words.begins"  # of models for labels of words
-OF_WORDS = (
+WORDS_REMARK = (
     "a piece that continues a word has the word's label, I- where that is B-; so aggregation_strategy none, simple and "
     "first give linformer predict's labels for words between single spaces, and average and max where no label begins "
     "with B-"
 )
-OF_PIECES = (
-    "its tokenizer does not show where words begin: only the first piece of a word has its label, as linformer predict "
-    "says, and no aggregation_strategy of transformers gives those"
+PIECES_REMARK = (
+    "its tokenizer does not show where words begin: only the first piece of a word has its label, as in linformer "
+    "predict, and no aggregation_strategy of transformers gives the labels of words"
 )
-OF_DRAWN_HEAD = "left out: its LM head, which was drawn at random and not trained; masked language modelling trains one"
-OF_CLASSIFIER = "left out: its classifier; linformer finetune gives a checkpoint whose export has one"
+DRAWN_HEAD_REMARK = "left out: its LM head, which is not trained; masked language modelling trains one"
+CLASSIFIER_REMARK = "left out: its classifier; linformer finetune gives a checkpoint whose export has one"
 
 
 class _Kind(NamedTuple):
-    """What a kind of label, or none, means in transformers."""
+    """The models in transformers for a type of label, or for none."""
 
     model: type[PreTrainedModel]
     stock: type[PreTrainedModel] | None
     problem_type: str | None = None
 
 
-_OF_TEXTS = (models.LinformerRobertaForSequenceClassification, transformers.RobertaForSequenceClassification)
+_TEXTS = (models.LinformerRobertaForSequenceClassification, transformers.RobertaForSequenceClassification)
 _KINDS: dict[str | None, _Kind] = {
     None: _Kind(models.LinformerRobertaForMaskedLM, transformers.RobertaForMaskedLM),
     FEATURES: _Kind(models.LinformerRobertaModel, transformers.RobertaModel),
-    "single-label": _Kind(*_OF_TEXTS, "single_label_classification"),
-    "multi-label": _Kind(*_OF_TEXTS, "multi_label_classification"),
-    "regression": _Kind(*_OF_TEXTS, "regression"),
+    "single-label": _Kind(*_TEXTS, "single_label_classification"),
+    "multi-label": _Kind(*_TEXTS, "multi_label_classification"),
+    "regression": _Kind(*_TEXTS, "regression"),
     "token-label": _Kind(models.LinformerRobertaForTokenClassification, None),  # the head of RoBERTa's has one layer
 }
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A checkpoint and what it is for.
+    """A checkpoint to export.
 
     Attributes:
-        state: of the checkpoint's file.
+        state: content of its file.
         hub: model, task and configuration.
-        record: the task that it was fine-tuned on; None for a masked language model.
-        tokenizer: of the data that it was trained on.
+        record: task of its fine-tuning; None for a masked language model.
+        tokenizer: of its training.
     """
 
     state: dict[str, Any]
@@ -91,72 +91,69 @@ class Exported:
 
     @property
     def head(self) -> str:
-        """The classification head's name."""
+        """Name of the classification head."""
         return self.hub.task.cfg.classification_head_name if self.record else ""
 
     @property
     def kind(self) -> str | None:
-        """Of label; None for a masked language model, FEATURES for one whose LM head was never trained."""
+        """Type of label; None for a masked language model, FEATURES for one whose LM head was never trained."""
         if self.record is not None:
             return self.record.kind
         return FEATURES if self.has_drawn_head else None
 
     @property
     def has_drawn_head(self) -> bool:
-        """Whether its LM head was drawn at random, and not trained."""
+        """True if its LM head was drawn at random and not trained."""
         return read_task_state(self.state.get("task_state"))["drawn_lm_head"]
 
     @property
     def pairs(self) -> bool:
-        """Whether it classifies two texts."""
+        """True if it classifies two texts."""
         return self.record is not None and has_pairs(Path(self.hub.task.cfg.data))
 
     @property
     def sentence_modules(self) -> dict[str, str]:
-        """The files of sentence-transformers that come along; none with a classifier."""
+        """Files of sentence-transformers; none with a classifier."""
         return {} if self.record else read_task_state(self.state.get("task_state"))["sentence_modules"]
 
     @property
     def is_stock(self) -> bool:
-        """Whether RoBERTa of transformers is this very model."""
+        """True if RoBERTa of transformers computes the same."""
         options, record = self.options, self.record
-        beside = options.local_conv or options.gated_ffn or options.value_residual
-        plain = options.attention == "softmax" and options.positions == "learned" and not beside
-        usual = options.layernorm_embedding and not options.encoder_normalize_before
+        added = options.local_conv or options.gated_ffn or options.value_residual or options.encoder_normalize_before
+        plain = options.attention == "softmax" and options.positions == "learned" and options.layernorm_embedding
         usual_head = (options.pooler_activation_fn, options.classifier_pooling) == ("tanh", "cls")
-        head = record is None or (usual_head and record.scale == 1)
-        exists = _KINDS[self.kind].stock is not None
-        return exists and plain and usual and head and options.activation_fn == "gelu"  # its LM head knows no other
+        head = record is None or (usual_head and record.scale == 1 and _KINDS[self.kind].stock is not None)
+        return bool(plain and not added and head and options.activation_fn == "gelu")  # the only one of its LM head
 
     def model_class(self, kind: str | None) -> type[PreTrainedModel]:
-        """The model in transformers for that kind of label."""
+        """Return the class in transformers for a type of label."""
         classes = _KINDS[kind]
         return classes.stock if self.is_stock and classes.stock else classes.model
 
     @property
     def longest(self) -> int:
-        """Tokens of a row at most."""
+        """Tokens of the longest row."""
         cfg, longest = self.hub.task.cfg, self.options.max_positions
         return min(longest, (self.record and getattr(cfg, "truncate_to", None)) or longest)
 
 
 def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
-    """Writes a checkpoint as a folder of transformers: weights, configuration, tokenizer, model card and its code.
+    """Write a checkpoint as a folder of transformers: weights, configuration, tokenizer, model card and code.
 
-    Before the folder appears, the model is loaded from it and its outputs compared with those in fairseq.
+    Before the folder appears, the model is loaded from it, and its outputs are compared with those in fairseq.
 
     Args:
-        checkpoint: its file, or the folder of its run.
-        out: the folder to make.
-        data: the prepared folder with the vocabulary, and the labels of a fine-tuned checkpoint; by default the one
-            that it was trained on.
+        checkpoint: file, or folder of its run.
+        out: folder to make.
+        data: prepared folder with the vocabulary, and labels; by default that of the training.
 
     Returns:
-        What the folder cannot say of the model, in words.
+        Remarks on differences that the folder cannot express.
 
     Raises:
-        FileNotFoundError: the checkpoint, or its data, is not there.
-        UserError: the checkpoint cannot be read or has no counterpart in transformers, or `out` is in the way.
+        FileNotFoundError: the checkpoint or its data is missing.
+        UserError: the checkpoint cannot be read or has no counterpart in transformers, or `out` exists.
     """
     checkpoint = checkpoint_file(checkpoint)
     exported = _read(checkpoint, data)
@@ -167,11 +164,11 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
         if exported.kind == "token-label":
             begins = word_starts(exported.tokenizer, folder)
             weights[WORD_STARTS] = torch.ones(config.vocab_size).bool() if begins is None else torch.from_numpy(begins)
-            remarks.append(OF_PIECES if begins is None else OF_WORDS)
+            remarks.append(PIECES_REMARK if begins is None else WORDS_REMARK)
         if exported.kind == FEATURES:
-            remarks.append(OF_DRAWN_HEAD)
+            remarks.append(DRAWN_HEAD_REMARK)
         if exported.record is None and any(name.startswith(HEAD) for name in exported.state["model"]):  # imported
-            remarks.append(OF_CLASSIFIER)
+            remarks.append(CLASSIFIER_REMARK)
         (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file gives it to its owner alone
         config.architectures = [model_class.__name__]
         config.save_pretrained(folder)
@@ -179,27 +176,16 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
             write_code(folder)
         write_sentence_modules(exported.sentence_modules, folder)
         _check(exported, model_class, folder)
-        card.write(
-            model_card(
-                checkpoint.parent,
-                exported.state,
-                exported.options,
-                parameters=sum(parameter.numel() for parameter in exported.hub.model.parameters()),
-                kind=exported.kind,
-                mask=mask,
-                pairs=exported.pairs,
-                sentences=bool(exported.sentence_modules),
-                remote_code=not exported.is_stock,
-                remarks=remarks,
-            )
-        )
+        sentences = bool(exported.sentence_modules)
+        example = usage_example(exported.kind, mask, exported.pairs, sentences, not exported.is_stock)
+        card.write(model_card(checkpoint.parent, exported.state, exported.options, exported.kind, example, remarks))
     return remarks
 
 
 def _read(checkpoint: Path, data: Path | None) -> Exported:
     state = read_checkpoint(checkpoint)
-    if FairseqModel.resolve(state["cfg"]).spectral_norm_classification_head:
-        raise UserError(f"{checkpoint}: spectral_norm_classification_head=true has no counterpart in transformers")
+    spectral_norm = FairseqModel.resolve(state["cfg"]).spectral_norm_classification_head
+    check("spectral_norm_classification_head", spectral_norm, not spectral_norm, "false for an export")
     hub = FairseqModel.load(checkpoint, data)
     hub.eval()
     record = record_of(hub.task, checkpoint) if isinstance(hub.task, SentencePredictionTask) else None
@@ -231,20 +217,21 @@ def _configuration(exported: Exported) -> PretrainedConfig:
             eos_token_id=2,
         )
     mechanism = get_attention(options.attention)
-    own = {option.name for option in fields(mechanism.Options)}  # open ones, too: from_pretrained takes what is there
-    known = {*inspect.signature(LinformerRobertaConfig).parameters, *own}
+    # Also those that are None: from_pretrained takes only options that the configuration has.
+    mechanism_options = {option.name for option in fields(mechanism.Options)}
+    known = {*inspect.signature(LinformerRobertaConfig).parameters, *mechanism_options}
     known -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
     values: dict[str, Any] = {name: getattr(options, name, None) for name in sorted(known)}
-    values = {name: value for name, value in values.items() if value is not None or name in own}
+    values = {name: value for name, value in values.items() if value is not None or name in mechanism_options}
     if record is not None:
         common["score_scale"] = record.scale
-    places = {"AutoConfig": f"{CONFIGURATION.stem}.{LinformerRobertaConfig.__name__}"}
-    places |= {auto.__name__: f"{MODELING.stem}.{model.__name__}" for auto, model in MODELS.items()}
-    return LinformerRobertaConfig(**common, **values, auto_map=places)
+    auto_map = {"AutoConfig": f"{CONFIGURATION.stem}.{LinformerRobertaConfig.__name__}"}
+    auto_map |= {auto.__name__: f"{MODELING.stem}.{model.__name__}" for auto, model in MODELS.items()}
+    return LinformerRobertaConfig(**common, **values, auto_map=auto_map)
 
 
 def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
-    """The tensors by their names in transformers, each once; a trained LM head's too, whatever the model is for."""
+    """Return the tensors by their names in transformers, each once, with a trained LM head in every kind of model."""
     names: dict[str, None] = {}
     for kind in (exported.kind, None) if exported.record else (None,):
         with torch.device("meta"):
@@ -265,7 +252,7 @@ def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
 
 
 def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
-    """Writes the tokenizer, in transformers' form and in fairseq's; what <mask> is called there, and remarks."""
+    """Write the tokenizer in transformers' form and in fairseq's; return the name of <mask>, and remarks."""
     cfg, remarks = exported.hub.task.cfg, list[str]()
     truncation = str(getattr(cfg, "truncation", "head")) if exported.record else "head"
     if truncation == "head-tail":
@@ -290,7 +277,7 @@ def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
 
 @torch.inference_mode()
 def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path) -> None:
-    """Compares what the model gives for a full row and a padded one."""
+    """Compare the outputs for a full row and a padded one."""
     length, pad = exported.options.max_positions, 1
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(4, len(exported.hub.task.source_dictionary), (2, length), generator=generator)
@@ -307,5 +294,5 @@ def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path)
     if found.dim() == 3:
         found, expected = found[real], expected[real]
     difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
-    if not difference <= TOLERANCE:  # nor where it is not a number
+    if not difference <= TOLERANCE:  # also where it is nan
         raise RuntimeError(f"{folder}: outputs differ from fairseq's by {difference:.1e}, {TOLERANCE} is allowed")

@@ -1,4 +1,4 @@
-"""A folder of transformers as a checkpoint of fairseq, to train on from: models of ours, BERT and its relatives."""
+"""Import of a folder of transformers as a checkpoint of fairseq: models of ours, BERT and its relatives."""
 
 import base64
 import json
@@ -6,15 +6,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from fairseq.data import Dictionary
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
 from ..checkpoint import UNTRAINED
 from ..checkpoint_files import check_plain
 from ..data.dictionaries import DICTIONARY_FILE
-from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOCABULARY_FILES
+from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOCABULARY_FILES, JsonTokenizer
 from ..errors import UserError, check
 from ..files import leaves_folder, read_json, staged_folder
 from ..model.architecture import PER_LAYER
@@ -24,29 +26,38 @@ from ..sentence_modules import encoder_folder, read_sentence_modules
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
 from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
-from .names import ENCODER, HEAD, OURS, fairseq_names
-from .published import HEAD_NAME, PUBLISHED, check_published, published_options, published_state
-from .published_tokenizer import write_published_tokenizer
-from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SPECIAL
+from .published import (
+    ENCODER,
+    HEAD,
+    HEAD_NAME,
+    OURS,
+    PUBLISHED,
+    check_published,
+    fairseq_names,
+    published_options,
+    published_state,
+)
+from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SAMPLE, SPECIAL, drop_line_normalizer
 
-OF_TOKENS = (f"{ENCODER}embed_tokens.weight", "encoder.lm_head.weight", "encoder.lm_head.bias")  # a row for each
+TOKEN_PARAMETERS = (f"{ENCODER}embed_tokens.weight", "encoder.lm_head.weight", "encoder.lm_head.bias")  # row per token
 DRAWN = "it has no LM head: a new one was drawn"
-VOCABULARIES = ((TOKENIZER_FILE,), ("vocab.txt",), ("vocab.json", "merges.txt"), ("*.model",))  # one of them is needed
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "merges.txt", "*.model")  # one of these files is needed
+ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # <s>, <pad>, </s>, <unk>, <mask>
 
 
 def import_folder(source: Path, out: Path) -> list[str]:
-    """Writes a checkpoint of masked language modelling, with its dictionary and subword model, into a new folder.
+    """Write a checkpoint of masked language modelling, with its dictionary and subword model, into a new folder.
 
     Args:
-        source: a folder of ours (``export``), of a model that transformers saved, or of a published encoder.
-        out: the folder to make.
+        source: folder of ours (``export``), of a model that transformers saved, or of a published encoder.
+        out: folder to make.
 
     Returns:
-        What the source lacked, and what was left out, in words.
+        Remarks on what the source lacks, and on what is left out.
 
     Raises:
         FileNotFoundError: a file of the source is missing.
-        UserError: it is of another model, or `out` is in the way.
+        UserError: it is of another model, or `out` exists.
     """
     encoder = encoder_folder(source)
     if not (encoder / "config.json").is_file():
@@ -56,8 +67,8 @@ def import_folder(source: Path, out: Path) -> list[str]:
     with staged_folder(out, f"{UNTRAINED}.partial") as (folder, mark):
         options = _options(config)
         dictionary, order = _write_tokenizer(encoder, folder, config)
-        given, remarks = _given(weights, config, order)
-        state, drawn = _state(given, untrained_model(options, dictionary))
+        state, remarks = _fairseq_state(weights, config, order)
+        state, drawn = _complete(state, untrained_model(options, dictionary))
         modules, left_out = read_sentence_modules(source)
         inherited = {"sentence_modules": modules, "drawn_lm_head": drawn}
         save_untrained(folder, out.absolute(), dictionary, options, state, inherited)
@@ -92,7 +103,7 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
 
 
 def _options(config: PretrainedConfig) -> dict[str, Any]:
-    """The options of the model."""
+    """Return the options of the model."""
     if _is_ours(config):
         options = {name: value for name, value in config.to_dict().items() if name in OPTIONS and value is not None}
         for name in options.keys() & PER_LAYER.keys():
@@ -102,133 +113,168 @@ def _options(config: PretrainedConfig) -> dict[str, Any]:
     return {**options, "untie_weights_roberta": not config.tie_word_embeddings}
 
 
-def _given(
+def _fairseq_state(
     weights: dict[str, Tensor], config: PretrainedConfig, order: list[int] | None
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The folder's parameters by their names in fairseq, and what is left out, in words.
+    """Return the folder's parameters by their names in fairseq, and remarks on those that are left out.
 
     Args:
         weights: by their names in transformers.
-        config: the folder's.
-        order: the folder's number of each token of ours; None where they are the same.
+        config: of the folder.
+        order: ids in the folder of our ids; None where they are the same.
     """
     if _is_ours(config):
         if not any(name.startswith("linformer_roberta.") for name in weights):  # saved without a head
             weights = {f"linformer_roberta.{name}": tensor for name, tensor in weights.items()}
         names = fairseq_names(weights, OURS, HEAD_NAME)
-        given = {ours: weights[theirs] for theirs, ours in names.items()}
+        state = {ours: weights[theirs] for theirs, ours in names.items()}
         remarks = ["left out: qa_outputs"] if "qa_outputs.weight" in weights else []
     else:
-        given, remarks = published_state(weights, config)
+        state, remarks = published_state(weights, config)
     if order is not None:
-        given |= {name: given[name][order] for name in OF_TOKENS if name in given}
-    return given, remarks
+        state |= {name: state[name][order] for name in TOKEN_PARAMETERS if name in state}
+    return state, remarks
 
 
-def _state(given: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict[str, Tensor], bool]:
-    """All parameters of the model, and whether its LM head was missing."""
-    state: dict[str, Tensor] = {}
+def _complete(state: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict[str, Tensor], bool]:
+    """Return all parameters of the model, and True if its LM head is missing in `state` and newly drawn."""
+    whole: dict[str, Tensor] = {}
     first: dict[int, str] = {}
     drawn = False
     for name, tensor in model.state_dict(keep_vars=True).items():
-        source = first.setdefault(id(tensor), name)  # a tensor may have several names in fairseq, and has one here
-        if source in given:
-            state[name] = given[source]
-            if state[name].shape != tensor.shape:
-                found, wanted = (" x ".join(map(str, shape)) for shape in (state[name].shape, tensor.shape))
-                raise UserError(f"the folder's weights have {name} of {found}, its config.json asks for {wanted}")
+        source = first.setdefault(id(tensor), name)  # a shared tensor has one name in `state`
+        if source in state:
+            whole[name] = state[source]
+            found, expected = tuple(whole[name].shape), tuple(tensor.shape)
+            check(f"the shape of {name}", found, found == expected, f"{expected} by config.json")
         elif name.startswith("encoder.lm_head."):
-            state[name] = state.get(source, tensor.detach())
+            whole[name] = whole.get(source, tensor.detach())
             drawn = True
         else:
             raise UserError(f"the folder's weights lack {name}, which its config.json asks for")
-    state |= {name: tensor for name, tensor in given.items() if name.startswith(HEAD)}
-    return state, drawn
+    return whole | {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}, drawn
 
 
 def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tuple[Dictionary, list[int] | None]:
-    """Writes the dictionary and the subword model; gives the dictionary, with <mask>.
-
-    Also gives the folder's number of each of the dictionary's; None where they are the same.
-    """
+    """Write the dictionary and the subword model; return the dictionary with <mask>, and ids as ``_fairseq_state``."""
     order = None
     if (source / FAIRSEQ_FOLDER).is_dir():
         for file in sorted((source / FAIRSEQ_FOLDER).iterdir()):
             shutil.copyfile(file, folder / file.name)
-    elif held := _held_files(source):
-        for name, content in held.items():
+    elif files := _encoded_files(source):
+        for name, content in files.items():
             (folder / name).write_bytes(content)
     else:
-        order = _write_other(source, folder)
+        order = _convert_tokenizer(source, folder)
     dictionary, tokenizer = masked_lm_dictionary(folder), source / TOKENIZER_FILE
     added = read_json(tokenizer).get("added_tokens", []) if tokenizer.is_file() else []
     if order is None and all(token["id"] < len(dictionary) for token in added):
         order = [*range(len(dictionary))]  # without rows of resize_token_embeddings(pad_to_multiple_of=…)
     # A published model may have more rows than its tokenizer has ids, to fill up a size, but not twice as many.
-    size = config.vocab_size
-    fits = len(dictionary) == size if order is None else max(order) < size <= 2 * len(order)
-    if not fits:
-        ids = len(dictionary) if order is None else max(order) + 1
-        added = " (tokens that were added since its training cannot be taken)" if order is None else ""
-        raise UserError(f"{source}: its tokenizer has {ids} ids, but config.json says vocab_size={size}{added}")
+    size, ids = config.vocab_size, len(dictionary) if order is None else max(order) + 1
+    fits = ids == size if order is None else ids <= size <= 2 * len(order)
+    check(f"{source}: vocab_size", size, fits, f"{ids}, the ids of its tokenizer as it was in training")
     pad = 1 if order is None else order[1]
     used = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
     check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not used, f"{pad}, as in its tokenizer")
     return dictionary, order
 
 
-def _held_files(source: Path) -> dict[str, bytes]:
-    """What our tokenizer of a folder holds in fairseq's form, by file: transformers saves that, but no other folder."""
+def _encoded_files(source: Path) -> dict[str, bytes]:
+    """Return the tokenizer in fairseq's form from the tokenizer's configuration, which transformers saves again."""
     file = source / CONFIG_FILE
     if not file.is_file():
         return {}
     try:
-        held = json.loads(file.read_text(encoding="utf-8")).get(FAIRSEQ_FILES, {})
-        return {name: base64.b64decode(held[name], validate=True) for name in VOCABULARY_FILES if name in held}
+        encoded = json.loads(file.read_text(encoding="utf-8")).get(FAIRSEQ_FILES, {})
+        return {name: base64.b64decode(encoded[name], validate=True) for name in VOCABULARY_FILES if name in encoded}
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file}: {FAIRSEQ_FILES} cannot be read ({error})") from error
 
 
-def _write_other(source: Path, folder: Path) -> list[int] | None:
-    """Writes the tokenizer of transformers in a folder; gives its own numbers of ours, None where they are the same."""
+def _convert_tokenizer(source: Path, folder: Path) -> list[int] | None:
+    """Write a tokenizer of transformers in fairseq's form; return ids as ``_fairseq_state``."""
     try:
-        _check_vocabulary(source)
+        # Without a file transformers makes a tokenizer of the special tokens alone, for which all text is <unk>.
+        if not any(any(source.glob(name)) for name in VOCABULARIES):
+            raise FileNotFoundError(f"there is no {', '.join(VOCABULARIES)}")
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         content = json.loads(tokenizer.backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{source}: its tokenizer cannot be read: save it there too, tokenizer.save_pretrained or "
-            f"Trainer(processing_class=tokenizer) ({reason})"
-        ) from error
+        raise UserError(f"{source}: its tokenizer cannot be read: tokenizer.save_pretrained ({reason})") from error
     vocabulary = dict(content["model"].get("vocab", {})) if content["model"]["type"] == "BPE" else {}
     vocabulary |= {added["content"]: added["id"] for added in content["added_tokens"]}
     names = {number: piece for piece, number in vocabulary.items()}
-    found = (*(names.get(number) for number in range(len(SPECIAL))), names.get(len(names) - 1))
-    if found != (*SPECIAL, "<mask>") or len(content["added_tokens"]) > len(found) or not _is_gpt2(content):
-        return write_published_tokenizer(tokenizer, source, folder)
+    special = (*(names.get(number) for number in range(len(SPECIAL))), names.get(len(names) - 1))
+    if special != (*SPECIAL, "<mask>") or len(content["added_tokens"]) > len(special) or not _is_gpt2(content):
+        return write_json_tokenizer(tokenizer, source, folder)
     _write_gpt2(names, content["model"]["merges"], folder)
     return None
 
 
-def _check_vocabulary(source: Path) -> None:
-    """Without a file transformers makes a tokenizer of the special tokens alone, to which all text is <unk>."""
-    if not any(all(any(source.glob(name)) for name in names) for names in VOCABULARIES):
-        raise FileNotFoundError(f"there is no {', '.join(' with '.join(names) for names in VOCABULARIES)}")
-
-
 def _is_gpt2(content: dict[str, Any]) -> bool:
-    """Whether a tokenizer.json is one that fairseq's own encoder computes."""
+    """Return True for a tokenizer.json that fairseq's GPT-2 encoder computes."""
     split = content["pre_tokenizer"] or {}
     plain = split.get("type") == "ByteLevel" and not split.get("add_prefix_space") and split.get("use_regex", True)
     return content["model"]["type"] == "BPE" and plain and not content["normalizer"]
 
 
 def _write_gpt2(names: dict[int, str], merges: list[Any], folder: Path) -> None:
-    """The files of a byte-level BPE, whose numbers in encoder.json and dict.txt are the ids of the folder."""
+    """Write the files of a byte-level BPE, whose numbers in encoder.json and dict.txt are the ids of the folder."""
     ids = range(len(SPECIAL), len(names) - 1)
     encoder = {names[number]: number for number in ids}
     (folder / ENCODER_FILE).write_text(json.dumps(encoder), encoding="utf-8")
     lines = (merge if isinstance(merge, str) else " ".join(merge) for merge in merges)
     (folder / MERGES_FILE).write_text("\n".join(["#version: 0.2", *lines]) + "\n", encoding="utf-8")
     (folder / DICTIONARY_FILE).write_text("".join(f"{number} 0\n" for number in ids), encoding="utf-8")
+
+
+def write_json_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, folder: Path) -> list[int]:
+    """Write tokenizer.json with fairseq's ids, special tokens 0 to 3 and last, and dict.txt.
+
+    Args:
+        tokenizer: with a backend of the library tokenizers.
+        source: of the tokenizer, for messages.
+        folder: to write into.
+
+    Returns:
+        The id before of each id. Ids without a token are left out.
+
+    Raises:
+        UserError: it lacks a special token, two are one, or ids would differ.
+    """
+    special = [getattr(tokenizer, f"{role}_id") for role in ROLES]
+    found = ", ".join(f"{role}={getattr(tokenizer, role)}" for role in ROLES)
+    check(f"{source}: tokenizer", found, None not in special and len({*special}) == 5, "one with five special tokens")
+    backend = Tokenizer.from_str(json.dumps(drop_line_normalizer(json.loads(tokenizer.backend_tokenizer.to_str()))))
+    backend.no_padding()
+    backend.no_truncation()
+    pieces = sorted({*backend.get_vocab(with_added_tokens=True).values()} - {*special})
+    order = [*special[:-1], *pieces, special[-1]]
+    content = _renumber(json.loads(backend.to_str()), order)
+    (folder / TOKENIZER_FILE).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    renumbered = JsonTokenizer(folder / TOKENIZER_FILE)
+    for line, ids in zip(SAMPLE, renumbered.encode(SAMPLE), strict=True):
+        if not np.array_equal(np.array(order)[ids], backend.encode(line, add_special_tokens=False).ids):
+            raise UserError(f"{source}: its tokenizer cannot be imported: {line!r} would have other ids")
+    renumbered.dictionary.save(str(folder / DICTIONARY_FILE))
+    return order
+
+
+def _renumber(content: dict[str, Any], order: list[int]) -> dict[str, Any]:
+    """Change the ids in the content of a tokenizer.json in place; `order` has the id before of each id."""
+    numbers = {old: new for new, old in enumerate(order)}
+    model, added = content["model"], {token["content"]: token["id"] for token in content["added_tokens"]}
+    if model["type"] == "Unigram":  # numbered by position; added tokens are no pieces of the remaining text
+        lowest = min(score for _, score in model["vocab"])
+        pieces = {number: [name, lowest] for name, number in added.items()} | dict(enumerate(model["vocab"]))
+        model["vocab"] = [pieces[old] for old in order]
+        model["unk_id"] = None if model["unk_id"] is None else numbers[model["unk_id"]]
+    else:
+        vocabulary = {**model["vocab"], **added}
+        model["vocab"] = {name: numbers[old] for name, old in vocabulary.items()}
+    for token in content["added_tokens"]:
+        token["id"] = numbers[token["id"]]
+    content["added_tokens"].sort(key=lambda token: token["id"])
+    return content | {"post_processor": None}  # it contains ids; exports write a new one

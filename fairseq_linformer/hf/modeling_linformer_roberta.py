@@ -33,9 +33,9 @@ from ..model.encoder import Encoder, EncoderLayer
 from ..model.parts import ACTIVATIONS, ClassificationHead
 from ..model.validation import validate
 from .configuration_linformer_roberta import LinformerRobertaConfig
-from .second_names import name_again, register_once
 
 FIRST: Positions = (slice(None), 0)  # <s>
+SharedName = tuple[int, str, int, str]  # layer and name of a shared module, and of its first occurrence
 
 
 def resolve(config: LinformerRobertaConfig) -> Architecture:
@@ -54,6 +54,33 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
     architecture = cast(Architecture, SimpleNamespace(**options))
     validate(architecture)
     return architecture
+
+
+def register_once(layers: nn.ModuleList) -> list[SharedName]:
+    """Remove the second and later names of projections that layers, or keys and values, share.
+
+    transformers stores every tensor under one name, and ties others by rules that differ between its versions.
+    """
+    firsts: dict[nn.Module | None, tuple[int, str]] = {}
+    shared: list[SharedName] = []
+    for number, layer in enumerate(layers):
+        attention = cast(EncoderLayer, layer).self_attn
+        for name, module in list(attention._modules.items()):  # named_children omits second names
+            if module in firsts:
+                delattr(attention, name)
+                shared.append((number, name, *firsts[module]))
+            firsts.setdefault(module, (number, name))
+    retie(layers, shared)
+    return shared
+
+
+def retie(layers: nn.ModuleList, shared: list[SharedName]) -> None:
+    """Set second names, which nn.Module does not register, to the modules of the first ones."""
+    for layer, name, first_layer, first_name in shared:
+        attention, first = (cast(EncoderLayer, layers[number]).self_attn for number in (layer, first_layer))
+        module = getattr(first, first_name)
+        if getattr(attention, name, None) is not module:
+            attention.__dict__[name] = module  # setattr would register it
 
 
 def draw_missing(module: nn.Module, draws: Iterable[Callable[[], None]], recurse: bool) -> None:
@@ -197,7 +224,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         The mask is that of ``padding_mask``.
         """
         # What replaces a module, as DataParallel's replicas and PEFT's modules_to_save do, does so by its first name.
-        name_again(self.layers, self.second_names)
+        retie(self.layers, self.second_names)
         x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
         if mask is not None and not may_be_padded(mask):
             mask = None

@@ -13,12 +13,12 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Regex, normalizers
 
-from ..errors import UserError
-from .sentencepiece_proto import SentencePieceModel
+from ..errors import check
 
 SPACE = "\u2581"  # sentencepiece's mark of a space
 
@@ -37,16 +37,20 @@ _JOINS = rf"[\p{{M}}\n\u200c\u200d\uff9e\uff9f\x{{e0020}}-\x{{e007f}}{_VOWELS}{_
 _JOINING = rf"(?!\A)(?={_JOINS})"
 
 
-def normalizer_of(model: SentencePieceModel, processor: SentencePieceProcessor) -> normalizers.Normalizer:
-    """What the model does to a text before it looks for pieces.
+def build_normalizer(spec: Any, processor: SentencePieceProcessor) -> normalizers.Normalizer:
+    """Build the normalizer of a model.
+
+    Args:
+        spec: ``NormalizerSpec`` of the model.
+        processor: of the model.
 
     Raises:
-        UserError: the model has a rule of its own.
+        UserError: the rule is none of sentencepiece's.
     """
-    steps = list(_rule(model, processor))
-    # The order of the two is seen where a text becomes empty: only removal leaves it so.
-    prefix = [normalizers.Prepend(SPACE)] if model.add_dummy_prefix else []
-    if model.remove_extra_whitespaces:
+    steps = list(_rule(spec, processor))
+    # The order of the two matters where a text becomes empty: only removal leaves it so.
+    prefix = [normalizers.Prepend(SPACE)] if spec.add_dummy_prefix else []
+    if spec.remove_extra_whitespaces:
         # \A and \z, as ^ and $ are the ends of lines.
         steps += [normalizers.Replace(Regex(r"\A +"), ""), normalizers.Replace(Regex(" +"), SPACE), *prefix]
         steps.append(normalizers.Replace(Regex(rf"{SPACE}+\z"), ""))
@@ -55,18 +59,14 @@ def normalizer_of(model: SentencePieceModel, processor: SentencePieceProcessor) 
     return normalizers.Sequence(steps)
 
 
-def _rule(model: SentencePieceModel, processor: SentencePieceProcessor) -> Iterator[normalizers.Normalizer]:
-    if not model.charsmap:
+def _rule(spec: Any, processor: SentencePieceProcessor) -> Iterator[normalizers.Normalizer]:
+    if not spec.precompiled_charsmap:
         return
-    if model.normalization not in _RULES:
-        raise UserError(
-            f"a sentencepiece model with the normalization rule {model.normalization!r} cannot be exported: only "
-            f"{', '.join(_RULES)} and identity"
-        )
+    check("normalization_rule_name", spec.name, spec.name in _RULES, f"identity or one of {', '.join(_RULES)}")
     others, joined = _compositions(processor)
     yield normalizers.Replace(Regex(rf"(?!\A)(?=[{others}])|(?<=[{others}]){_JOINING}"), _BARRIER)
     yield normalizers.Replace(Regex(_JOINING), _ISOLATED)
-    yield normalizers.Precompiled(model.charsmap)
+    yield normalizers.Precompiled(spec.precompiled_charsmap)
     yield normalizers.Replace(_ISOLATED, "")
     yield normalizers.Replace(Regex(f"{_JOINING}(?!{joined})"), _BARRIER)
     yield normalizers.NFC()

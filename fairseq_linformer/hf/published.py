@@ -1,11 +1,11 @@
-"""Encoders that others have published, whose arithmetic is ours: BERT and its relatives.
+"""Names and options of models in fairseq and in transformers: ours, RoBERTa, BERT and its relatives.
 
-Post-norm, learned positions, softmax attention: an encoder of ours with ``attention=softmax``. Of the types of tokens
-only the first comes along, in the embeddings of positions, to which it is added.
+The latter are post-norm with learned positions and full attention: ``attention=softmax`` here. Of their token types
+only the first is kept, added to the embeddings of positions.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,16 +14,80 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from ..checkpoint import FIRST_POSITION
-from ..errors import UserError, check, did_you_mean
-from .names import BERT, DISTILBERT, ENCODER, HEAD, STOCK, STOCK_OPTIONS, fairseq_names
+from ..errors import check
 
-OF_PAIRS = (
-    "its classifier knows a second text by token type 1, which does not come along: as a cross-encoder, of pairs, it "
-    "gives other scores until it is fine-tuned; of single texts the same"
+ENCODER = "encoder.sentence_encoder."
+HEAD = "classification_heads."
+
+# Names in transformers, as regular expressions, and in fairseq. HEAD stands for the name of the classification head.
+OURS = (
+    (r"linformer_roberta\.(.*)", rf"{ENCODER}\1"),
+    (r"lm_head\.decoder\.(.*)", r"encoder.lm_head.\1"),
+    (r"lm_head\.(.*)", r"encoder.lm_head.\1"),
+    (r"classifier\.(.*)", r"HEAD.\1"),
 )
-HEAD_NAME = "sentence_classification_head"  # what fairseq's tasks name it
 
-# Their activations by the names of ours. All three of the tanh kind are one formula.
+
+def _bert_encoder(prefix: str) -> tuple[tuple[str, str], ...]:
+    """Return the names of embeddings and layers in BERT and RoBERTa."""
+    layer, ours = rf"{prefix}\.encoder\.layer\.(\d+)\.", rf"{ENCODER}layers.\1."
+    return (
+        (rf"{prefix}\.embeddings\.word_embeddings\.(.*)", rf"{ENCODER}embed_tokens.\1"),
+        (rf"{prefix}\.embeddings\.position_embeddings\.(.*)", rf"{ENCODER}embed_positions.\1"),
+        (rf"{prefix}\.embeddings\.LayerNorm\.(.*)", rf"{ENCODER}layernorm_embedding.\1"),
+        (layer + r"attention\.self\.query\.(.*)", rf"{ours}self_attn.q_proj.\2"),
+        (layer + r"attention\.self\.key\.(.*)", rf"{ours}self_attn.k_proj.\2"),
+        (layer + r"attention\.self\.value\.(.*)", rf"{ours}self_attn.v_proj.\2"),
+        (layer + r"attention\.output\.dense\.(.*)", rf"{ours}self_attn.out_proj.\2"),
+        (layer + r"attention\.output\.LayerNorm\.(.*)", rf"{ours}self_attn_layer_norm.\2"),
+        (layer + r"intermediate\.dense\.(.*)", rf"{ours}fc1.\2"),
+        (layer + r"output\.dense\.(.*)", rf"{ours}fc2.\2"),
+        (layer + r"output\.LayerNorm\.(.*)", rf"{ours}final_layer_norm.\2"),
+    )
+
+
+STOCK = (*_bert_encoder("roberta"), *OURS[1:])
+BERT = (
+    *_bert_encoder("bert"),
+    (r"cls\.predictions\.transform\.dense\.(.*)", r"encoder.lm_head.dense.\1"),
+    (r"cls\.predictions\.transform\.LayerNorm\.(.*)", r"encoder.lm_head.layer_norm.\1"),
+    (r"cls\.predictions\.(?:decoder\.)?(weight|bias)", r"encoder.lm_head.\1"),
+    (r"bert\.pooler\.dense\.(.*)", r"HEAD.dense.\1"),
+    (r"classifier\.(weight|bias)", r"HEAD.out_proj.\1"),
+)
+_LAYER, _OUR_LAYER = r"distilbert\.transformer\.layer\.(\d+)\.", rf"{ENCODER}layers.\1."
+DISTILBERT = (
+    *_bert_encoder("distilbert")[:3],
+    (_LAYER + r"attention\.([qkv])_lin\.(.*)", rf"{_OUR_LAYER}self_attn.\2_proj.\3"),
+    (_LAYER + r"attention\.out_lin\.(.*)", rf"{_OUR_LAYER}self_attn.out_proj.\2"),
+    (_LAYER + r"sa_layer_norm\.(.*)", rf"{_OUR_LAYER}self_attn_layer_norm.\2"),
+    (_LAYER + r"ffn\.lin1\.(.*)", rf"{_OUR_LAYER}fc1.\2"),
+    (_LAYER + r"ffn\.lin2\.(.*)", rf"{_OUR_LAYER}fc2.\2"),
+    (_LAYER + r"output_layer_norm\.(.*)", rf"{_OUR_LAYER}final_layer_norm.\2"),
+    (r"vocab_transform\.(.*)", r"encoder.lm_head.dense.\1"),
+    (r"vocab_layer_norm\.(.*)", r"encoder.lm_head.layer_norm.\1"),
+    (r"vocab_projector\.(.*)", r"encoder.lm_head.\1"),
+    (r"pre_classifier\.(.*)", r"HEAD.dense.\1"),
+    (r"classifier\.(weight|bias)", r"HEAD.out_proj.\1"),
+)
+
+STOCK_OPTIONS = {
+    "encoder_layers": "num_hidden_layers",
+    "encoder_embed_dim": "hidden_size",
+    "encoder_ffn_embed_dim": "intermediate_size",
+    "encoder_attention_heads": "num_attention_heads",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_eps": "layer_norm_eps",
+}
+STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of what is exported as RoBERTa
+PAIRS_REMARK = (
+    "its classifier knows a second text by token type 1, which is left out: as a cross-encoder, of pairs, it gives "
+    "other scores until it is fine-tuned; of single texts the same"
+)
+HEAD_NAME = "sentence_classification_head"  # of fairseq's tasks
+
+# Activations in transformers and here. All three of the tanh kind are one formula.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_accurate",
@@ -34,90 +98,75 @@ ACTIVATIONS = {
 
 
 class Published(NamedTuple):
-    """How a type of model becomes ours.
+    """A type of model in transformers that becomes ours.
 
     Attributes:
         prefix: of the encoder's parameters where there is a head.
         names: patterns of the parameters' names.
-        options: our options by the names of theirs, without the activation.
-        constants: options that it does not name.
-        activation: what it calls its activation.
-        activations: those that can be.
-        after_padding: whether its positions count from the padding index + 1, as RoBERTa's, not from 0.
+        options: names of options here and there, without the activation.
+        constants: options that its configuration lacks.
+        activation: name of the option of the activation.
+        activations: its possible values.
+        after_padding: True if positions count from the padding index + 1, as in RoBERTa, not from 0.
     """
 
     prefix: str
     names: tuple[tuple[str, str], ...]
-    options: Mapping[str, str]
+    options: Mapping[str, str] = STOCK_OPTIONS
     constants: Mapping[str, Any] = {}
     activation: str = "hidden_act"
     activations: tuple[str, ...] = tuple(ACTIVATIONS)
     after_padding: bool = False
 
 
-_ROBERTA = Published("roberta.", STOCK, STOCK_OPTIONS, activations=("gelu",), after_padding=True)  # as its LM head
-_DISTILBERT_OPTIONS = STOCK_OPTIONS | {
-    "encoder_ffn_embed_dim": "hidden_dim",
-    "dropout": "dropout",
-    "attention_dropout": "attention_dropout",
-}
-del _DISTILBERT_OPTIONS["layer_norm_eps"]
+_ROBERTA = Published("roberta.", STOCK, activations=("gelu",), after_padding=True)  # the only one of its LM head
+_DISTILBERT_OPTIONS = {name: theirs for name, theirs in STOCK_OPTIONS.items() if name != "layer_norm_eps"}
+_DISTILBERT_OPTIONS |= {"encoder_ffn_embed_dim": "hidden_dim", "dropout": "dropout"}
+_DISTILBERT_OPTIONS["attention_dropout"] = "attention_dropout"
+_DISTILBERT_CONSTANTS = {"layer_norm_eps": 1e-12, "pooler_activation_fn": "relu"}
 PUBLISHED = {
-    "bert": Published("bert.", BERT, STOCK_OPTIONS),
-    "distilbert": Published(
-        "distilbert.",
-        DISTILBERT,
-        _DISTILBERT_OPTIONS,
-        {"layer_norm_eps": 1e-12, "pooler_activation_fn": "relu"},
-        "activation",
-    ),
+    "bert": Published("bert.", BERT),
+    "distilbert": Published("distilbert.", DISTILBERT, _DISTILBERT_OPTIONS, _DISTILBERT_CONSTANTS, "activation"),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
 }
-_PRESENT = {"gamma": "weight", "beta": "bias"}
-REASONS = {
-    "albert": "all its layers are one, and its embeddings are narrower than they",
-    "bart": "it has a decoder",
-    "big_bird": "its blocks are chosen in another way than ours",
-    "deberta": "its attention adds terms of relative positions",
-    "deberta-v2": "its attention adds terms of relative positions",
-    "electra": "its embeddings may be narrower than its layers, and its head tells tokens that were replaced",
-    "eurobert": "it has rotary positions and RMS norms",
-    "gpt2": "it is a decoder",
-    "longformer": "its windows are others than ours",
-    "megatron-bert": "it is pre-norm",
-    "modernbert": "it has rotary positions of two bases, norms without biases before each block and gated feed-forward "
-    "networks",
-    "mpnet": "its attention adds a bias of relative positions",
-    "nomic_bert": "it has rotary positions and gated feed-forward networks",
-    "nystromformer": "its convolution and landmarks are others than ours",
-    "roberta-prelayernorm": "it is pre-norm",
-    "t5": "it has a decoder and a bias of relative positions",
-}
+
+
+def fairseq_names(names: Iterable[str], patterns: Sequence[tuple[str, str]], head: str) -> dict[str, str]:
+    """Return the names in fairseq of those names in transformers that fairseq has.
+
+    Args:
+        names: in transformers.
+        patterns: OURS, or those of another model.
+        head: name of the classification head in fairseq.
+    """
+    translated: dict[str, str] = {}
+    for name in names:
+        for pattern, ours in patterns:
+            if match := re.fullmatch(pattern, name):
+                translated[name] = match.expand(ours).replace("HEAD.", f"{HEAD}{head}.", 1)
+                break
+    return translated
 
 
 def check_published(content: Mapping[str, Any], file: str) -> None:
-    """Refuses what is no encoder of these types, from its config.json alone.
+    """Reject what is no encoder of these types, by its config.json.
 
     Raises:
-        UserError: it is not; the message says which part.
+        UserError: an option has another value than encoders of these types.
     """
     named = content.get("model_type")
-    if named not in PUBLISHED:
-        known = ", ".join(["linformer_roberta", *PUBLISHED])
-        reason = f": {REASONS[named]}" if named in REASONS else did_you_mean(str(named), PUBLISHED)
-        raise UserError(f"model_type={named} in {file} cannot be imported, only {known}{reason}")
-    kind = content.get("position_embedding_type", "absolute")
-    check("position_embedding_type", kind, kind == "absolute", f"absolute, in {file}")
+    check(f"{file}: model_type", named, named in PUBLISHED, f"one of linformer_roberta, {', '.join(PUBLISHED)}")
+    kind, pruned = content.get("position_embedding_type", "absolute"), content.get("pruned_heads")
+    check(f"{file}: position_embedding_type", kind, kind == "absolute", "absolute")
+    check(f"{file}: pruned_heads", pruned, not pruned, "empty")
     for name in ("is_decoder", "add_cross_attention"):
-        check(name, content.get(name), not content.get(name), f"false, in {file}: encoders alone can be imported")
-    pruned = content.get("pruned_heads")
-    check("pruned_heads", pruned, not pruned, f"empty, in {file}: layers have as many heads as each other here")
+        check(f"{file}: {name}", content.get(name), not content.get(name), "false: only encoders can be imported")
 
 
 def published_options(config: PretrainedConfig) -> dict[str, Any]:
-    """The options of the model of ours.
+    """Return the options of our model.
 
     Raises:
         UserError: its activation is none of ours.
@@ -138,20 +187,18 @@ def _first_position(config: PretrainedConfig) -> int:
     return config.pad_token_id + 1 if PUBLISHED[config.model_type].after_padding else 0
 
 
-def _present_name(name: str) -> str:
-    """Google's first BERT models came from TensorFlow with its names of a norm's gains and biases."""
-    return re.sub(r"LayerNorm\.(gamma|beta)$", lambda found: f"LayerNorm.{_PRESENT[found[1]]}", name)
-
-
 def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> tuple[dict[str, Tensor], list[str]]:
-    """The parameters by their names in fairseq, and what is left out, in words.
+    """Return the parameters by their names in fairseq, and remarks on those that are left out.
 
     Args:
         weights: by their names in transformers; those of an encoder that was saved without a head lack its prefix.
-        config: theirs.
+        config: of the model.
     """
     kind = PUBLISHED[config.model_type]
-    weights = {_present_name(name): tensor for name, tensor in weights.items()}
+    # Google's first BERT models have TensorFlow's names of a norm's gains and biases.
+    renamed = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+    for old, new in renamed:
+        weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
     if not any(name.startswith(kind.prefix) for name in weights):
         weights = {kind.prefix + name: tensor for name, tensor in weights.items()}
     names = fairseq_names(weights, kind.names, HEAD_NAME)
@@ -162,13 +209,12 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
     positions, first = f"{ENCODER}embed_positions.weight", _first_position(config)
     types = weights.get(f"{kind.prefix}embeddings.token_type_embeddings.weight")
     if positions in state:
-        if types is not None and bool(types[0].any()):  # zeros in what came from fairseq
+        if types is not None and bool(types[0].any()):  # zeros in exports
             state[positions] = state[positions] + types[0].float()
         if first != FIRST_POSITION:
             state[positions] = F.pad(state[positions][first:], (0, 0, FIRST_POSITION, 0))
-    others = (name for name in weights if name not in names and ".embeddings." not in name)
-    left_out = sorted({name.rpartition(".")[0] for name in others})
-    remarks = [f"left out: {', '.join(left_out)}"] if left_out else []
+    lost = {name.rpartition(".")[0] for name in weights if name not in names and ".embeddings." not in name}
+    remarks = [f"left out: {', '.join(sorted(lost))}"] if lost else []
     if head <= state.keys() and types is not None and len(types) > 1 and not torch.equal(types[0], types[1]):
-        remarks.append(OF_PAIRS)
+        remarks.append(PAIRS_REMARK)
     return state, remarks

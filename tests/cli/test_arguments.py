@@ -8,7 +8,7 @@ import pytest
 from fairseq_linformer.cli import arguments
 from fairseq_linformer.cli.arguments import number
 from fairseq_linformer.cli.command import parser_of
-from fairseq_linformer.conversion.start import EXTENSIONS
+from fairseq_linformer.convert import EXTENSIONS
 from fairseq_linformer.data.prepare.table import FORMATS
 from fairseq_linformer.data.task_record import KINDS
 

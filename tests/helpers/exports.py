@@ -42,33 +42,24 @@ MECHANISMS = [
     for options in kind.Options.TEST_CASES
 ]
 PROJECTIONS = [
-    *({"sharing": sharing} for sharing in ("none", "headwise", "key-value", "layerwise")),
-    {"projection": "random", "sharing": "layerwise"},
-    {"projection": "conv", "sharing": "key-value"},
-    *({"projection": name} for name in ("mean-pool", "max-pool", "attention-pool", "split-pool")),
+    {"sharing": "none", "projection_multiplier": 0.1, "adaptive_length": True, "projected_length": "3,6"},
+    {"sharing": "headwise", "freeze_projection": True},
+    {"sharing": "layerwise", "projection": "random"},
+    {"sharing": "key-value", "projection": "conv"},
     {"projection": "mean-pool", "adaptive_length": True},
-    {"projection_multiplier": 0.1, "adaptive_length": True, "projected_length": "3,6"},
-    {"freeze_projection": True},
+    {"projection": "max-pool"},
+    {"projection": "attention-pool"},
 ]
+FETCH = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, "linformer_fetch": 2}
 LAYERS = [
-    {"local_conv": 3, "encoder_normalize_before": True},
-    {"gated_ffn": True, "activation_fn": "gelu_accurate"},
-    {"attention": "softmax", "value_residual": True},
-    {"projection": "split-pool", "linformer_window": 4, "value_residual": True, "encoder_normalize_before": True},
-    {"linformer_class_token": True, "value_residual": True, "sharing": "headwise"},
-    {"untie_weights_roberta": True, "layernorm_embedding": False, "sharing": "layerwise"},
+    {"local_conv": 3, "encoder_normalize_before": True, "gated_ffn": True, "activation_fn": "gelu_accurate"},
+    {"sharing": "layerwise", "untie_weights_roberta": True, "layernorm_embedding": False},
+    {"attention": "softmax", "value_residual": True, "activation_fn": "relu"},
     {"attention": "softmax", "untie_weights_roberta": True},
-    {"attention": "softmax", "activation_fn": "relu"},
     {"attention": "softmax", "positions": "rotary", "rotary_base": 20.0, "rotary_share": 0.5},
     {"attention": "longformer", "longformer_window": 4, "positions": "alibi"},
-    {"linformer_window": 4, "linformer_class_token": True, "sharing": "none"},
-    {
-        "projection": "mean-pool",
-        "linformer_window": 4,
-        "linformer_block": 2,
-        "linformer_sinks": 1,
-        "linformer_fetch": 2,
-    },
+    {"sharing": "headwise", "linformer_class_token": True, "value_residual": True},
+    {"projection": "split-pool", "value_residual": True, "encoder_normalize_before": True, **FETCH},
 ]
 VARIANTS = [*MECHANISMS, *({"projected_length": 5, **options} for options in (*PROJECTIONS, *LAYERS))]
 

@@ -17,21 +17,19 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    RobertaForMaskedLM,
 )
 
 from fairseq_linformer import hf
-from fairseq_linformer.checkpoint import UNTRAINED, read_checkpoint
+from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
 from fairseq_linformer.hf import exporting
 from fairseq_linformer.hf.exporting import export
-from fairseq_linformer.hf.importing import import_folder
+from fairseq_linformer.hf.importing import DRAWN, import_folder
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.exports import (
     HEAD,
-    LABELS,
     MECHANISMS,
     SIZES,
     VARIANTS,
@@ -49,93 +47,93 @@ def title(options):
     return "-".join(f"{name}={value}" for name, value in options.items() if name != "projected_length") or "linformer"
 
 
-@torch.no_grad()
-def assert_same_logits(model, hub, **named):
-    for tokens in (rows(), rows()[:1, :1], rows()[:1, :7]):
-        expected, real = hub.model(tokens, **named)[0], tokens.ne(1)
-        for mask in (real.long(), None):
-            if mask is None and isinstance(model, RobertaForMaskedLM):
-                continue  # which attends to padding, then
-            found = model(tokens, attention_mask=mask).logits
-            torch.testing.assert_close(
-                *(out[real] if out.dim() == 3 else out for out in (found, expected)), rtol=1e-5, atol=1e-5
-            )
-
-
-def is_seldom(number, options):
-    """Whether a later variant of the same mechanism sets the same options, and maybe more, to other values."""
+def is_superseded(number, options):
+    """Return True if a later variant of the same mechanism sets the same options, and maybe more."""
     later = MECHANISMS[number + 1 :]
     return any(options["attention"] == own["attention"] and options.keys() <= own.keys() for own in later)
 
 
-SELDOM = [options for number, options in enumerate(MECHANISMS) if is_seldom(number, options)]
+SUPERSEDED = [options for number, options in enumerate(MECHANISMS) if is_superseded(number, options)]
 
 
 @pytest.mark.parametrize(
     "options",
-    [pytest.param(own, marks=[pytest.mark.exhaustive] * (own in SELDOM), id=title(own)) for own in VARIANTS],
+    [pytest.param(own, marks=[pytest.mark.exhaustive] * (own in SUPERSEDED), id=title(own)) for own in VARIANTS],
 )
-def test_logits_are_fairseqs_and_weights_come_back_bit_for_bit(options, vocabulary, tmp_path):
+def test_weights_come_back_bit_for_bit(options, vocabulary, tmp_path):
+    """The export itself compares logits with fairseq's."""
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
     export(checkpoint, tmp_path / "out")
-    hub = hub_of(checkpoint)
-    beside = {"activation_fn", "value_residual", "positions"}
-    is_stock = options.get("attention") == "softmax" and not options.keys() & beside
-    model, said = exporting._KINDS[None][is_stock].from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(said.values())
-    assert bool(list((tmp_path / "out").glob("*.py"))) != is_stock, "which needs no code of ours"
-    assert_same_logits(model.eval(), hub)
+    is_stock = options.get("attention") == "softmax" and not options.keys() & {"value_residual", "positions"}
+    model, report = exporting._KINDS[None][is_stock].from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(report.values())
+    assert bool(list((tmp_path / "out").glob("*.py"))) != is_stock
     model.save_pretrained(tmp_path / "again")  # as transformers stores it
     (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
     import_folder(tmp_path / "again", tmp_path / "back")
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
-    assert_same_logits(model, hub_of(tmp_path / "back" / UNTRAINED))
 
 
-@pytest.mark.parametrize(("kind", "pooling"), [(kind, "cls") for kind in LABELS] + [("single-label", "mean")])
+@torch.no_grad()
 @pytest.mark.parametrize("attention", ["linformer", "softmax"])
-def test_a_fine_tuned_model_keeps_its_head_labels_and_length(kind, pooling, attention, vocabulary, tmp_path):
+def test_logits_at_every_length(attention, vocabulary, tmp_path):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention=attention)
+    export(checkpoint, tmp_path / "out")
+    hub, model = hub_of(checkpoint), AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    for tokens in (rows(), rows()[:1, :1], rows()[:1, :7]):
+        expected, real = hub.model(tokens)[0], tokens.ne(1)
+        for mask in (real.long(), None) if attention == "linformer" else (real.long(),):
+            found = model(tokens, attention_mask=mask).logits
+            torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention", "pooling"),
+    [
+        ("single-label", "softmax", "cls"),
+        ("single-label", "softmax", "mean"),
+        ("multi-label", "linformer", "cls"),
+        ("regression", "softmax", "cls"),
+        ("token-label", "linformer", "cls"),
+    ],
+)
+def test_fine_tuned_model_keeps_its_head_labels_and_length(kind, pooling, attention, vocabulary, tmp_path):
     scale = 5.0 if kind == "regression" else 1.0
     options = {"attention": attention, "classifier_pooling": pooling}
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, kind, scale=scale, options=options, truncate_to=9)
-    assert export(checkpoint, tmp_path / "out") == [exporting.OF_WORDS] * (kind == "token-label")
+    assert export(checkpoint, tmp_path / "out") == [exporting.WORDS_REMARK] * (kind == "token-label")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    problem = {"token-label": None, **{kind: f"{kind.replace('-', '_')}_classification" for kind in list(LABELS)[:2]}}
-    assert config.get("problem_type") == problem.get(kind, "regression")
+    assert config.get("problem_type") == exporting._KINDS[kind].problem_type
     assert ("sentence_transformers" in config) == (kind == "regression"), "whose CrossEncoder would bend scores"
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
     predictor = Predictor(checkpoint)
     assert tuple(config["id2label"].values()) == (predictor.labels or ("score",))
-    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
-    hub = hub_of(checkpoint)
-    is_stock = (attention, pooling) == ("softmax", "cls") and kind in ("single-label", "multi-label")
-    model = exporting._KINDS[kind][is_stock].from_pretrained(tmp_path / "out").eval()
+    model = exporting._KINDS[kind][(attention, pooling, scale) == ("softmax", "cls", 1.0)].from_pretrained(
+        tmp_path / "out"
+    )
     with torch.no_grad():
-        found = model(rows(), attention_mask=rows().ne(1).long()).logits
-        expected = hub.model(rows(), classification_head_name=HEAD)[0] * scale
+        found = model.eval()(rows(), attention_mask=rows().ne(1).long()).logits
+        expected = hub_of(checkpoint).model(rows(), classification_head_name=HEAD)[0] * scale
     real = model.words.begins[rows()] & rows().ne(1) if kind == "token-label" else slice(None)
     torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
     assert import_folder(tmp_path / "out", tmp_path / "back") == []
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
-
-
-def test_a_head_alone_brings_a_new_lm_head_back(vocabulary, tmp_path):
-    """What transformers saves of a classifier has no LM head."""
-    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
-    export(checkpoint, tmp_path / "out")
-    AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
-    (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
-    assert import_folder(tmp_path / "again", tmp_path / "back") == ["it has no LM head: a new one was drawn"]
-    assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, but="lm_head.d")
-    before, after = (read_checkpoint(path)["model"] for path in (checkpoint, tmp_path / "back" / UNTRAINED))
-    assert not torch.equal(before["encoder.lm_head.dense.weight"], after["encoder.lm_head.dense.weight"])
+    if kind == "multi-label":  # transformers saves a classifier without the LM head
+        model.save_pretrained(tmp_path / "again")
+        (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
+        assert import_folder(tmp_path / "again", tmp_path / "drawn") == [DRAWN]
+        assert_same_weights(checkpoint, tmp_path / "drawn" / UNTRAINED, but="lm_head.d")
 
 
 SMALL = {"vocab_size": 40, "encoder_layers": 2, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32}
 SMALL |= {"encoder_attention_heads": 4, "max_positions": N, "projected_length": 5}
 
 
-@pytest.mark.parametrize("options", [*VARIANTS, {"attention": "rfa", "value_residual": True}], ids=title)
-def test_what_a_checkpoint_lacks_starts_as_in_a_new_model(options, tmp_path, monkeypatch, request):
+DRAWN_CASES = [*(own for own in VARIANTS if own not in SUPERSEDED), {"attention": "rfa", "value_residual": True}]
+
+
+@pytest.mark.parametrize(("number", "options"), enumerate(DRAWN_CASES), ids=map(title, DRAWN_CASES))
+def test_what_a_checkpoint_lacks_starts_as_in_a_new_model(number, options, tmp_path, monkeypatch, request):
     sizes = {"vocab_size": 40, "max_positions": N, "attention_dropout": 0.0, **SIZES}
     softmax = hf.LinformerRobertaConfig(attention="softmax", **sizes)
     hf.LinformerRobertaForMaskedLM(softmax).save_pretrained(tmp_path)
@@ -143,21 +141,21 @@ def test_what_a_checkpoint_lacks_starts_as_in_a_new_model(options, tmp_path, mon
     config = hf.LinformerRobertaConfig(**{"attention": "linformer", **options, **sizes})
     request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
     torch.use_deterministic_algorithms(True)  # memory that was not written holds NaN and the largest integer
-    for kind, skips in ((hf.LinformerRobertaForMaskedLM, True), (hf.LinformerRobertaForTokenClassification, False)):
-        # Some versions of transformers skip modules of which everything was loaded, some do not.
-        monkeypatch.setattr(kind, "is_custom_code", lambda self, skips=skips: skips, raising=False)
-        keywords = {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
-        model, report = kind.from_pretrained(tmp_path, **keywords)
-        drawn = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-        new, other = (kind(config).state_dict() for _ in range(2))
-        for name, tensor in model.state_dict().items():
-            assert tensor.double().abs().max() < 2**24, f"{name} was not drawn"
-            if name in saved and name not in drawn:
-                assert torch.equal(tensor, saved[name]), f"{name} was drawn again"
-            elif torch.equal(new[name], other[name]):
-                assert torch.equal(tensor, new[name]), f"{name} starts in another way"
-            elif "_global." in name:  # longformer's
-                assert torch.equal(tensor, saved[name.replace("_global", "")])
+    kind = (hf.LinformerRobertaForMaskedLM, hf.LinformerRobertaForTokenClassification)[number % 2]
+    # Some versions of transformers skip modules of which everything was loaded, some do not.
+    monkeypatch.setattr(kind, "is_custom_code", lambda self: number % 2 == 0, raising=False)
+    keywords = {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, report = kind.from_pretrained(tmp_path, **keywords)
+    drawn = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    new, other = (kind(config).state_dict() for _ in range(2))
+    for name, tensor in model.state_dict().items():
+        assert tensor.double().abs().max() < 2**24, f"{name} was not drawn"
+        if name in saved and name not in drawn:
+            assert torch.equal(tensor, saved[name]), f"{name} was drawn again"
+        elif torch.equal(new[name], other[name]):
+            assert torch.equal(tensor, new[name]), f"{name} starts in another way"
+        elif "_global." in name:  # longformer's
+            assert torch.equal(tensor, saved[name.replace("_global", "")])
 
 
 @pytest.mark.parametrize("options", [{"projection": "random"}, {"freeze_projection": True}, {}], ids=title)
@@ -171,24 +169,27 @@ def test_what_is_not_to_be_trained_is_not_after_loading(options, tmp_path):
     assert all(own.requires_grad for name, own in loaded.named_parameters() if "_projection" not in name)
 
 
-def test_what_the_package_saves_again_has_its_code(vocabulary, tmp_path):
-    """With the configuration, which transformers saves before it uploads what is in the folder."""
-    export(write_pretrained(tmp_path / "run", vocabulary), tmp_path / "out")
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+@pytest.fixture(scope="module")
+def exported(vocabulary, tmp_path_factory):
+    """The export of a pretrained Linformer without dropout."""
+    folder = tmp_path_factory.mktemp("exported")
+    options = {"projected_length": 5, "adaptive_length": True, "dropout": 0.0, "attention_dropout": 0.0}
+    export(write_pretrained(folder / "run", vocabulary, **options), folder / "out")
+    return folder / "out"
+
+
+def test_saved_again_by_the_package(exported, tmp_path):
+    """The code is saved with the configuration. Options that the checkpoint leaves open can be given."""
+    model = AutoModelForMaskedLM.from_pretrained(exported)
     model.save_pretrained(tmp_path / "model")
     model.config.save_pretrained(tmp_path / "configuration")
-    out, *again = (
-        {path.name: path.read_text() for path in (tmp_path / name).glob("*.py")}
-        for name in ("out", "model", "configuration")
-    )
-    assert len(out) == 2
-    assert again == [out, out]
-
-
-def test_options_that_the_checkpoint_leaves_open_can_be_given(vocabulary, tmp_path):
-    export(write_pretrained(tmp_path / "run", vocabulary), tmp_path / "out")
-    assert AutoConfig.from_pretrained(tmp_path / "out", linformer_window=4).linformer_window == 4
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", linformer_class_token=True)
+    codes = [
+        {path.name: path.read_text() for path in folder.glob("*.py")}
+        for folder in (exported, tmp_path / "model", tmp_path / "configuration")
+    ]
+    assert len(codes[0]) == 2 and codes[1:] == [codes[0], codes[0]]
+    assert AutoConfig.from_pretrained(exported, linformer_window=4).linformer_window == 4
+    model = AutoModelForMaskedLM.from_pretrained(exported, linformer_class_token=True)
     assert all(layer.self_attn.class_token for layer in model.linformer_roberta.layers)
 
 
@@ -203,56 +204,34 @@ def test_a_module_that_is_replaced_is_so_under_all_its_names():
     assert first.value_projection is last.key_projection is last.value_projection is other
 
 
-def test_what_transformers_cannot_do_is_refused_or_said(vocabulary, tmp_path):
+def test_what_cannot_be_exported_is_rejected(vocabulary, tmp_path, monkeypatch):
     checkpoint = write_fine_tuned(tmp_path / "a", vocabulary, "single-label", truncation="head-tail")
     (remark,) = export(checkpoint, tmp_path / "out")
-    assert "head and tail of texts over 15 tokens" in remark
     assert remark in (tmp_path / "out" / "README.md").read_text()
-    options = {"spectral_norm_classification_head": True}
-    checkpoint = write_fine_tuned(tmp_path / "b", vocabulary, "single-label", options=options)
-    with pytest.raises(UserError, match="spectral_norm_classification_head=true has no counterpart"):
-        export(checkpoint, tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-
-
-def test_labels_other_than_the_checkpoints_are_refused(vocabulary, tmp_path):
-    """The folder that it was trained on may be prepared again, with other classes."""
-    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
+    data = shutil.copytree(tmp_path / "a-data", tmp_path / "other")
+    for dictionary in (data / "dict.txt", data / "input0/dict.txt"):
+        dictionary.write_text(dictionary.read_text() + "new 1\n")
+    with pytest.raises(UserError, match=f"{data}"):
+        export(checkpoint, tmp_path / "new", data)
+    # The folder of its data may be prepared again, with other classes.
     labels = {"classes": ["bad", "neither", "well"], "scale": 1.0}
     torch.save({**torch.load(checkpoint, weights_only=True), "task_state": {"labels": labels}}, checkpoint)
     with pytest.raises(UserError, match="classes"):
-        export(checkpoint, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_data_that_does_not_fit_is_named(vocabulary, tmp_path):
-    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "single-label")
-    data = shutil.copytree(tmp_path / "run-data", tmp_path / "other")
-    for dictionary in (data / "dict.txt", data / "input0/dict.txt"):
-        dictionary.write_text(dictionary.read_text() + "new 1\n")
-    with pytest.raises(UserError, match=f"^{checkpoint} with the data in {data}: "):
-        export(checkpoint, tmp_path / "out", data)
-    with pytest.raises(FileNotFoundError, match=f"there is no folder {tmp_path}/none"):
-        export(checkpoint, tmp_path / "out", tmp_path / "none")
-
-
-def test_nothing_appears_where_the_outputs_differ(vocabulary, tmp_path, monkeypatch):
+        export(checkpoint, tmp_path / "new")
+    options = {"spectral_norm_classification_head": True}
+    checkpoint = write_fine_tuned(tmp_path / "b", vocabulary, "single-label", options=options)
+    with pytest.raises(UserError, match="spectral_norm_classification_head"):
+        export(checkpoint, tmp_path / "new")
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
+    with no_space(300_000), pytest.raises(OSError, match="File too large"):  # tokenizer.json is the largest file here
+        export(checkpoint, tmp_path / "new")
     monkeypatch.setattr(hf.LinformerRobertaModel, "embed", lambda self, *rest: 0.5 + torch.zeros(2, N, 12))
     with pytest.raises(RuntimeError, match="outputs differ"):
-        export(checkpoint, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        export(checkpoint, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
-def test_a_full_disk_is_an_error_of_the_system(vocabulary, tmp_path):
-    """tokenizers raises a plain Exception; tokenizer.json is the largest file here."""
-    checkpoint = write_pretrained(tmp_path / "run", vocabulary)
-    with no_space(300_000), pytest.raises(OSError, match="File too large"):
-        export(checkpoint, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
-
-
-@pytest.mark.parametrize("layers", [2, 12])
+@pytest.mark.parametrize("layers", [2])
 def test_a_new_model_starts_as_fairseqs(layers):
     """E as its options say, longformer's global maps as copies: transformers draws weights in an order of its own."""
     sizes = {"vocab_size": 50, "max_positions": 64, "encoder_layers": layers, "encoder_embed_dim": 12}
@@ -270,15 +249,17 @@ def test_a_new_model_starts_as_fairseqs(layers):
     assert torch.equal(attention.q_proj.weight, attention.q_proj_global.weight)
 
 
-def test_an_option_that_cannot_work_is_refused_by_name():
-    for options, said in (
-        ({"attention": "fast"}, "attention=fast is not known"),
-        ({"projected_length": 600}, "projected_length=600 is not allowed"),
-        ({"attention": "softmax", "linformer_window": 4}, r"linformer_window=\[4\] is not allowed"),
-        *(({name: "silu"}, f"^{name}=silu ") for name in ("projection", "activation_fn", "pooler_activation_fn")),
+def test_options_that_cannot_work_are_rejected():
+    for options in (
+        {"attention": "fast"},
+        {"projected_length": 16},
+        {"linformer_window": 4, "attention": "softmax"},
+        {"projection": "silu"},
+        {"activation_fn": "silu"},
+        {"pooler_activation_fn": "silu"},
     ):
-        with pytest.raises(ValueError, match=said):
-            hf.LinformerRobertaModel(hf.LinformerRobertaConfig(encoder_layers=1, **options))
+        with pytest.raises(ValueError, match=next(iter(options))):
+            hf.LinformerRobertaModel(hf.LinformerRobertaConfig(**{**SMALL, **options}))
 
 
 @pytest.fixture(scope="module")
@@ -287,24 +268,24 @@ def model():
     return hf.LinformerRobertaModel(config).eval()
 
 
-def test_wrong_input_is_refused_with_its_numbers(model):
+def test_wrong_input_is_rejected(model):
     tokens = rows()
-    for given, said in (
-        ({"input_ids": torch.zeros(1, 16, dtype=torch.long)}, "16 tokens is longer than max_positions=15"),
-        ({"input_ids": tokens, "attention_mask": tokens.flip(1).ne(1)}, "attention_mask: row 1 has padding before"),
-        ({"input_ids": tokens.flip(1)}, "input_ids: row 1 has padding before a token"),
-        ({"input_ids": torch.ones_like(tokens)}, "input_ids: row 0 has padding before a token, or no token"),
-        ({"input_ids": tokens, "attention_mask": torch.ones(2, 14)}, r"\(2, 14\), it must be \(2, 15\)"),
-        ({"input_ids": tokens[:, :0]}, r"input_ids has the shape \(2, 0\), it must be .* n at least 1"),
-        ({"input_ids": tokens[0]}, r"input_ids has the shape \(15,\), it must be \(B, n\)"),
-        ({"inputs_embeds": torch.zeros(15, 768)}, r"inputs_embeds has the shape \(15, 768\), it must be \(B, n, d\)"),
-        ({"input_ids": tokens, "position_ids": torch.arange(N).unsqueeze(0) % 8}, "^position_ids="),
-        ({"input_ids": tokens, "head_mask": torch.ones(1, 12)}, "^head_mask="),
-        ({}, "give input_ids or inputs_embeds"),
-        ({"input_ids": tokens, "inputs_embeds": torch.zeros(2, 15, 768)}, "give input_ids or inputs_embeds"),
+    for inputs, name in (
+        ({"input_ids": torch.zeros(1, 16, dtype=torch.long)}, "max_positions=15"),
+        ({"input_ids": tokens, "attention_mask": tokens.flip(1).ne(1)}, "attention_mask"),
+        ({"input_ids": tokens.flip(1)}, "input_ids"),
+        ({"input_ids": torch.ones_like(tokens)}, "input_ids"),
+        ({"input_ids": tokens, "attention_mask": torch.ones(2, 14)}, "attention_mask"),
+        ({"input_ids": tokens[:, :0]}, "input_ids"),
+        ({"input_ids": tokens[0]}, "input_ids"),
+        ({"inputs_embeds": torch.zeros(15, 768)}, "inputs_embeds"),
+        ({"input_ids": tokens, "position_ids": torch.arange(N).unsqueeze(0) % 8}, "position_ids"),
+        ({"input_ids": tokens, "head_mask": torch.ones(1, 12)}, "head_mask"),
+        ({}, "input_ids or inputs_embeds"),
+        ({"input_ids": tokens, "inputs_embeds": torch.zeros(2, 15, 768)}, "input_ids or inputs_embeds"),
     ):
-        with pytest.raises(ValueError, match=said):
-            model(**given)
+        with pytest.raises(ValueError, match=name):
+            model(**inputs)
 
 
 @torch.no_grad()
@@ -354,14 +335,18 @@ def test_attention_matrices_are_refused_and_may_be_declined(model):
     other = hf.LinformerRobertaForSequenceClassification(hf.LinformerRobertaConfig(**SMALL, output_attentions=True))
     for own in (model, other):
         own(input_ids=rows(), output_attentions=False)
-        with pytest.raises(ValueError, match=r"^output_attentions=True is not allowed: it must be false; .* analyze"):
+        with pytest.raises(ValueError, match="output_attentions=True"):
             own(input_ids=rows(), output_attentions=True)
     model(input_ids=rows(), output_attentions=None)
-    with pytest.raises(ValueError, match=r"^output_attentions=True is not allowed"):
+    with pytest.raises(ValueError, match="output_attentions=True"):
         other(input_ids=rows())
 
 
-@pytest.mark.parametrize("options", [{}, {"projection": "split-pool", "linformer_window": 4}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"projection": "split-pool", "linformer_window": 4}, marks=pytest.mark.exhaustive)],
+    ids=str,
+)
 @torch.no_grad()
 def test_the_whole_model_is_one_graph_for_every_length(options):
     """Without breaks and without a new graph per length, padded or not."""
@@ -491,18 +476,17 @@ def test_transformers_uses_the_folders_without_fairseq(vocabulary, tmp_path):
 
 
 @pytest.mark.slow
-def test_trainer_of_transformers_fine_tunes_an_export_and_saves_it(vocabulary, tmp_path):
+def test_trainer_of_transformers_fine_tunes_an_export_and_saves_it(exported, tmp_path):
     """Rows of different lengths, padded by the tokenizer; recomputation; the best checkpoint is loaded at the end."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
 
-    export(write_pretrained(tmp_path / "run", vocabulary, projected_length=5, adaptive_length=True), tmp_path / "out")
     trusted = {"trust_remote_code": True}
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out", **trusted)
+    tokenizer = AutoTokenizer.from_pretrained(exported, **trusted)
     texts = ["the old dog barks", "the cat", "a small bird sings today", "the fish"] * 8
     data = [{**tokenizer(text, truncation=True), "labels": int("the" in text)} for text in texts]
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", num_labels=2, **trusted)
-    options = {"num_train_epochs": 8, "per_device_train_batch_size": 4, "learning_rate": 5e-3, "use_cpu": True}
+    model = AutoModelForSequenceClassification.from_pretrained(exported, num_labels=2, **trusted)
+    options = {"num_train_epochs": 4, "per_device_train_batch_size": 4, "learning_rate": 5e-3, "use_cpu": True}
     options |= {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "report_to": []}
     arguments = TrainingArguments(tmp_path / "trained", gradient_checkpointing=True, disable_tqdm=True, **options)
     collate = DataCollatorWithPadding(tokenizer)
@@ -530,18 +514,17 @@ HEADS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
-def test_the_parts_of_an_update_weigh_as_many_labels_as_they_have(vocabulary, tmp_path, head):
+def test_the_parts_of_an_update_weigh_as_many_labels_as_they_have(exported, tmp_path, head):
     """As with fairseq's update_freq: four parts of a row are one of four rows."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     from transformers import Trainer, TrainingArguments
 
-    export(write_pretrained(tmp_path / "run", vocabulary, dropout=0.0, attention_dropout=0.0), tmp_path / "out")
     kind, own, labels = HEADS[head]
     data = [{"input_ids": [0, 5 + row, 7, 2], "labels": label} for row, label in enumerate(labels)]
     logged = []
     for parts in (1, 4):
         torch.manual_seed(1)  # of a new head
-        model = kind.from_pretrained(tmp_path / "out", trust_remote_code=True, pooler_dropout=0.0, **own)
+        model = kind.from_pretrained(exported, trust_remote_code=True, pooler_dropout=0.0, **own)
         options = {"per_device_train_batch_size": 4 // parts, "gradient_accumulation_steps": parts, "max_steps": 1}
         options |= {"logging_steps": 1, "use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
         trainer = Trainer(model, TrainingArguments(tmp_path / "trained", **options), train_dataset=data)

@@ -1,0 +1,389 @@
+"""Conversions: what is computed as before, what starts anew, fitting, files, and what is rejected."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fairseq_linformer.analysis import read_model
+from fairseq_linformer.attention.adaptive import adaptive_pooling
+from fairseq_linformer.checkpoint import UNTRAINED, digest_vocabulary
+from fairseq_linformer.cli.command import main
+from fairseq_linformer.convert import (
+    convert,
+    converted_options,
+    initialize_from,
+    interpolate,
+    long_options,
+    stretch,
+    tile,
+)
+from fairseq_linformer.data.dictionaries import load_dictionary
+from fairseq_linformer.errors import UserError
+from tests.helpers import ROOT
+from tests.helpers.commands import run
+from tests.helpers.exports import HEAD, N, hub_of, rows, write_fine_tuned, write_pretrained
+from tests.helpers.models import small, tokens
+from tests.helpers.processes import no_space
+
+SOFTMAX = {"attention": "softmax"}
+BIGBIRD = {"attention": "bigbird", "bigbird_block": 4, "bigbird_random_blocks": 2}
+REFORMER = {"attention": "reformer", "reformer_chunk_length": 4, "reformer_hashes": 2}
+RANDOM_FEATURES = [{"attention": name, "attention_dropout": 0.0} for name in ("performer", "rfa")]
+GROWING = {"bigbird": ["random_blocks"], "reformer": ["rotations"]}  # buffers that are larger for longer texts
+LINFORMER = ["model.attention=linformer", "model.projection=mean-pool"]
+
+
+def trained(**options):
+    """A model whose parameters are all random, and large enough for sharp attention."""
+    model = small(seed=2, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3)
+    return model.eval()
+
+
+def started(source, extension="tile", **options):
+    model = small(**options).eval()
+    state = source.state_dict()
+    model.upgrade_state_dict(state)
+    return model, initialize_from(model, state, extension)
+
+
+@torch.no_grad()
+def assert_same_logits(model, other, ids=None):
+    ids = tokens() if ids is None else ids
+    real = ids.ne(1)
+    torch.testing.assert_close(model(ids)[0][real], other(ids)[0][real], rtol=1e-5, atol=1e-5)
+
+
+def assert_same_checkpoints(path, other):
+    assert_same_logits(hub_of(path).model, hub_of(other).model, rows())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [SOFTMAX, {"sharing": "none"}, {"sharing": "layerwise"}, {"local_conv": 3}, BIGBIRD, REFORMER, *RANDOM_FEATURES],
+)
+def test_same_options_give_a_copy(options):
+    source = trained(**options)
+    model, (new, left_out) = started(source, **options)
+    assert new == left_out == []
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_full_attention_is_linformer_with_a_projected_key_for_every_position():
+    source = trained(**SOFTMAX)
+    model, (new, left_out) = started(source, attention="linformer", projection="mean-pool", projected_length=64)
+    assert new == left_out == []
+    padded = tokens()
+    padded[1, 40:] = 1
+    assert_same_logits(model, source, padded)
+
+
+def test_learned_matrices_start_as_means_of_segments():
+    model, (new, left_out) = started(trained(**SOFTMAX), attention="linformer", sharing="layerwise")
+    assert new == ["encoder.sentence_encoder.layers.0.self_attn.key_projection.weight"] and left_out == []
+    projection = model.encoder.sentence_encoder.layers[0].self_attn.key_projection
+    matrix = (projection.multiplier * projection.weight).detach()
+    torch.testing.assert_close(matrix, adaptive_pooling(torch.tensor(64), 8, 64, matrix.dtype), atol=0.02, rtol=0)
+
+
+def test_convolution_is_zero_wider_narrower_or_left_out():
+    source = trained(**SOFTMAX)
+    model, (new, _) = started(source, **SOFTMAX, local_conv=5)
+    assert len(new) == 4  # weight and bias of two layers
+    assert_same_logits(model, source)
+    _, (new, left_out) = started(model, **SOFTMAX)
+    assert new == [] and [".local_conv." in name for name in left_out] == [True] * 4
+    source = trained(**SOFTMAX, local_conv=3)
+    wider, (new, _) = started(source, **SOFTMAX, local_conv=7)
+    assert new == []
+    assert_same_logits(wider, source)
+    narrower, (new, _) = started(wider, **SOFTMAX, local_conv=1)
+    name = "encoder.sentence_encoder.layers.0.local_conv.conv"
+    assert new == [] and torch.equal(narrower.state_dict()[f"{name}.bias"], source.state_dict()[f"{name}.bias"])
+    assert torch.equal(narrower.state_dict()[f"{name}.weight"], source.state_dict()[f"{name}.weight"][..., 1:2])
+
+
+@pytest.mark.parametrize("extension", ["tile", "interpolate"])
+@pytest.mark.parametrize("options", [SOFTMAX, {"projection": "mean-pool"}, {"linformer_window": 8}, BIGBIRD, REFORMER])
+def test_longer_models(extension, options):
+    source = trained(**options)
+    model, (new, _) = started(source, extension, **options, max_positions=128)
+    assert model(tokens(length=128))[0].isfinite().all()
+    growing = GROWING.get(options.get("attention"), [])
+    assert [name.rpartition(".")[2] for name in new] == 2 * growing
+    if extension == "tile" and (growing or options == SOFTMAX):
+        assert_same_logits(model, source)
+
+
+def test_mean_pooling_of_the_same_segments_and_another_multiplier_change_nothing():
+    source = trained(projection="mean-pool")
+    assert_same_logits(started(source, projection="mean-pool", max_positions=192, projected_length=24)[0], source)
+    source = trained(projection_multiplier=0.5)
+    model, (new, _) = started(source, projection_multiplier=0.125)
+    assert new == [] and model.encoder.sentence_encoder.layers[0].self_attn.key_projection.multiplier == 0.125
+    assert_same_logits(model, source)
+
+
+def test_extended_positions_and_stretched_matrices():
+    positions = torch.tensor([[9.0], [8.0], [0.0], [4.0], [8.0]])  # two rows of no position, then three
+    assert tile(positions, 7).flatten().tolist() == [9, 8, 0, 4, 8, 0, 4, 8, 0]
+    assert interpolate(positions, 5).flatten().tolist() == [9, 8, 0, 2, 4, 6, 8]
+    for heads in ((), (3,)):
+        means = adaptive_pooling(torch.tensor(8), 2, 8, torch.float64).expand(*heads, 2, 8)
+        wider = stretch(means, 32)
+        assert wider.shape == (*heads, 2, 32)
+        torch.testing.assert_close(wider.sum(-1), means.sum(-1))
+        ends = wider[..., :12], wider[..., 20:]  # between them the first row fades out, the second in
+        assert (ends[0][..., 0, :] == 1 / 16).all() and (ends[0][..., 1, :] == 0).all()
+        assert (ends[1][..., 0, :] == 0).all() and (ends[1][..., 1, :] == 1 / 16).all()
+
+
+def test_longformers_global_maps_start_as_copies():
+    model, (new, left_out) = started(trained(**SOFTMAX), attention="longformer", longformer_window=8)
+    assert new == left_out == []
+    attention = model.encoder.sentence_encoder.layers[1].self_attn
+    assert torch.equal(attention.k_proj_global.weight, attention.k_proj.weight)
+
+
+@pytest.mark.parametrize(("sharing", "lost"), [("key-value", 2), ("layerwise", 3), ("headwise", 0)])
+def test_matrices_that_the_model_shares_are_left_out_but_one(sharing, lost):
+    source = trained(sharing="headwise")
+    for length in (64, 128):  # copied and stretched
+        _, (new, left_out) = started(source, sharing=sharing, max_positions=length)
+        assert new == [] and [name.endswith("_projection.weight") for name in left_out] == [True] * lost
+        assert not any("layers.0.self_attn.key" in name for name in left_out)
+    assert started(trained(sharing="layerwise"), sharing=sharing)[1] == ([], [])
+    source = trained(sharing="layerwise")
+    model, (new, _) = started(source, sharing="none")
+    assert new == []
+    assert_same_logits(model, source)
+
+
+def test_options_that_stay_and_options_that_are_dropped():
+    source = small(attention="softmax", encoder_normalize_before=True, local_conv=3, activation_fn="relu").args
+    options = converted_options(source, {"attention": "linformer", "linformer_window": 4})
+    assert options["encoder_normalize_before"] and options["local_conv"] == 3 and options["activation_fn"] == "relu"
+    assert options["linformer_window"] == 4 and "projected_length" not in options and "dropout" not in options
+    source = small(attention="linformer", sharing="none", linformer_window=4, adaptive_length=True).args
+    longer = converted_options(source, {"max_positions": 128})
+    assert (longer["sharing"], longer["projected_length"], longer["linformer_window"]) == ("none", 8, 4)
+    pooled = converted_options(source, {"projection": "split-pool"})
+    assert "sharing" not in pooled and "projection_init" not in pooled
+    assert (pooled["projected_length"], pooled["linformer_window"], pooled["adaptive_length"]) == (8, 4, True)
+    other = converted_options(source, {"attention": "performer"})
+    assert "projected_length" not in other and "linformer_window" not in other and other["attention_dropout"] == 0
+
+
+@pytest.fixture(scope="module")
+def source(vocabulary, tmp_path_factory):
+    """The checkpoint of a model with full attention."""
+    return write_pretrained(tmp_path_factory.mktemp("source") / "run", vocabulary, attention="softmax", local_conv=3)
+
+
+@pytest.fixture(scope="module")
+def learned(vocabulary, tmp_path_factory):
+    """The checkpoint of a Linformer with one matrix."""
+    options = {"projected_length": 5, "sharing": "layerwise"}
+    return write_pretrained(tmp_path_factory.mktemp("learned") / "run", vocabulary, **options)
+
+
+def test_files(source, tmp_path):
+    """Beside the checkpoint are the vocabulary and a record of the conversion, the same in every process."""
+    lengths = ["model.attention=linformer", "model.projected_length=[5,3]", "model.local_conv=0"]
+    weights = []
+    for name in ("a", "b"):
+        torch.manual_seed(len(weights))
+        convert(source.parent, tmp_path / name, lengths)
+        weights.append(torch.load(tmp_path / name / UNTRAINED, weights_only=True)["model"])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    record = json.loads((tmp_path / "a" / "conversion.json").read_text())
+    assert record["source"] == str(source.parent)
+    assert record["digest"] == hashlib.sha256(source.read_bytes()).hexdigest()
+    assert record["changes"] == {"attention": "linformer", "projected_length": [5, 3], "local_conv": 0}
+    assert (record["positions"], record["fit_on"], record["errors"]) == ("tile", None, None)
+    assert len(record["starts_anew"]) == len(record["left_out"]) == 4  # E and F, and the convolution, of two layers
+    hub = hub_of(tmp_path / "a" / UNTRAINED)
+    assert hub.model.args.projected_length == [5, 3] and hub.task.cfg.data == str(tmp_path / "a")
+    assert hub.decode(hub.encode("the old dog")) == "the old dog"
+
+
+def test_fine_tuned_checkpoint_leaves_its_head_behind(vocabulary, tmp_path):
+    checkpoint = write_fine_tuned(tmp_path / "tuned", vocabulary, "single-label", options=SOFTMAX)
+    head = [f"classification_heads.{HEAD}.{name}.{of}" for name in ("dense", "out_proj") for of in ("weight", "bias")]
+    assert convert(checkpoint, tmp_path / "first", []).started.left_out == head
+    convert(tmp_path / "first", tmp_path / "out", [f"model.max_positions={2 * N}"])  # the folder of a conversion
+    assert_same_checkpoints(tmp_path / "out" / UNTRAINED, checkpoint)
+    assert hub_of(tmp_path / "out" / UNTRAINED).task.cfg.tokens_per_sample == 2 * N
+
+
+def test_matrices_of_another_projection_or_attention_are_not_copied(learned, tmp_path, capsys):
+    """Random ones have the shape of learned ones."""
+    matrix = ["encoder.sentence_encoder.layers.0.self_attn.key_projection.weight"]
+    random = ["model.projection=random", "model.sharing=layerwise"]
+    result = convert(learned, tmp_path / "random", random)
+    assert result.started.new == result.started.left_out == matrix
+    result = convert(learned, tmp_path / "window", ["model.linformer_window=4"])
+    assert result.started == ([], []) and result.model.args.sharing == "layerwise"
+    main(["convert", str(learned), "--out", str(tmp_path / "out"), "model.attention=longformer"])
+    assert "layers.*.self_attn.key_projection.weight" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "conversion.json").read_text())["left_out"] == matrix
+
+
+def test_data_of_another_vocabulary_is_rejected(corpus, tmp_path):
+    """The folder of the data was prepared again, with as many pieces."""
+    shutil.copytree(corpus, tmp_path / "data")
+    checkpoint = write_pretrained(tmp_path / "run", tmp_path / "data", attention="softmax")
+    state = torch.load(checkpoint, weights_only=False)
+    vocabulary = digest_vocabulary(load_dictionary(corpus / "dict.txt"), corpus)
+    torch.save({**state, "task_state": {"vocabulary": vocabulary}}, checkpoint)
+    symbols = (tmp_path / "data/dict.txt").read_text().splitlines()
+    (tmp_path / "data/dict.txt").write_text("\n".join(reversed(symbols)) + "\n")
+    for call in (lambda: convert(checkpoint, tmp_path / "out", LINFORMER), lambda: read_model(checkpoint, None)):
+        with pytest.raises(UserError, match="dictionary"):
+            call()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "softmax", "positions": "rotary", "rotary_share": 0.5},
+        {"attention": "softmax", "positions": "alibi", "value_residual": True},
+        {"attention": "sparse", "sparse_pattern": "fixed", "sparse_expressivity": 2},  # the stride follows n
+        {"attention": "sparse", "sparse_pattern": "strided"},
+    ],
+)
+def test_longer_models_without_new_parameters(vocabulary, tmp_path, options, capsys):
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
+    result = convert(checkpoint, tmp_path / "out", [f"model.max_positions={4 * N}"])
+    assert result.started.left_out == []
+    assert_same_checkpoints(tmp_path / "out" / UNTRAINED, checkpoint)
+    if "positions" in options:
+        assert result.started.new == []
+        with pytest.raises(UserError, match="--positions=interpolate"):
+            convert(checkpoint, tmp_path / "other", [f"model.max_positions={2 * N}"], positions="interpolate")
+        main(["convert", str(checkpoint), "--out", str(tmp_path / "long"), "--long", str(2 * N)])
+        assert "texts of at most" not in capsys.readouterr().out  # sink and projected keys have no positions
+
+
+@torch.no_grad()
+def test_long_computes_short_texts_as_before(source, tmp_path, capsys):
+    main(["convert", str(source), "--out", str(tmp_path / "out"), "--long", str(4 * N)])
+    assert "texts of at most" in capsys.readouterr().out
+    assert_same_checkpoints(tmp_path / "out" / UNTRAINED, source)
+    model, old = (hub_of(path).model for path in (tmp_path / "out" / UNTRAINED, source))
+    preset = OmegaConf.load(ROOT / "configs/pretrain/preset/long.yaml").model
+    assert long_options(old.args, 2 * N, {}) == {**preset, "projected_length": N, "max_positions": 2 * N}
+    longer = torch.full((2, 4 * N), 5)
+    longer[1, 7:] = 1
+    torch.testing.assert_close(model(longer)[0][1, :7], model(longer[1:, :7])[0][0], rtol=1e-5, atol=1e-5)
+    for number, other in enumerate(["model.projection=linear", "--positions=interpolate", "model.local_conv=1"]):
+        main(["convert", str(source), "--out", str(tmp_path / f"{number}"), "--long", str(2 * N), other])
+        assert "texts of at most" not in capsys.readouterr().out
+
+
+def test_options_win_over_long_and_its_number_is_checked(source, learned, tmp_path):
+    changes = ["model.linformer_fetch=0", "model.projected_length=10"]
+    args = convert(source, tmp_path / "out", changes, long=2 * N).model.args
+    assert (args.linformer_fetch, args.projected_length, args.linformer_sinks) == ([0, 0], [10, 10], 1)
+    for number, start in enumerate((source, learned)):
+        other = convert(start, tmp_path / f"{number}", ["model.attention=longformer"], long=2 * N).model.args
+        assert (other.attention, other.max_positions, other.linformer_sinks) == ("longformer", 2 * N, None)
+    for start, length in ((source, N), (source, N + 1), (source, N // 2), (learned, 2 * N)):
+        with pytest.raises(UserError, match=f"--long={length} "):
+            convert(start, tmp_path / "new", [], long=length)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture(scope="module")
+def of_corpus(corpus, tmp_path_factory):
+    """The checkpoint of a model with full attention and the vocabulary of the corpus."""
+    return write_pretrained(tmp_path_factory.mktemp("source") / "run", corpus, attention="softmax", local_conv=3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fitted_parameters"),
+    [
+        ("model.attention=linformer model.projected_length=4 model.freeze_projection=true", "_projection.weight"),
+        ("model.attention=linear model.linear_feature_map=hedgehog", ".feature_map.weight"),
+    ],
+)
+def test_fitting_reduces_errors(of_corpus, corpus, tmp_path, overrides, fitted_parameters, monkeypatch):
+    monkeypatch.setattr("fairseq_linformer.convert.UPDATES", 40)
+    fitted = convert(of_corpus, tmp_path / "fitted", overrides.split(), fit_on=corpus)
+    record = json.loads((tmp_path / "fitted" / "conversion.json").read_text())
+    assert record["errors"] == {"before": fitted.errors.before, "after": fitted.errors.after}
+    assert all(after < 0.9 * before for before, after in zip(*fitted.errors, strict=True))
+    convert(of_corpus, tmp_path / "plain", overrides.split())
+    files = (tmp_path / name / UNTRAINED for name in ("plain", "fitted"))
+    before, after = (torch.load(file, weights_only=True)["model"] for file in files)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if name.endswith(fitted_parameters)} != set()
+
+
+def test_corpora_that_do_not_fit_are_rejected(of_corpus, corpus, tmp_path):
+    linear = ["model.attention=linformer", "model.projected_length=5"]
+    for options in ([*linear, "model.projection=random"], ["model.attention=linear"]):
+        with pytest.raises(UserError, match="--fit-on"):
+            convert(of_corpus, tmp_path / "out", options, fit_on=corpus)
+    with pytest.raises(FileNotFoundError, match=r"dict\.txt"):
+        convert(of_corpus, tmp_path / "out", linear, fit_on=tmp_path)
+    with pytest.raises(UserError, match="900 tokens"):
+        convert(of_corpus, tmp_path / "out", [*linear, "model.max_positions=900"], fit_on=corpus)
+    other = tmp_path / "other"
+    shutil.copytree(corpus, other)
+    (other / "dict.txt").write_text("newpiece 1\n" + (other / "dict.txt").read_text())
+    with pytest.raises(UserError, match="dictionary"):
+        convert(of_corpus, tmp_path / "out", linear, fit_on=other)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["model.attention=full"], "attention=full"),
+        (["model.encoder_layers=3"], "model.encoder_layers=3"),
+        (["attention=linformer"], "attention=linformer"),
+        (["linformer"], "linformer"),
+        (["model.attention="], "model.attention="),
+        (["model.max_positions=14"], "max_positions=14"),
+        (["model.max_positions=long"], "max_positions=long"),
+        (["model.attention=linformer", "model.projected_length=16"], "projected_length=16"),
+    ],
+)
+def test_what_cannot_work_is_rejected_before_anything_is_written(source, tmp_path, overrides, name):
+    with pytest.raises(UserError, match=name):
+        convert(source, tmp_path / "out", overrides)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_leaves_nothing(vocabulary, tmp_path):
+    """torch raises a RuntimeError. The weights are the largest file here."""
+    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention="softmax", encoder_ffn_embed_dim=4000)
+    with no_space(300_000), pytest.raises(OSError, match="File too large"):
+        convert(checkpoint, tmp_path / "out", [])
+    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
+
+
+@pytest.mark.slow
+def test_converted_model_is_trained_with_its_teacher(of_corpus, corpus, tmp_path):
+    """The commands of docs/conversion.md, for longer rows."""
+    longer, convert_it = f"model.max_positions={2 * N}", ("linformer", "convert", of_corpus)
+    run(*convert_it, "--out", "teacher", longer, cwd=tmp_path)
+    run(*convert_it, "--out", "student", *LINFORMER, longer, "model.projected_length=5", cwd=tmp_path)
+    words = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "continue"]
+    words += [f"task.data={corpus}", "checkpoint.finetune_from_model=student/checkpoint.pt", "dataset.num_workers=0"]
+    words += ["common.cpu=true", "optimization.max_update=4", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.01]"]
+    words += ["recipe=tiny", "criterion=masked_lm_distillation", "common.log_interval=1"]
+    printed = run(*words, "criterion.teacher=teacher/checkpoint.pt", "checkpoint.save_dir=on", cwd=tmp_path)
+    assert "layer_error=" in printed and "divergence=" in printed
+    trained = torch.load(tmp_path / "on/checkpoint_last.pt", weights_only=True)
+    model, task = trained["cfg"]["model"], trained["cfg"]["task"]
+    assert task["tokens_per_sample"] == model["max_positions"] == 2 * N
+    assert (model["projection"], model["local_conv"]) == ("mean-pool", 3)
