@@ -51,6 +51,7 @@ def run(tmp_path, program):
     subprocess.run([sys.executable, tmp_path / "program.py"], cwd=ROOT, env=environment, check=True, timeout=200)
 
 
+@pytest.mark.slow
 def test_layers_and_transformers_models_need_no_fairseq(tmp_path):
     pytest.importorskip("transformers")
     run(tmp_path, WITHOUT_FAIRSEQ)

@@ -17,11 +17,20 @@ PyTorch take for one row of the longest length, in turns, on as many threads as 
 as the machine has cores).
 """
 
+import contextlib
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, check, naming
 from .arguments import Parser
 from .program import quieten_transformers
+
+ROUNDS = 20
 
 
 def add_arguments(parser: Parser) -> None:
@@ -36,10 +45,6 @@ def add_arguments(parser: Parser) -> None:
 def run(model: Path, out: Path, format: str, data: Path | None) -> None:
     quieten_transformers()
     if format == "onnx":
-        try:
-            from .export_onnx import write_onnx
-        except ModuleNotFoundError as error:
-            raise UserError(f"{error.name} is missing: pip install onnx onnxscript onnxruntime") from error
         write_onnx(model, out, data)
         return
     from ..hf.exporting import export
@@ -47,3 +52,81 @@ def run(model: Path, out: Path, format: str, data: Path | None) -> None:
     for remark in export(model, out, data):
         print(f"note: {remark}")
     print(f"{out}: written; its model card is README.md")
+
+
+def write_onnx(model: Path, out: Path, data: Path | None) -> None:
+    """Write an ONNX file, and print its size and the latencies of onnxruntime and PyTorch.
+
+    Raises:
+        UserError: onnx or onnxruntime is not installed.
+    """
+    import torch
+
+    try:
+        from ..hf import onnx
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is missing: pip install onnx onnxscript onnxruntime") from error
+
+    with _in_transformers(model, data) as folder:
+        loaded = load(folder)
+        onnx.export_onnx(loaded, out)
+    weights = out.with_name(f"{out.name}.data")
+    size = sum(file.stat().st_size for file in (out, weights) if file.exists())
+    n = onnx.longest_input(loaded.config)
+    batch = onnx.random_batch(loaded.config, 1, n)
+    session = functools.partial(onnx.run_session, onnx.open_session(out), batch)
+    onnx_time, torch_time = medians(session, functools.partial(onnx.run_model, loaded, batch))
+    print(f"{out}: {size / 1e6:.1f} MB")
+    threads = f"{torch.get_num_threads()} thread(s), median of {ROUNDS}"
+    print(f"one row of {n} tokens, {threads}: onnxruntime {onnx_time:.1f} ms, PyTorch {torch_time:.1f} ms")
+
+
+@contextlib.contextmanager
+def _in_transformers(model: Path, data: Path | None) -> Iterator[Path]:
+    """Yield the model's folder of transformers; that of a checkpoint is temporary."""
+    from ..hf.exporting import export
+    from ..sentence_modules import is_of_transformers
+
+    if is_of_transformers(model):
+        check("--data", data, data is None, "left out with a folder of transformers")
+        yield model
+        return
+    with tempfile.TemporaryDirectory() as temporary, naming(temporary, str(model)):
+        export(model, Path(temporary, "exported"), data)
+        yield Path(temporary, "exported")
+
+
+def load(folder: Path) -> Any:
+    """Return the model of a folder, of the class that its configuration names; of sentence-transformers its encoder.
+
+    Raises:
+        UserError: the folder has no such model.
+    """
+    import torch
+    import transformers
+
+    from .. import hf  # registers our classes, so that no remote code is needed
+    from ..sentence_modules import MODULES_FILE
+
+    values, _ = transformers.PretrainedConfig.get_config_dict(folder)
+    model_type, (name, *_) = values.get("model_type"), values.get("architectures") or [None]
+    modules = {hf.LinformerRobertaConfig.model_type: hf, "roberta": transformers}
+    check(f"{folder}: model_type", model_type, model_type in modules, f"one of {', '.join(modules)}")
+    heads = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+    family = "Roberta" if model_type == "roberta" else "LinformerRoberta"
+    names = [family + head for head in heads]
+    check(f"{folder}: architectures", name, name in names, f"one of {', '.join(names)}")
+    if (folder / MODULES_FILE).is_file():
+        name = names[0]  # sentence-transformers pools its output
+    return getattr(modules[model_type], str(name)).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+
+
+def medians(*functions: Callable[[], object]) -> list[float]:
+    """Return the milliseconds that each function takes, the median of several calls in turns."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(2 + ROUNDS):
+        for function, milliseconds in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            function()
+            milliseconds.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(milliseconds[2:]) for milliseconds in times]  # the first calls prepare the others

@@ -7,6 +7,7 @@ import torch
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.cli.command import main
+from fairseq_linformer.cli.export import load
 from fairseq_linformer.errors import UserError
 from tests.helpers.exports import write_pretrained
 
@@ -15,7 +16,6 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 hf = pytest.importorskip("fairseq_linformer.hf")
 onnx = pytest.importorskip("fairseq_linformer.hf.onnx")
-to_onnx = pytest.importorskip("fairseq_linformer.cli.export_onnx")
 
 N = 16
 SIZES = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 24, "encoder_attention_heads": 3, "projected_length": 4}
@@ -161,13 +161,13 @@ def test_batches_fit_the_model():
 def test_other_folders_are_refused(tmp_path, config, message):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=message):
-        to_onnx.load(tmp_path)
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("model", [small(hf.LinformerRobertaModel), roberta("RobertaForSequenceClassification")])
 def test_a_saved_model_is_loaded_as_what_it_is(tmp_path, model):
     model.bfloat16().save_pretrained(tmp_path)
-    loaded = to_onnx.load(tmp_path)
+    loaded = load(tmp_path)
     assert type(loaded) is type(model) and loaded.dtype == torch.float32 and not loaded.training
     batch = onnx.random_batch(model.config, 2, 5)
     torch.testing.assert_close(onnx.run_model(loaded, batch), onnx.run_model(model.float(), batch))
@@ -219,6 +219,6 @@ def test_the_command_takes_a_checkpoint_as_well(tmp_path, vocabulary):
         main(["export", str(model), "--format", "onnx", "--out", str(path)])
     assert set(tmp_path.rglob("*")) == {*before, path}
     main(["export", str(checkpoint), "--out", str(tmp_path / "exported")])
-    assert_agrees(to_onnx.load(tmp_path / "exported"), path)
+    assert_agrees(load(tmp_path / "exported"), path)
     with pytest.raises(SystemExit, match=rf"^error: there is no checkpoint {tmp_path}/none"):
         main(["export", str(tmp_path / "none"), "--format", "onnx", "--out", str(path)])

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from fairseq_linformer import hf
-from fairseq_linformer.cli import export_onnx
+from fairseq_linformer.cli.export import load
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune.prediction import Predictor
@@ -139,7 +139,7 @@ def test_a_mean_over_the_text_is_refused(vocabulary, tmp_path):
 def test_the_onnx_graph_gives_the_same(exported, tmp_path):
     """The export compares the results itself: here that nothing of the model stops the export."""
     onnx = pytest.importorskip("fairseq_linformer.hf.onnx")
-    model = export_onnx.load(exported[0])
+    model = load(exported[0])
     onnx.export_onnx(model, tmp_path / "model.onnx")
     batch = onnx.random_batch(model.config, 3, 9, padded=True)
     found = onnx.run_session(onnx.open_session(tmp_path / "model.onnx"), batch)
