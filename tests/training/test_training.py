@@ -231,7 +231,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(trained, tmp_path):
     settings = ["dataset.num_workers=1", "checkpoint.save_interval_updates=9999"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with started(with_hydra(trained / "data", "run", 5000, *settings), tmp_path / "log") as process:
-        wait_until(lambda: "num_updates=250," in (tmp_path / "log").read_text())
+        wait_until(lambda: "num_updates=50," in (tmp_path / "log").read_text())
         os.killpg(process.pid, signal.SIGINT)  # to all of its processes, as a terminal does
         assert process.wait(60) == 128 + signal.SIGINT
     output = (tmp_path / "log").read_text()
