@@ -84,7 +84,7 @@ def test_a_run_is_another_with(fingerprint, tmp_path):
 
 def test_options_of_other_versions_have_their_defaults(fingerprint):
     before = fingerprint("optimizer=muon")
-    options = {**before.configuration, "task.mask_prob_end": None, "task.train_rows": None, "model.qk_norm": False}
+    options = {**before.configuration, "task.mask_prob_end": None, "task.train_rows": None}
     options |= {"dataset.max_tokens": 3, "criterion.teacher": "one.pt"}  # no longer compared
     del options["optimizer.embedding_lr_multiplier"]
     earlier = replace(before, configuration=options)
