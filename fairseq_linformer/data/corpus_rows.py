@@ -9,7 +9,7 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
 ENDS = 2  # <s> and </s>
-DRAWN = 4096  # lengths of texts at a time
+LENGTHS_PER_DRAW = 4096
 LONG = 512  # tokens left of a line, from which on a text may begin within it: more than a paragraph has
 
 
@@ -81,7 +81,7 @@ def _draw_lengths(shortest: int, longest: int, seed: int) -> Iterator[int]:
     """Tokens of one text after another, without <s> and </s>, without end."""
     chance = np.random.RandomState(seed)
     while True:
-        drawn = np.exp(chance.uniform(np.log(shortest), np.log(longest + 1), DRAWN)).astype(np.int64)
+        drawn = np.exp(chance.uniform(np.log(shortest), np.log(longest + 1), LENGTHS_PER_DRAW)).astype(np.int64)
         yield from (drawn.clip(shortest, longest) - ENDS).tolist()
 
 

@@ -36,22 +36,13 @@ def corpus_folders(folder: Path) -> list[Path]:
 
 
 def dictionary_in(folder: Path) -> Dictionary | None:
-    """Return the dict.txt of a folder, None if it has none.
-
-    Raises:
-        UserError: as ``load_dictionary``.
-    """
+    """Return the dict.txt of a folder, None if it has none."""
     path = folder / DICTIONARY_FILE
     return load_dictionary(path) if path.is_file() else None
 
 
 def load_dictionary(path: Path) -> Dictionary:
-    """Load fairseq's Dictionary from a dict.txt.
-
-    Raises:
-        OSError: the file cannot be opened.
-        UserError: fairseq cannot read it; the message names the file.
-    """
+    """Load fairseq's Dictionary from a dict.txt; an error names the file."""
     try:
         with path.open(encoding="utf-8") as stream:
             return Dictionary.load(stream)

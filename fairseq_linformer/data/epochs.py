@@ -24,18 +24,18 @@ class SharedEpochDataset(BaseWrapperDataset):
     def __init__(self, dataset: FairseqDataset) -> None:
         super().__init__(dataset)
         self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
-        self._told = 0  # the epoch that this process's copy is in
+        self._local_epoch = 0  # the epoch that this process's copy is in
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
         super().set_epoch(epoch)
-        self._told = epoch
+        self._local_epoch = epoch
 
     def __getitem__(self, index: int) -> Any:
         epoch = int(self._epoch)
-        if epoch != self._told:
+        if epoch != self._local_epoch:
             self.dataset.set_epoch(epoch)
-            self._told = epoch
+            self._local_epoch = epoch
         return self.dataset[index]
 
 
@@ -74,11 +74,8 @@ class ElasticBatchIterator(EpochBatchIterator):
     ) -> "ElasticBatchIterator":
         """Return an iterator over the same batches; `iterator` is not used after that.
 
-        Args:
-            iterator: fairseq's.
-            limits: what limited the size of its batches.
-            batches_of: the batches of all rows with other limits, before they are shuffled.
-            update_freq: batches of a rank in an update, for each epoch; the last holds for those after it.
+        `limits` limited the size of its batches; `batches_of` gives the batches of all rows with other limits, before
+        they are shuffled; `update_freq` are the batches of a rank in an update, by epoch.
         """
         names = list(inspect.signature(EpochBatchIterator).parameters)
         made = cls(**{name: getattr(iterator, name) for name in names})

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from ..errors import MOST_NAMED, UserError, check, join_truncated
+from ..errors import UserError, check, join_truncated
 
 SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
 RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries of every label dictionary
@@ -110,11 +110,7 @@ class Task:
 
 
 def own_task(name: str, kind: str, classes: Sequence[str] = (), scale: float = 1.0) -> Task:
-    """Return the record of a task that is none of TASKS, with the metrics of its kind; entities are scored as such.
-
-    Raises:
-        UserError: there is no such kind.
-    """
+    """Return the record of a task that is none of TASKS, with the metrics of its kind; entities are scored as such."""
     check("kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
     metrics = ENTITY_METRICS if kind == "token-label" and _are_entity_tags(classes) else KINDS[kind]
     return Task(name, kind, tuple(classes), *metrics, scale=scale)
@@ -132,12 +128,7 @@ def letters_of(name: str) -> str:
 
 
 def check_label(name: str, where: str = "") -> None:
-    """Check the name of a class, which stands in lines, tables and terminals.
-
-    Raises:
-        UserError: it has other than printable characters, space at its ends, or none at all, or is one of fairseq's
-            own. The message begins with `where`.
-    """
+    """Check the name of a class, which is written in lines and tables; an error begins with `where`."""
     if not name or name != name.strip() or not name.isprintable() or name in RESERVED:
         allowed = f"a name is printable, without space at its ends, and none of {', '.join(RESERVED)}"
         raise UserError(f"{where}label {name!r}: {allowed}")
@@ -165,8 +156,7 @@ class SplitCounts:
 class Summary:
     """The content of a prepared folder: the task's record, counts by split, and the length called long.
 
-    Not kept in the folder: `by_class`, by split with labels how many rows, or words of a token-label task, each class
-    has.
+    `by_class`, rows (or words of token labels) of each class by split, is not kept in the folder.
     """
 
     task: Task
@@ -196,14 +186,11 @@ class Summary:
         train = self.by_class.get("train", Counter[str]())
         if train:
             unit = "words" if self.task.kind == "token-label" else "rows"
-            rest = [count for _, count in train.most_common()[MOST_NAMED:]]
-            more = f", and {len(rest):,} classes with {rest[-1]:,} to {rest[0]:,}" if rest else ""
-            listed = join_truncated([f"{name} ({count:,})" for name, count in train.most_common()], more)
+            listed = join_truncated([f"{name} ({count:,})" for name, count in train.most_common()])
             yield f"{unit} of train by class: {listed}"
         for split, by_class in self.by_class.items():
             if missing := sorted(set(self.task.classes) - set(by_class), key=lambda name: (train[name], name)):
-                listed = join_truncated([f"{name} ({train[name]:,} in train)" for name in missing])
-                yield f"warning: {len(missing):,} classes are not in {split}: {listed}"
+                yield f"warning: {len(missing):,} classes are not in {split}: {join_truncated(missing)}"
 
 
 def read_summary(folder: Path) -> Summary:

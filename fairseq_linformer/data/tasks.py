@@ -81,24 +81,15 @@ _WNLI_FILES = _three(_LABELLED_PAIR, _INDEXED_PAIR, 635, 71, 146)
 _STS_B_FILES = _three(f"{_STS_B},score", _STS_B, 5749, 1500, 1379)
 _AX_FILES = {"test": _file("AX.tsv", _INDEXED_PAIR, 1104)}
 
-FULL = 0.999  # of the rows of train: some copies of QQP lack a few
-_IMDB_ROWS = 25_000  # of train
-
-
-def official_rows(name: str) -> int:
-    """The rows of train of a task that is known by name; 0 of any other."""
-    if name == "IMDB":
-        return _IMDB_ROWS
-    source = TASKS[name].source if name in TASKS else None
-    return source.files["train"].rows if source is not None and "train" in source.files else 0
-
 
 def is_whole(name: str, rows: int) -> bool:
-    """Whether `rows` of train are all that a task has, for which its recipe's updates and the paper's figures are.
+    """Return True if train has all `rows` of the official data, but for the few that some copies of QQP lack.
 
-    True of a task that is not known by name.
+    The updates of a task's recipe are for all of them. True of a task that is not known by name.
     """
-    return rows >= FULL * official_rows(name)
+    source = TASKS[name].source if name in TASKS else None
+    official_rows = 25_000 if name == "IMDB" else source.files["train"].rows if source is not None else 0
+    return rows >= 0.999 * official_rows
 
 
 TASKS: Mapping[str, Task] = {

@@ -96,10 +96,6 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         model: the file.
         dictionary: pieces that it lacks become <unk>. Made of the model's pieces, in their order, where it is left out.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UserError: it is not a sentencepiece model, or the dictionary belongs to another model.
     """
 
     def __init__(self, model: Path, dictionary: Dictionary | None = None) -> None:
@@ -171,10 +167,6 @@ class GPT2Tokenizer(Tokenizer):
         encoder_json: the pieces and their numbers.
         vocab_bpe: the merges.
         dictionary: made of the encoder's numbers, in their order, where it is left out.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        UserError: the files are not a GPT-2 BPE, or the dictionary belongs to another one.
     """
 
     def __init__(self, encoder_json: Path, vocab_bpe: Path, dictionary: Dictionary | None = None) -> None:
@@ -222,10 +214,6 @@ class JsonTokenizer(Tokenizer):
     Args:
         file: a tokenizer.json.
         dictionary: made of its ids where it is left out.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UserError: it cannot be read, the dictionary is another one's, or the library is not installed.
     """
 
     def __init__(self, file: Path, dictionary: Dictionary | None = None) -> None:
@@ -305,12 +293,7 @@ def subword_model_options(folder: Path, bpe: str | None = None) -> dict[str, str
 
 
 def load_tokenizer(place: Path) -> Tokenizer:
-    """Load the tokenizer of a prepared folder, or of a sentencepiece model and the dict.txt beside it, if there is one.
-
-    Raises:
-        FileNotFoundError: a file is missing; the message names it.
-        UserError: a file cannot be read.
-    """
+    """Load the tokenizer of a prepared folder, or of a sentencepiece model and a dict.txt that may be beside it."""
     if place.suffix == ".model" or place.is_file():
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
     folder = corpus_folders(place)[0]

@@ -10,7 +10,6 @@ The majority class is the most frequent label of train for every row: the mean o
 
 import contextlib
 import itertools
-import json
 import re
 import warnings
 from collections import Counter
@@ -36,7 +35,6 @@ from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.task_record import Task, has_pairs, read_summary
 from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..errors import UserError
-from ..files import digest_folder, write_whole
 from .metrics import score
 
 STRENGTHS = (0.1, 1.0, 10.0)  # C of the SVM, 1 / alpha of ridge regression
@@ -59,27 +57,8 @@ class Baselines(NamedTuple):
     majority: dict[str, dict[str, float]]
 
 
-def cached_baselines(folder: Path, file: Path) -> Baselines:
-    """Return the baselines in a file; fit and write them if they are missing, or of other data than the folder's."""
-    digest = digest_folder(folder)
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["data"] == digest:
-            return Baselines(content["scores"], content["majority"])
-    baselines = fit_baselines(folder)
-    content = {"data": digest, "scores": baselines.tf_idf, "majority": baselines.majority}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(content, indent=1) + "\n")
-    return baselines
-
-
 def fit_baselines(folder: Path) -> Baselines:
-    """Train both baselines on the split train of a prepared folder, and score them on the task's scored splits.
-
-    Raises:
-        FileNotFoundError: the folder was not prepared, or lacks one of these splits.
-        UserError: the training texts have no words.
-    """
+    """Train both baselines on the split train of a prepared folder, and score them on the task's scored splits."""
     task, tokenizer = read_summary(folder).task, load_tokenizer(folder)
     train = _read_split(folder, "train", task, tokenizer)
     scored = {split: _read_split(folder, split, task, tokenizer) for split in task.scored}
@@ -137,11 +116,7 @@ def _read_items(prefix: Path) -> list[np.ndarray]:
 
 
 class TfIdf:
-    """TF-IDF with a linear model, trained on texts and their labels as ``score`` takes them.
-
-    Raises:
-        UserError: the texts have no words.
-    """
+    """TF-IDF with a linear model, trained on texts and their labels as ``score`` takes them."""
 
     def __init__(self, task: Task, texts: Texts, labels: Sequence) -> None:
         if task.kind == "token-label":

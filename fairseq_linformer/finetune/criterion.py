@@ -82,10 +82,6 @@ class TextPredictionCriterion(FairseqCriterion):
     The metrics are those of the task's record over all rows of a split, however they are batched and whichever rank
     validated them, times 100 and rounded to one digit; ``score`` is the mean of its headline metrics. A word that was
     cut counts as predicted to be of the most frequent class; ``words_cut`` is their share, in percent.
-
-    Raises:
-        UserError: the task is another than ``text_prediction``; a metric cannot be computed, or not be that of the best
-            checkpoint.
     """
 
     def __init__(self, cfg: TextPredictionCriterionConfig, task: FairseqTask) -> None:
@@ -96,7 +92,7 @@ class TextPredictionCriterion(FairseqCriterion):
         self.head = cfg.classification_head_name
         self.weights = class_weights(cfg.class_weights, task.record, task.label_dictionary)
         if self.record.kind == "token-label":
-            self.usual = majority_class(task.label_dictionary, len(self.record.classes))
+            self.majority = majority_class(task.label_dictionary, len(self.record.classes))
         for name in self.record.metrics:
             check("metric", name, name in METRICS, f"one of {', '.join(METRICS)}")
         for name in self.record.headline:
@@ -110,7 +106,7 @@ class TextPredictionCriterion(FairseqCriterion):
         self._scored: tuple[Tensor | None, dict[str, float]] = None, {}  # rows, and their metrics
 
     def _validated(self) -> dict[str, bool]:
-        """What validation logs, and whether more of it is better."""
+        """Return what validation logs, True where more of it is better."""
         rising = [SCORE, *self.record.metrics, *(["accuracy"] if self.record.kind != "regression" else [])]
         losses = ["loss", "nll_loss", *(["words_cut"] if self.record.kind == "token-label" else [])]
         return dict.fromkeys(rising, True) | dict.fromkeys(losses, False)
@@ -118,7 +114,7 @@ class TextPredictionCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: Mapping[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int | Tensor, dict[str, Any]]:
-        """The loss of a batch, what to divide its gradients by, and what is logged."""
+        """Return the loss of a batch, what to divide its gradients by, and what is logged."""
         logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=self.head)
         outcome = self._outcome(logits, sample)
         log = {
@@ -133,7 +129,7 @@ class TextPredictionCriterion(FairseqCriterion):
         if outcome.cut is not None:
             log["ncut"] = outcome.cut
         if not model.training:
-            log["rows"] = beside_other_ranks(outcome.rows)
+            log["rows"] = gather_ranks(outcome.rows)
         return outcome.loss, outcome.size, log
 
     def _outcome(self, logits: Tensor, sample: Mapping[str, Any]) -> Outcome:
@@ -143,7 +139,7 @@ class TextPredictionCriterion(FairseqCriterion):
         if self.record.kind == "multi-label":
             return several_classes(logits, targets)
         if self.record.kind == "token-label":
-            return classes_of_words(logits, targets, sample["word_starts"], self.usual, self.weights)
+            return classes_of_words(logits, targets, sample["word_starts"], self.majority, self.weights)
         return scores(logits, targets) if self.record.kind == "regression" else one_class(logits, targets, self.weights)
 
     @staticmethod
@@ -152,7 +148,7 @@ class TextPredictionCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Logs what can be averaged over batches, as fairseq's ``sentence_prediction`` does."""
+        """Log what can be averaged over batches, as fairseq's ``sentence_prediction`` does."""
 
         def total(name: str) -> Any:
             return sum(log.get(name, 0) for log in logging_outputs)
@@ -166,7 +162,7 @@ class TextPredictionCriterion(FairseqCriterion):
                 metrics.log_scalar(name, 100.0 * total(counted) / max(rows, 1), rows, round=1)
 
     def log_metrics(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Logs the task's metrics over all batches since an aggregation began, where there were rows."""
+        """Log the task's metrics over all batches since an aggregation began, where there were rows."""
         places = [log["rows"].flatten(0, 1) for log in logging_outputs if "rows" in log]
         if not places:
             return
@@ -186,7 +182,7 @@ class TextPredictionCriterion(FairseqCriterion):
         return round(mean(self._scored[1][name] for name in names), 1)
 
     def _named(self, rows: Tensor) -> tuple[list, list]:
-        """The targets and predictions as ``METRICS`` reads them."""
+        """Return the targets and predictions as ``METRICS`` reads them."""
         parts = self._targets_and_predictions(rows)
         if self.record.kind == "token-label":
             begins = rows[:, -1].nonzero()[1:, 0].tolist()
@@ -197,7 +193,7 @@ class TextPredictionCriterion(FairseqCriterion):
         return targets, predictions
 
     def _targets_and_predictions(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns of either, (rows, columns)."""
+        """Return the columns of either, (rows, columns)."""
         width = len(self.record.classes) if self.record.kind == "multi-label" else 1
         return rows[:, :width], rows[:, width : 2 * width]
 
@@ -217,61 +213,55 @@ def class_weights(given: Any, record: Task, dictionary: Dictionary) -> Tensor | 
 
 
 def one_class(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Outcome:
-    """Of logits (B, classes) and targets (B, 1)."""
+    """Return the outcome of logits (B, classes) and targets (B, 1)."""
     targets = targets.view(-1)
     loss = F.nll_loss(F.log_softmax(logits, dim=-1, dtype=torch.float32), targets, weights, reduction="sum")
     return Outcome(loss, len(targets), torch.stack((targets, logits.argmax(dim=1)), dim=1))
 
 
 def scores(logits: Tensor, targets: Tensor) -> Outcome:
-    """Of one output per row, (B, 1), and targets (B, 1)."""
+    """Return the outcome of one output per row, (B, 1), and targets (B, 1)."""
     logits, targets = logits.view(-1).float(), targets.view(-1).float()
     loss = F.mse_loss(logits, targets, reduction="sum")
     return Outcome(loss, len(targets), torch.stack((targets, logits.detach()), dim=1))
 
 
 def several_classes(logits: Tensor, targets: Tensor) -> Outcome:
-    """Of logits (B, classes) and targets (B, classes), 0 or 1."""
+    """Return the outcome of logits (B, classes) and targets (B, classes), 0 or 1."""
     loss = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="sum") / logits.shape[1]
     return Outcome(loss, len(targets), torch.cat((targets, chosen(logits).to(targets.dtype)), dim=1))
 
 
 def chosen(logits: Tensor) -> Tensor:
-    """Which of several classes are predicted, True or False in the shape of the logits."""
+    """Return the classes that are predicted of several, True or False in the shape of the logits."""
     return logits.float().sigmoid() > THRESHOLD
 
 
 def classes_of_words(
-    logits: Tensor, targets: Tensor, places: Tensor, usual: int, weights: Tensor | None = None
+    logits: Tensor, targets: Tensor, word_starts: Tensor, majority: int, weights: Tensor | None = None
 ) -> Outcome:
-    """Of logits (B, n, classes), and (B, words) the classes of words, below 0 where there is none, and their places.
-
-    Args:
-        logits, targets, places: as ``data/targets.py`` has them.
-        usual: the class that stands for words that were cut.
-    """
-    predictions = tags(logits, places, usual)
-    seen, known = places != TRUNCATED, targets >= 0
-    at_words = logits.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1]))
+    """Return the outcome of logits (B, n, classes), and targets and starts of words as in ``data/targets.py``."""
+    predictions = tags(logits, word_starts, majority)
+    kept, known = word_starts != TRUNCATED, targets >= 0
+    at_words = logits.gather(1, word_starts.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1]))
     log_probabilities = F.log_softmax(at_words.flatten(0, 1), dim=-1, dtype=torch.float32)
-    learned = targets.where(seen & known, IGNORED).flatten()
+    learned = targets.where(kept & known, IGNORED).flatten()
     loss = F.nll_loss(log_probabilities, learned, weights, ignore_index=IGNORED, reduction="sum")
     row = torch.arange(len(targets), device=targets.device)[:, None].expand_as(targets)[known]
     first = row.diff(prepend=row.new_full((1,), -1)) > 0
     rows = torch.stack((targets[known], predictions[known], first.to(targets.dtype)), dim=1)
-    return Outcome(loss, (seen & known).sum(), rows, (known & ~seen).sum())
+    return Outcome(loss, (kept & known).sum(), rows, (known & ~kept).sum())
 
 
-def tags(logits: Tensor, places: Tensor, usual: int) -> Tensor:
-    """The class of each word, (…, words), of logits (…, n, classes) and places (…, words); `usual` where it was cut."""
-    return logits.argmax(dim=-1).gather(-1, places.clamp(min=0)).where(places != TRUNCATED, usual)
+def tags(logits: Tensor, word_starts: Tensor, majority: int) -> Tensor:
+    """Return the class of each word, (…, words), from logits (…, n, classes); `majority` where it was truncated."""
+    return logits.argmax(dim=-1).gather(-1, word_starts.clamp(min=0)).where(word_starts != TRUNCATED, majority)
 
 
-def beside_other_ranks(rows: Tensor) -> Tensor:
-    """The rows of this rank in a tensor that is as large on every rank, (ranks, most rows of one, columns + 1).
+def gather_ranks(rows: Tensor) -> Tensor:
+    """Return the rows of this rank in a tensor that is as large on every rank, (ranks, most rows of one, columns + 1).
 
-    Elsewhere it is zero, so the sum over ranks holds the rows of all of them, one after another; in the last column
-    stands a 1 for each.
+    Elsewhere it is zero, so that the sum over ranks holds the rows of all. The last column has a 1 for each row.
     """
     ranks, rank = distributed.get_data_parallel_world_size(), 0
     most = torch.tensor(len(rows), device=rows.device)

@@ -60,19 +60,12 @@ def _entity_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[
 class Metric:
     """A metric of targets and predictions, 1 at best.
 
-    Both are sequences with an item per row: a class; for a multi-label task a tuple of classes; a number if
-    ``of_scores``; a tuple with the tag of each word if ``of_rows``.
-
-    Attributes:
-        title: name in tables.
-        function: of targets and predictions.
-        of_scores: compares numbers.
-        of_rows: compares token labels row by row, where others take all words alike.
+    Both are sequences with an item per row: a class, a number, for a multi-label task a tuple of classes. With
+    `of_rows` the item is a tuple with the tag of each word, where other metrics take all words alike.
     """
 
     title: str
     function: Callable[[Sequence, Sequence], float]
-    of_scores: bool = False
     of_rows: bool = False
 
     def __call__(self, targets: Sequence, predictions: Sequence) -> float:
@@ -85,12 +78,11 @@ METRICS: Mapping[str, Metric] = {
     "macro_f1": Metric("macro F1", partial(_f1, "macro")),
     "micro_f1": Metric("micro F1", partial(_f1, "micro")),
     "mcc": Metric("Matthews", _matthews),
-    "pearson": Metric("Pearson", partial(_correlation, pearsonr), of_scores=True),
-    "spearman": Metric("Spearman", partial(_correlation, spearmanr), of_scores=True),
+    "pearson": Metric("Pearson", partial(_correlation, pearsonr)),
+    "spearman": Metric("Spearman", partial(_correlation, spearmanr)),
     "entity_f1": Metric("entity F1", _entity_f1, of_rows=True),
 }
 
-CORRELATIONS = ("mcc", "pearson", "spearman")
 SCORE = "score"  # name under which the criterion logs the mean of the headline metrics
 
 

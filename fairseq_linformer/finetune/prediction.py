@@ -77,10 +77,6 @@ class Predictor:
         pairs: True if a row is two texts.
         longest: maximum tokens of a row.
         cut: number of longer rows, so far.
-
-    Raises:
-        FileNotFoundError: the checkpoint, or a file of the data's folder, does not exist.
-        UserError: the checkpoint cannot be read, was not fine-tuned, or does not fit the data's folder.
     """
 
     def __init__(self, model: Path | HubInterface, data: Path | None = None, device: str | None = None) -> None:
@@ -104,11 +100,7 @@ class Predictor:
         self._model = hub.model.eval().to(self._device)
 
     def split(self, name: str) -> tuple[list[Prediction], list[str] | list[tuple[str, ...]] | None]:
-        """Return the predictions for a split of the data's folder in its order, and its labels if it has them.
-
-        Raises:
-            FileNotFoundError: the folder holds no such split.
-        """
+        """Return the predictions for a split of the data's folder in its order, and its labels if it has them."""
         folder = Path(self.task.cfg.data)
         if not (folder / "input0" / f"{name}.idx").is_file():
             raise FileNotFoundError(f"{folder} holds no split {name}: there is no input0/{name}.idx")
@@ -130,11 +122,7 @@ class Predictor:
         return predictions, [self._target(target) for target in targets]
 
     def texts(self, examples: Iterable[Example]) -> Iterator[Prediction]:
-        """Yield the predictions for texts, pairs of texts or rows of words; their labels are ignored.
-
-        Raises:
-            UserError: a row is empty, or of another kind; the message starts with its `where`, or number.
-        """
+        """Yield the predictions for texts, pairs of texts or rows of words; their labels are ignored."""
         # No progress bar among predictions that are printed.
         return self._predict(self._encode(examples), disable=sys.stdout.isatty() or None)
 
@@ -228,9 +216,6 @@ def classify(hub: HubInterface, rows: Sequence[str | Sequence[str]]) -> list[Pre
     Args:
         hub: a fine-tuned model, in evaluation mode from then on.
         rows: texts; for pairs two texts each; for token labels texts or lists of words.
-
-    Raises:
-        UserError: the model was not fine-tuned, or a row is not such as it reads.
     """
     check("rows", rows, not isinstance(rows, str), "a list of texts")  # else each letter would be a text
     predictor = Predictor(hub, device=str(hub.device))
@@ -245,11 +230,7 @@ HubInterface.classify = classify  # model/hub.py cannot import what is above it
 
 
 def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
-    """Return the record of the data that a checkpoint's task was set up with.
-
-    Raises:
-        UserError: the checkpoint has another number of outputs, or was trained on other labels.
-    """
+    """Return the record of the data that a checkpoint's task was set up with; outputs and labels must be the same."""
     if isinstance(task, TextPredictionTask):
         for name, trained in (task.trained_labels or {}).items():
             current = getattr(task.record, name)
@@ -263,9 +244,7 @@ def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
     trained = ("regression" if cfg.regression_target else "single-label", cfg.num_classes)
     if trained != (record.kind, len(record.classes) or 1):
         names = ", ".join(record.classes) or "a score"
-        raise UserError(
-            f"{checkpoint} is {trained[0]} with {trained[1]} outputs, {cfg.data} {record.kind} with {names}"
-        )
+        raise UserError(f"{checkpoint} is {trained[0]} with {trained[1]} outputs, {cfg.data} {record.kind} of {names}")
     return record
 
 

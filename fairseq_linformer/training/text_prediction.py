@@ -85,12 +85,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
 
     @classmethod
     def setup_task(cls, cfg: TextPredictionConfig, **kwargs: Any) -> "TextPredictionTask":
-        """The task with its dictionaries read.
-
-        Raises:
-            FileNotFoundError: the data folder, or a dictionary in it, does not exist.
-            UserError: an option cannot work, with this data.
-        """
+        """Return the task with its dictionaries read; an option must work with the data."""
         record = read_record(Path(cfg.data), bool(cfg.regression_target))
         _adopt_record(cfg, record)
         task = super().setup_task(cfg, **kwargs)
@@ -105,7 +100,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model, with the head that the kind of label needs. The LM head is not trained."""
+        """Return the model with the head that the kind of label needs. The LM head is not trained."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
@@ -119,17 +114,17 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """As every task, with what the outputs mean: the folder may be prepared again, with other classes."""
+        """Return the state with what the outputs mean: the folder may be prepared again, with other classes."""
         labels: Labels = {"classes": list(self.record.classes), "scale": self.record.scale}
         return {**super().state_dict(), "labels": labels}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As every task. Other labels than the data's are no error here: a training may start from another task."""
+        """Load a state. Other labels than the data's are no error here: a training may start from another task."""
         super().load_state_dict(state_dict)
         self.trained_labels = read_task_state(state_dict)["labels"]
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
-        """Loads a split, its rows truncated as the class says, its targets as its kind of label needs them."""
+        """Load a split, its rows truncated as the class says, its targets as its kind of label needs them."""
         cfg, dictionary = self.cfg, self.source_dictionary
         dataset = super().load_dataset(split, combine, **kwargs)
         if self.record.kind == "multi-label":
@@ -149,22 +144,16 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
-        """As every task; with the metrics that our criterion, whose own method of this name is static, has of us."""
+        """Log also the metrics of our criterion, whose own method of this name is static."""
         super().reduce_metrics(logging_outputs, criterion)
         if hasattr(criterion, "log_metrics"):
             criterion.log_metrics(logging_outputs)
 
 
 def read_record(folder: Path, regression: bool) -> Task:
-    """The record of a prepared folder; one of the kind's own metrics for what fairseq-preprocess wrote.
+    """Return the record of a prepared folder, or one with the metrics of its kind for what fairseq-preprocess wrote.
 
-    Args:
-        folder: of ``text_prediction``, or of fairseq's ``sentence_prediction``.
-        regression: whether it is one, where the folder does not say.
-
-    Raises:
-        FileNotFoundError: the folder, or a dictionary in it, does not exist.
-        UserError: the path or the folder's summary cannot be read.
+    `regression`: it is one, where the folder does not say.
     """
     check_data_path(folder)
     check_file(folder, f"input0/{DICTIONARY_FILE}")
@@ -179,44 +168,33 @@ def read_record(folder: Path, regression: bool) -> Task:
     if task is None:
         return own_task(folder.name, kind, classes)
     if task.classes != classes:
-        names = (", ".join(found) for found in (task.classes, classes))
-        raise UserError("{}: {} has the classes {}, but label/dict.txt {}".format(folder, SUMMARY_FILE, *names))
+        raise UserError(f"{folder}: {SUMMARY_FILE} has the classes {task.classes}, but label/dict.txt {classes}")
     return task
 
 
 def _rows_of(folder: Path, split: str) -> int | None:
-    """The rows of a split; None where the folder does not say."""
-    known = read_summary(folder).splits.get(split) if (folder / SUMMARY_FILE).is_file() else None
-    return None if known is None else known.examples
+    """Return the rows of a split; None where the folder does not say."""
+    counts = read_summary(folder).splits.get(split) if (folder / SUMMARY_FILE).is_file() else None
+    return None if counts is None else counts.examples
 
 
 def class_names(dictionary: Dictionary) -> tuple[str, ...]:
-    """The classes, without what tasks add to a dictionary, and what fairseq-preprocess fills it up with."""
+    """Return the classes, without what tasks add to a dictionary, and what fairseq-preprocess fills it up with."""
     names = label_names(dictionary)
     return tuple(name for name in names if name != MASK and not name.startswith("madeupword"))
 
 
 def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
-    """Completes the options that the data decides, also in the configuration of the whole run, which checkpoints hold.
-
-    Raises:
-        UserError: one of them was given, and is another.
-    """
-    file, regression = Path(cfg.data, "label", DICTIONARY_FILE), record.kind == "regression"
-    classes = len(record.classes) or 1
-    reasons = {
-        "kind": f"{record.kind}, as {cfg.data} is",
-        "regression_target": f"{str(regression).lower()}, as {cfg.data} is {record.kind}",
-        "num_classes": f"{classes}, the classes of {file}" if record.classes else "1, for scores",
-    }
-    found = {"kind": record.kind, "regression_target": regression, "num_classes": classes}
-    for name, value in found.items():
+    """Complete the options that the data decides, also in the configuration of the run, which checkpoints hold."""
+    of_data = {"kind": record.kind, "regression_target": record.kind == "regression"}
+    of_data["num_classes"] = len(record.classes) or 1
+    for name, value in of_data.items():
         given = getattr(cfg, name)
-        check(name, given, given in (None, -1, value), reasons[name])
-    set_options(cfg, **found)
+        check(name, given, given in (None, -1, value), f"{value}, as {cfg.data} is {record.kind}")
+    set_options(cfg, **of_data)
     whole = whole_config(cfg)
     if whole is not None and "regression_target" in (whole.get("criterion") or ()):
-        whole.criterion.regression_target = regression
+        whole.criterion.regression_target = of_data["regression_target"]
 
 
 def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
@@ -234,6 +212,5 @@ def _check_lengths(cfg: TextPredictionConfig, longest: int) -> None:
         ends = 2 if cfg.separator_token is None else 3
     least = (cfg.init_token is not None) + ends + 1  # one token of text beside the special ones
     check("max_positions", longest, longest >= least, f"at least {least}")
-    if cfg.truncate_to is not None:
-        allowed = f"from {least} to max_positions={longest}"
-        check("truncate_to", cfg.truncate_to, least <= cfg.truncate_to <= longest, allowed)
+    length = cfg.truncate_to or longest
+    check("truncate_to", length, least <= length <= longest, f"from {least} to max_positions={longest}")

@@ -12,7 +12,7 @@ from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import baseline
-from fairseq_linformer.finetune.baseline import Baselines, cached_baselines, fit_baselines
+from fairseq_linformer.finetune.baseline import fit_baselines
 
 TEXT = "the film was long and its music loud yet people in row seven liked it very much then"
 WORDS = TEXT.split()
@@ -133,16 +133,3 @@ def test_a_strength_is_chosen_by_cross_validation(tmp_path, tokenizer, monkeypat
         assert fit_baselines(folder).tf_idf["valid"]["accuracy"] > 90
     monkeypatch.setattr(baseline, "STRENGTHS", (1e-9,))
     assert fit_baselines(folder).tf_idf["valid"]["accuracy"] < 90
-
-
-def test_baselines_are_fitted_once_for_the_same_data(tmp_path, tokenizer, monkeypatch):
-    rows = [Example("good", "x"), Example("film", "y")]
-    folder, file = prepare(tmp_path, "single-label", tokenizer, rows, rows), tmp_path / "runs/own/baseline.json"
-    fitted = cached_baselines(folder, file)
-    assert fitted == fit_baselines(folder)
-    for number, damaged in enumerate((file, folder / "label/train.bin")):
-        refitted = Baselines({"valid": {"accuracy": float(number)}}, fitted.majority)
-        monkeypatch.setattr(baseline, "fit_baselines", lambda folder, refitted=refitted: refitted)
-        assert cached_baselines(folder, file) != refitted
-        damaged.write_bytes(b"{")
-        assert cached_baselines(folder, file) == refitted

@@ -7,7 +7,6 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,12 +29,10 @@ from fairseq_linformer.finetune.sweep import (
     Run,
     Setting,
     Sweep,
-    check_log,
     find_folder,
     read_recipe,
     read_scores,
     read_task,
-    train_and_score,
 )
 from fairseq_linformer.training import launch
 from fairseq_linformer.training.launch import read_run, recipe_name
@@ -83,6 +80,11 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 def command(*more) -> list:
     options = ["runs/tiny", "--data", "tasks", "--epochs", 4, "--jobs", 2]
     return ["linformer", "finetune", *options, *more, "dataset.num_workers=0"]
+
+
+def finetune(*words) -> None:
+    """Run the command in this process."""
+    main([str(word) for word in command(*words)[1:]])
 
 
 @pytest.fixture(scope="module")
@@ -135,29 +137,19 @@ def test_a_table_and_its_metrics_of_the_saved_predictions(finished, pretrained):
     assert max(accuracies) > 75, "a shifted label or a wrong head would leave the half"
 
 
-def test_complete_runs_are_not_repeated_and_other_settings_are_rejected(finished, pretrained):
+def test_complete_runs_are_not_repeated_and_other_settings_are_rejected(finished, pretrained, monkeypatch, capsys):
+    monkeypatch.chdir(pretrained)
     logs = {path: path.stat().st_mtime_ns for path in finished.rglob("train.log")}
     before = {name: (finished / name).read_text() for name in ("results.md", "results.json")}
-    for tasks in (["sts_b"], ["SST-2", "stsb"]):
-        printed = run(*command("--tasks", *tasks, "--seeds", 1, 2, "--learning-rates", "0.01"), cwd=pretrained)
-        assert before["results.md"] in printed, "the other task's rows stay"
+    finetune("--tasks", "SST-2", "stsb", "--seeds", 1, 2, "--learning-rates", "0.01")
+    printed = capsys.readouterr().out
+    assert before["results.md"] in printed
     following = [f"next: linformer predict {finished / task / 'seed1'} --input FILE" for task in ("SST-2", "STS-B")]
     assert printed.splitlines()[-2:] == following
-    words = ["--tasks", "sst_2", "--seeds", 1, "--learning-rates", "0.02"]
-    assert "SST-2/seed1" in run(*command(*words), cwd=pretrained, status=1)
+    with pytest.raises(SystemExit, match="SST-2/seed1"):
+        finetune("--tasks", "sst_2", "--seeds", 1, "--learning-rates", "0.02")
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
     assert {name: (finished / name).read_text() for name in before} == before, "nothing is lost by it"
-
-
-def test_a_failing_run_is_named_and_the_others_go_on(pretrained, tmp_path):
-    shutil.copytree(pretrained / "tasks", tmp_path / "tasks")
-    shutil.copytree(pretrained / "runs" / "tiny", tmp_path / "runs" / "tiny")
-    (tmp_path / "tasks" / "STS-B" / "label" / "train.label").unlink()
-    options = ("--tasks", "sts_b", "sst_2", "--seeds", "1", "--learning-rates", "0.01")
-    printed = run(*command(*options), cwd=tmp_path, status=1)
-    assert "STS-B, lr0.01-batch16, seed 1 failed: " in printed
-    table = (tmp_path / "runs" / "finetune" / "results.md").read_text()
-    assert "| STS-B | Pearson | failed |  | 0 |" in table and "| SST-2 | accuracy | failed" not in table
 
 
 def test_runs_by_a_launcher_of_hydra(pretrained, tmp_path):
@@ -191,7 +183,6 @@ def plans(sweep) -> list[Run]:
     [
         (47, {}, [30], [2]),  # of the official rows a part: ten epochs, not the recipe's updates
         (48, {}, [3598], [214]),
-        (48, {"batch_sizes": (16, 32)}, [3598, 1799], [214, 107]),
         (48, {"batch_sizes": (16, 32), "epochs": 25}, [75, 50], [4, 3]),
         (48, {"batch_sizes": (4,), "overrides": ["optimization.update_freq=[4]"]}, [3598], [214]),
         (48, {"batch_sizes": (4,), "overrides": ["distributed_training.distributed_world_size=4"]}, [3598], [214]),
@@ -208,9 +199,8 @@ def test_updates_follow_the_rows_epochs_and_batches(pretrained, monkeypatch, row
         assert ("optimization.max_epoch=0" in overrides) == (rows < 48 or "epochs" in options)
 
 
-@pytest.mark.parametrize("accumulated", ["[]", "[4,1]"])
-def test_accumulation_must_be_the_same_in_all_epochs(accumulated, pretrained):
-    sweep = sweep_to(Path("/o"), pretrained, ["sts-b"], overrides=[f"optimization.update_freq={accumulated}"])
+def test_accumulation_must_be_the_same_in_all_epochs(pretrained):
+    sweep = sweep_to(Path("/o"), pretrained, ["sts-b"], overrides=["optimization.update_freq=[4,1]"])
     with pytest.raises(UserError, match=r"optimization\.update_freq"):
         plans(sweep)
 
@@ -235,7 +225,6 @@ def test_the_best_setting_trains_the_other_seeds(pretrained, tmp_path, monkeypat
     [
         (512, {"search": True}, [1e-4, 5e-4, 2e-3], False),
         (32, {"search": True}, [1e-5, 2e-5, 3e-5], False),
-        (512, {"rates": [3e-5, 1e-3]}, [3e-5, 1e-3], False),
         (512, {}, [1e-5], True),
     ],
 )
@@ -257,20 +246,6 @@ def test_rates_suit_the_width_of_the_model(
     assert ("--learning-rates" in caplog.text) == warned
 
 
-def test_metrics_that_differ_from_fairseqs_are_an_error():
-    planned = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, Path("f"))
-    result = Result(planned, {"valid": {"accuracy": 80.04}})
-    log = [{"valid_num_updates": 5, "valid_accuracy": 70.0}, {"valid_num_updates": 10, "valid_accuracy": 80.0}]
-    check_log(result, log, 10)
-    with pytest.raises(UserError, match="accuracy"):
-        check_log(result, log, 5)
-    result.scores["valid"]["accuracy"] = 0.0
-    with pytest.raises(UserError, match="accuracy"):
-        check_log(result, log, 10)
-    constant = Result(planned, {"valid": {"pearson": 0.0}})  # which fairseq's scipy calls anything
-    check_log(constant, [{"valid_num_updates": 5, "valid_pearson": 80.0}], 5)
-
-
 @pytest.mark.parametrize(
     "scores", [{"valid": {}}, {"valid": {"accuracy": 80.5, "f1": 80.5}}, {"vali": {"accuracy": 8}}]
 )
@@ -282,25 +257,6 @@ def test_scores_of_another_run_or_of_other_metrics_are_computed_again(tmp_path, 
     assert read_scores(planned, made_by) == expected and read_scores(planned, {"data": "2"}) is None
     (tmp_path / "scores.json").write_text(json.dumps({"made_by": made_by, "scores": scores}))
     assert read_scores(planned, made_by) is None
-
-
-@pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, "cuda:1")])
-def test_a_run_is_scored_where_it_was_trained(on_cpu, device, pretrained, tmp_path, monkeypatch):
-    class Scored(Exception):
-        pass
-
-    def predictor(checkpoint, data, device):
-        raise Scored(device)
-
-    shutil.copy(pretrained / "runs/tiny/checkpoint_best.pt", tmp_path)
-    state = {"cfg": SimpleNamespace(common=SimpleNamespace(cpu=on_cpu))}
-    monkeypatch.setattr(sweep_module, "read_checkpoint", lambda file: state)
-    monkeypatch.setattr(sweep_module, "job_device", lambda: "cuda:1")
-    monkeypatch.setattr(sweep_module, "Predictor", predictor)
-    training = SimpleNamespace(run=lambda launcher: [], fingerprint=SimpleNamespace(digests=dict))
-    planned = Run(TASKS["SST-2"], 1, Setting(1, 1), 1, tmp_path)
-    with pytest.raises(Scored, match=f"^{device}$"):
-        train_and_score(planned, training, pretrained / "tasks/SST-2")
 
 
 def repeat(folder, tasks, seeds) -> list[tuple]:
@@ -358,19 +314,6 @@ def test_a_replaced_checkpoint_is_rejected_and_no_table_has_runs_of_both(moved, 
     assert [row["task"] for row in read_results(moved / "runs/finetune")["table"]] == ["SST-2"]
 
 
-def test_scores_that_differ_from_fairseqs_are_never_kept(moved, monkeypatch):
-    """A repeated command checks again; without the defect it goes on, with new predictions and no new training."""
-    folder = moved / "runs/finetune/SST-2/seed1"
-    (folder / "scores.json").unlink()
-    real = sweep_module.score
-    monkeypatch.setattr(sweep_module, "score", lambda *words: {name: value - 3 for name, value in real(*words).items()})
-    for _ in range(2):
-        assert "accuracy" in repeat(moved, ["sst_2"], [1, 2])[0][2]
-        assert (folder / "predictions-valid.tsv").is_file() and not (folder / "scores.json").is_file()
-    monkeypatch.setattr(sweep_module, "score", real)
-    assert repeat(moved, ["sst_2"], [1, 2]) == DONE
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -379,21 +322,16 @@ def test_scores_that_differ_from_fairseqs_are_never_kept(moved, monkeypatch):
         (["--tasks", "sst_2", "sts_b", "--metric", "accuracy"], "metric=accuracy"),
         (["--tasks", "sst_2", "++common.seed=5"], "common.seed=5"),
         (["--tasks", "sst_2", "optimization.lr=[1]"], "optimization.lr="),
-        (["--tasks", "sst_2", "dataset.max_tokens=64"], "dataset.max_tokens=64"),
-        (["--tasks", "sst_2", "optimization.max_update=9"], "optimization.max_update=9"),
         (["--tasks", "sst_2", "task.truncate_to=9000"], "truncate_to=9000"),
-        (["--tasks", "sst_2", "optimizer.adam_betas=[1]"], "optimizer.adam_betas=[1]"),
         (["--tasks", "sst_2", "optimizer.weight_decay=0.1,0.2"], "optimizer.weight_decay=0.1,0.2"),
         (["--tasks", "sst_2", "optimization.rate=1"], "optimization.rate"),
-        (["--tasks", "sst_2", "hydra.launcher.partition=a"], "hydra.launcher.partition"),
-        (["--tasks", "sst_2", "--data", "a:b"], "a:b"),
         (["--tasks", "sst_2", "--out", "a${b}"], "a${b}"),
     ],
 )
 def test_options_that_cannot_work_are_rejected_before_any_work(pretrained, words, named, monkeypatch):
     monkeypatch.chdir(pretrained)
     with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in command("--out", "runs/rejected", *words)[1:]])
+        finetune("--out", "runs/rejected", *words)
     assert named in str(ended.value)
     assert not (pretrained / "runs" / "rejected").exists()
 
@@ -428,7 +366,7 @@ def test_a_task_with_another_vocabulary_is_rejected(pretrained, tmp_path):
         Sweep(checkpoint, tmp_path / "tasks", tmp_path / "out", ["sst_2", "sts_b"], [1])
 
 
-@pytest.mark.parametrize("rate", [0.1 + 0.2, 1.23456789e-5, 1e-7, 0.00012345678])
+@pytest.mark.parametrize("rate", [0.1 + 0.2, 1e-7])
 def test_a_learning_rate_keeps_every_digit(pretrained, tmp_path, rate):
     """In the folder's name, and in what Hydra reads."""
     sweep = sweep_to(tmp_path, pretrained, ["sts_b"], rates=[rate, 1.0])

@@ -45,9 +45,7 @@ from .vocabulary_training import LineSample, check_vocab_size, train_sentencepie
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
 STANDARD_INPUT = Path("-")
-
-# Where standard input waits for the second pass.
-_SPOOL_FILE = "standard-input"
+_SPOOL_FILE = "standard-input"  # where it waits for the second pass
 
 # A fixed number, not that of the machine's cores: it changes how sentencepiece rounds partial sums, and the vocabulary
 # should not depend on the machine that trained it.
@@ -166,11 +164,7 @@ def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> d
 
 
 def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
-    """Check and count the text, and draw `sample` from it: the first pass.
-
-    Raises:
-        UserError: as ``read_chunks``.
-    """
+    """Check and count the text, and draw `sample` from it: the first pass."""
     report, last_line = SplitReport(), ""
     with tqdm(desc="checking the text", unit="B", unit_scale=True, disable=None) as progress:
         for chunk in read_chunks(files):
@@ -204,8 +198,7 @@ def _write_dataset(
 ) -> dict[str, np.ndarray]:
     """Write the splits, and dict.txt with the counts of train; count the tokens in `reports`: the second pass.
 
-    Returns:
-        How often each id occurs, by split, int64, (V,).
+    Return how often each id occurs, by split, int64, (V,).
     """
     dictionary, frequencies = tokenizer.dictionary, {}
     dictionary.save(str(folder / DICTIONARY_FILE))  # the workers read it
@@ -245,13 +238,8 @@ def _print_summary(reports: Mapping[str, SplitReport], counts: Mapping[str, np.n
 
 
 def unigram_perplexity(train: np.ndarray, valid: np.ndarray) -> float:
-    """Return the perplexity of a model that predicts each token by its frequency, which every other must beat.
-
-    Args:
-        train: counts of tokens, (V,); to each one is added, because a token may occur in valid only.
-        valid: the same of the tokens whose perplexity it is.
-    """
-    log_probabilities = np.log((train + 1) / (train + 1).sum())
+    """Return the perplexity of a model that predicts each token by its frequency; both are counts, (V,)."""
+    log_probabilities = np.log((train + 1) / (train + 1).sum())  # a token may occur in valid only
     return math.exp(-(valid * log_probabilities).sum() / valid.sum())
 
 
@@ -275,13 +263,7 @@ def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
 def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
     """Yield a function from chunks to the items and the bytes of each, in order.
 
-    Args:
-        tokenizer: for one worker.
-        folder: where the tokenizer is saved; several workers read it there.
-        workers: 1 for this process, or the number of processes to start.
-
-    Raises:
-        ChildProcessError: a worker was killed, mostly because memory ran out.
+    One worker is this process; several are processes, which read the tokenizer that is saved in `folder`.
     """
     if workers == 1:
         yield lambda chunks: ((encode_items(tokenizer, chunk.lines), chunk.bytes_read) for chunk in chunks)

@@ -45,12 +45,9 @@ def encode_columns(
     columns: list[list[str]] = [[], []] if pairs else [[]]
     places = _places(batch, where, before)
     for place, example in zip(places, batch, strict=True):
-        if not isinstance(example.text, str):
-            raise UserError(f"{place}: words, but all must be texts, as the first of train is")
-        if (example.second is not None) != pairs:
-            expected = "pairs, as the first of train is" if pairs else "single texts, as the first of train is"
-            found = "a single text" if pairs else "a pair"
-            raise UserError(f"{place}: {found}, but all must be {expected}")
+        if not isinstance(example.text, str) or (example.second is not None) != pairs:
+            expected = "pairs of texts" if pairs else "single texts"
+            raise UserError(f"{place}: all must be {expected}, as the first of train is")
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
@@ -77,16 +74,12 @@ def _places(batch: Sequence[Example], where: str, before: int) -> list[str]:
 def encode_words(
     batch: Sequence[Example], tokenizer: Tokenizer, *, where: str, before: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-    """Encode rows of words; return also how many pieces each word of a row has, at least one.
-
-    Raises:
-        UserError: a row has no word, or is a text or a pair; the message as that of ``encode_columns``.
-    """
+    """Encode rows of words, at least one each; return also how many pieces each word of a row has, at least one."""
     unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # of a word of which no piece is left
     pieces, sizes = [], []
     for place, example in zip(_places(batch, where, before), batch, strict=True):
         if isinstance(example.text, str) or example.second is not None or not example.text:
-            raise UserError(f"{place}: {example.text!r} must be words, at least one, as the first of train is")
+            raise UserError(f"{place}: all must be lists of words, as the first of train is")
         # Every word but the first follows a space, which byte-level BPE needs to see, and sentencepiece adds itself.
         spaced = [WHITESPACE.sub(" ", f"{' ' if number else ''}{word}") for number, word in enumerate(example.text)]
         ids = [encoded if encoded.size else unknown for encoded in tokenizer.encode(spaced)]

@@ -15,6 +15,7 @@ from ...errors import UserError, naming
 from ..task_record import Source, SourceFile, Task, letters_of
 from ..tasks import TASKS
 from .examples import Example
+from .labels import number_of
 from .sources import SourceSplit, as_folder, download, is_address, unpack
 from .table import tsv_rows
 
@@ -22,11 +23,7 @@ SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items
 
 
 def known_task(name: str) -> str:
-    """Return the task of ``SOURCES`` with a name in any spelling: SST-2 for sst_2.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the task of ``SOURCES`` with a name in any spelling: SST-2 for sst_2."""
     alike = [task for task in SOURCES if letters_of(task) == letters_of(name)]
     if not alike:
         raise UserError(f"task {name!r} is unknown, known are: {', '.join(SOURCES)}")
@@ -73,21 +70,12 @@ def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example | None]:
 
 
 def _label(value: str, task: Task, where: str) -> str:
-    """Return the class or the score, as the file has it.
-
-    Raises:
-        UserError: the task has no such class or score.
-    """
-    if task.classes:
-        if value not in task.classes:
-            raise UserError(f"{where}: label {value!r}, expected one of {', '.join(task.classes)}")
-        return value
-    try:
-        score = float(value)
-    except ValueError:
-        score = -1.0
-    if not 0.0 <= score <= task.scale:
-        raise UserError(f"{where}: score {value!r}, expected a number from 0 to {task.scale:g}")
+    """Return the class or the score, as the file has it, if the task has such a one."""
+    score = number_of(value)
+    works = value in task.classes if task.classes else score is not None and 0.0 <= score <= task.scale
+    if not works:
+        allowed = ", ".join(task.classes) or f"the numbers from 0 to {task.scale:g}"
+        raise UserError(f"{where}: label {value!r} is none of {allowed}")
     return value
 
 
@@ -113,12 +101,7 @@ DOWNLOADS: Mapping[str, Mapping[str, str]] = {  # task: paths below ADDRESS, wit
 
 @contextlib.contextmanager
 def glue_folder(source: str, tasks: Sequence[str]) -> Iterator[Path]:
-    """Yield a folder for `read_glue`: `source` is one, an archive of one (zip, tar.*), or the address of the downloads.
-
-    Raises:
-        OSError: as ``as_folder`` and ``download``.
-        UserError: as ``as_folder`` and ``download``.
-    """
+    """Yield a folder for `read_glue`: `source` is one, an archive of one, or the address of the downloads."""
     if not is_address(source):
         with as_folder(Path(source), _task_file) as folder:
             yield folder

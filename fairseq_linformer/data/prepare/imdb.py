@@ -30,12 +30,7 @@ DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}
 
 @contextlib.contextmanager
 def imdb_folder(source: str) -> Iterator[Path]:
-    """Yield a folder for `read_imdb`: `source` is one, an archive of one (zip, tar.*), or the address of the download.
-
-    Raises:
-        OSError: as ``as_folder`` and ``download``.
-        UserError: as ``as_folder`` and ``download``.
-    """
+    """Yield a folder for `read_imdb`: `source` is one, an archive of one, or the address of the download."""
     place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
     with as_folder(place, _review_path, source) as folder:
         yield folder

@@ -66,9 +66,8 @@ def write_labelled(
         The summary, its task with the classes.
 
     Raises:
-        UserError: `out` is a file or a folder with something in it; no "train" to find the classes in; a split without
-            rows; a row without any text, whose label is missing, unknown or impossible, or that is a pair among single
-            texts or the reverse.
+        UserError: `out` is not empty; there is no "train" to find the classes in; a split has no rows; a row has no
+            text, no label or an impossible one, or is a pair among single texts or the reverse.
     """
     check_data_path(out)
     if not task.classes and task.kind != "regression" and "train" not in splits:
@@ -76,11 +75,22 @@ def write_labelled(
     with staged_folder(out, SUMMARY_FILE) as (folder, summary_file):
         tokenizer.save(folder)
         tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
-        texts = _TextWriter(folder, tokenizer)
+        written: dict[str, _Split] = {}
+        names: list[str] = []
         for split in sorted(splits, key=lambda name: name != "train"):
-            texts.write(split, splits[split])
-        classes, by_class = _write_labels(folder / "label", task, texts.splits)
-        counts = {split: written.counts for split, written in texts.splits.items()}
+            rows = iter(splits[split])
+            first = next(rows, None)
+            if first is None:
+                raise UserError(f"split {split} holds no example")
+            if not names:
+                names = ["input0"] if first.second is None else ["input0", "input1"]
+                for name in names:
+                    (folder / name).mkdir()
+                    tokenizer.dictionary.save(str(folder / name / DICTIONARY_FILE))
+            prefixes = [folder / name / split for name in names]
+            written[split] = _write_texts(prefixes, itertools.chain((first,), rows), tokenizer)
+        classes, by_class = _write_labels(folder / "label", task, written)
+        counts = {split: of_split.counts for split, of_split in written.items()}
         summary = Summary(replace(task, classes=classes), counts, LONG_LENGTH, by_class)
         json.dump(summary.as_json(), summary_file, indent=1)
     return summary
@@ -95,55 +105,29 @@ class _Split:
     words: list[np.ndarray] = field(default_factory=list)
 
 
-class _TextWriter:
-    """Writes input0, and input1 for pairs.
-
-    Attributes:
-        splits: counts and labels of what was written.
-    """
-
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        self._folder, self._tokenizer = folder, tokenizer
-        self._names: tuple[str, ...] = ()  # as the first row of the first split has them
-        self.splits: dict[str, _Split] = {}
-
-    def write(self, split: str, examples: Iterable[Example]) -> None:
-        rows = iter(examples)
-        first = next(rows, None)
-        if first is None:
-            raise UserError(f"split {split} holds no example")
-        if not self._names:
-            self._names = ("input0",) if first.second is None else ("input0", "input1")
-            for name in self._names:
-                (self._folder / name).mkdir()
-                self._tokenizer.dictionary.save(str(self._folder / name / DICTIONARY_FILE))
-        self.splits[split] = _Split()
-        with contextlib.ExitStack() as stack:
-            prefixes = [self._folder / name / split for name in self._names]
-            size = len(self._tokenizer.dictionary)
-            writers = [stack.enter_context(indexed_writer(prefix, size)) for prefix in prefixes]
-            chained = itertools.chain((first,), rows)
-            bar = iter(tqdm(chained, desc=f"encoding {split}", unit="row", disable=None))
-            while batch := list(itertools.islice(bar, BATCH)):
-                self._write_batch(split, batch, writers)
-
-    def _write_batch(self, split: str, batch: Sequence[Example], writers: Sequence[Write]) -> None:
-        written, dictionary = self.splits[split], self._tokenizer.dictionary
-        counts, where, before = written.counts, f"split {split}, row", len(written.labels)
-        if isinstance(batch[0].text, tuple):
-            columns, words = encode_words(batch, self._tokenizer, where=where, before=before)
-            written.words += words
-        else:
-            pairs = len(writers) == 2
-            columns = encode_columns(batch, self._tokenizer, pairs=pairs, where=where, before=before)
-        lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
-        for pieces, write in zip(columns, writers, strict=True):
-            lengths += _write_items(write, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
-            counts.unknown += sum(int((ids == dictionary.unk()).sum()) for ids in pieces)
-        written.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
-        counts.examples += len(batch)
-        counts.tokens += int(lengths.sum())
-        counts.long += int((lengths > LONG_LENGTH).sum())
+def _write_texts(prefixes: Sequence[Path], examples: Iterable[Example], tokenizer: Tokenizer) -> _Split:
+    """Write a split of input0, and of input1 for pairs."""
+    written, dictionary, split = _Split(), tokenizer.dictionary, prefixes[0].name
+    counts, where = written.counts, f"split {split}, row"
+    bar = iter(tqdm(examples, desc=f"encoding {split}", unit="row", disable=None))
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(indexed_writer(prefix, len(dictionary))) for prefix in prefixes]
+        while batch := list(itertools.islice(bar, BATCH)):
+            before = counts.examples
+            if isinstance(batch[0].text, tuple):
+                columns, words = encode_words(batch, tokenizer, where=where, before=before)
+                written.words += words
+            else:
+                columns = encode_columns(batch, tokenizer, pairs=len(writers) == 2, where=where, before=before)
+            lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
+            for pieces, write in zip(columns, writers, strict=True):
+                lengths += _write_items(write, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
+                counts.unknown += sum(int((ids == dictionary.unk()).sum()) for ids in pieces)
+            written.labels.extend(sys.intern(row.label) if isinstance(row.label, str) else row.label for row in batch)
+            counts.examples += len(batch)
+            counts.tokens += int(lengths.sum())
+            counts.long += int((lengths > LONG_LENGTH).sum())
+    return written
 
 
 def _write_items(write: Write, items: Sequence[Sequence[int]]) -> np.ndarray:
@@ -156,11 +140,7 @@ def _write_items(write: Write, items: Sequence[Sequence[int]]) -> np.ndarray:
 def _write_labels(
     folder: Path, task: Task, splits: Mapping[str, _Split]
 ) -> tuple[tuple[str, ...], dict[str, Counter[str]]]:
-    """Write the labels of every split that has them.
-
-    Returns:
-        The names of the classes by number, and by split how often each occurs.
-    """
+    """Write the labels of every split that has them; return the classes by number, and their counts by split."""
     folder.mkdir()
     labels: dict[str, list[Label]] = {}
     for split, written in splits.items():

@@ -40,11 +40,7 @@ class TableRow(Example):
 
 
 def read_label(row: Row, columns: Columns) -> Label | None:
-    """Return the label of a row as text, or several as a tuple; None for an empty cell.
-
-    Raises:
-        UserError: there is no such column, or it holds neither text nor numbers, nor lists of such.
-    """
+    """Return the label of a row as text, or several as a tuple; None for an empty cell."""
     if len(columns.labels) > 1:
         return tuple(name for name in columns.labels if _is_true(row, name))
     column = columns.labels[0]
@@ -68,8 +64,7 @@ def _is_true(row: Row, column: str) -> bool:
 def _parse_list(text: str, row: Row, column: str) -> object:
     """Return the list that a text in brackets is, as JSON or Python writes it; another text itself.
 
-    Raises:
-        UserError: it is numpy's list, without commas, which tables from pandas hold: Python reads ['a' 'b'] as ['ab'].
+    numpy's list has no commas, and tables from pandas hold such: Python would read ['a' 'b'] as ['ab'].
     """
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -116,11 +111,7 @@ def drop_decimals(splits: dict[str, list[TableRow]]) -> dict[str, list[TableRow]
 
 
 def find_label_type(rows: Sequence[TableRow], columns: Columns) -> str:
-    """Return the type of label that the values leave no doubt of.
-
-    Raises:
-        UserError: the values leave doubt.
-    """
+    """Return the type of label if the values leave no doubt of it."""
     labels = [row.label for row in rows if row.label is not None]
     if rows and isinstance(rows[0].text, tuple):
         return "token-label"
@@ -143,9 +134,7 @@ def find_label_type(rows: Sequence[TableRow], columns: Columns) -> str:
 def check_labels(rows: Sequence[TableRow], label_type: str, columns: Columns) -> None:
     """Check the labels of rows against the type of label.
 
-    Raises:
-        UserError: a label is not of that type, or the lists of all rows are a 0 or 1 for each class: read as names of
-            classes, they would give every row the classes 0 and 1.
+    Lists with a 0 or 1 for each class are an error: as names they would give every row the classes 0 and 1.
     """
     column = ", ".join(columns.labels)
     expected = {

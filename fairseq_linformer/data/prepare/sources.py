@@ -20,17 +20,7 @@ BLOCK = 1 << 20  # bytes that are read at once
 
 
 class SourceSplit:
-    """The rows of a split, to be read once, and counts of what was read.
-
-    Args:
-        rows: with None for each broken one.
-
-    Attributes:
-        examples: the rows, without broken ones.
-        official_rows: how many the official split has.
-        read: how many were read.
-        broken: how many were left out.
-    """
+    """The rows of a split, to be read once; rows that are None, broken ones, are left out and counted."""
 
     def __init__(self, rows: Iterator[Example | None], official_rows: int) -> None:
         self.official_rows, self.read, self.broken = official_rows, 0, 0
@@ -46,11 +36,8 @@ class SourceSplit:
 
     def report(self, name: str) -> str:
         """Return a line on what was read, and what the official split has."""
-        official = (
-            "as in the official data" if self.read == self.official_rows else f"officially {self.official_rows:,}"
-        )
         broken = f", {self.broken} broken rows left out" if self.broken else ""
-        return f"{name}: {self.read:,} rows ({official}{broken})"
+        return f"{name}: {self.read:,} rows (officially {self.official_rows:,}{broken})"
 
 
 Target = Callable[[str], str | None]  # from the name of a member of an archive to its place in a folder, or None
@@ -61,10 +48,6 @@ def as_folder(source: Path, target: Target, name: str | None = None) -> Iterator
     """Yield the folder `source`, or a temporary one with the wanted files of the archive `source` (zip, tar, tar.*).
 
     In the body, errors that name a file in the temporary folder name the archive, or `name`, and the member.
-
-    Raises:
-        FileNotFoundError: there is neither.
-        UserError: the file is not an archive, or is damaged or encrypted.
     """
     if source.is_dir():
         yield source
@@ -81,7 +64,7 @@ def unpack(archive: Path, folder: Path, target: Target) -> None:
 
     Raises:
         OSError: the disk is full, or cannot be read or written.
-        UserError: as ``as_folder``.
+        UserError: the file is not an archive, or is damaged or encrypted.
     """
     try:
         for name, stream in _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive):
@@ -100,29 +83,18 @@ def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(archive) as zipped:
         if damaged := zipped.testzip():  # of all members: a wanted one may have a damaged name
             raise zipfile.BadZipFile(f"{damaged} is damaged")
-        for name in zipped.namelist():
-            with zipped.open(name) as stream:
-                yield name, stream
+        yield from ((name, zipped.open(name)) for name in zipped.namelist())
 
 
 def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(archive) as tarred:
-        for member in tarred:
-            if member.isfile():
-                yield member.name, cast("IO[bytes]", tarred.extractfile(member))
+        yield from ((file.name, cast("IO[bytes]", tarred.extractfile(file))) for file in tarred if file.isfile())
         while cast("IO[bytes]", tarred.fileobj).read(BLOCK):
             pass  # up to the checksum of the whole archive, which is compared when it is reached
 
 
 def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:
-    """Download files below the address `base`, with a progress bar, three retries and a cache.
-
-    Args:
-        base: address of the official server, or of a mirror with the same paths.
-        files: paths below `base`, with the checksums of the files (``sha256:…``).
-
-    Returns:
-        Each path, with its file in the cache (the folder ``fairseq_linformer`` in the user's cache folder).
+    """Return files below the address `base` with the given checksums (``sha256:…``), in the cache or downloaded to it.
 
     Raises:
         OSError: the server cannot be reached, or lacks a file.

@@ -47,21 +47,13 @@ class Row:
         return list(self.values)
 
     def value(self, column: str) -> object:
-        """Return the value of a column.
-
-        Raises:
-            UserError: there is no such column.
-        """
+        """Return the value of a column, which must exist."""
         if column not in self.values:
             raise UserError(f"{self.where}: no column {column!r} among {', '.join(self.values) or 'none'}")
         return self.values[column]
 
     def text(self, column: str) -> str | tuple[str, ...]:
-        """Return the text of a column, or its words where the value is a list.
-
-        Raises:
-            UserError: there is no such column, or the value is something else.
-        """
+        """Return the text of a column, or its words where the value is a list; nothing else may be there."""
         value = self.value(column)
         words = value if isinstance(value, list | tuple) else [value]
         texts = tuple(word for word in words if isinstance(word, str) and not SURROGATE.search(word))
@@ -97,21 +89,13 @@ def parse_rows(lines: Iterable[bytes], file_format: str, source: str) -> Iterato
 def read_rows(
     lines: Iterable[bytes], file_format: str, source: str, text: str = "text", second: str | None = None
 ) -> Iterator[Example]:
-    """Read the texts of a file, or the pairs of two columns, without labels, as they are consumed.
-
-    Raises:
-        UserError: as ``parse_rows``; a row has no such column, or something else than text in it.
-    """
+    """Read the texts of a file, or the pairs of two columns, without labels, as they are consumed."""
     for row in parse_rows(lines, file_format, source):
         yield Example(row.text(text), None, None if second is None else row.plain_text(second), row.where)
 
 
 def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
-    """Read rows to their end, so that errors come before the first prediction.
-
-    Raises:
-        UserError: there is no row; rows hold no text; or, without `words`, a row is a list of words.
-    """
+    """Read rows, of lists of words only where `words`, to their end: errors come before the first prediction."""
     row = None
     for row in rows:
         if not words and not isinstance(row.text, str):
@@ -144,16 +128,13 @@ def tsv_rows(
     header: bool = True,
     skips_broken: bool = False,
 ) -> Iterator[Row | None]:
-    """Parse the rows of a file with tabs between its fields, in which quotes are text.
+    """Parse the rows of a file with tabs between its fields, in which quotes are text, as they are consumed.
 
     Args:
         lines, source: as for ``parse_rows``.
         columns: names that the header must have; None for any.
         header: the first line names the columns.
         skips_broken: yield None for a row with another number of fields, which is an error otherwise.
-
-    Raises:
-        UserError: a line is not UTF-8, or not what the arguments say.
     """
     names = columns
     for number, (where, line) in enumerate(_decode_lines(lines, source), 1):
@@ -275,10 +256,6 @@ def read_table(path: Path, file_format: str | None = None) -> dict[str, Iterator
         path: a file, text formats also as .gz or .xz; a folder that ``datasets`` saved; a folder with a folder of .txt
             files per class, whose columns are "text" and "label"; or the name of a data set of the Hub.
         file_format: of a file, where its name does not tell: one of FORMATS, or ``parquet``.
-
-    Raises:
-        FileNotFoundError: there is no such file or folder.
-        UserError: its format is unknown; ``datasets`` is not installed or cannot read it; later, as ``parse_rows``.
     """
     if path.is_dir() and not (path / "state.json").is_file() and not (path / "dataset_dict.json").is_file():
         return {WHOLE: _read_classes(path)}

@@ -154,12 +154,7 @@ def suffix_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, decompressed where its name ends as that of a packed one (PACKED).
-
-    Raises:
-        OSError: it cannot be read.
-        UserError: while it is read: it is damaged.
-    """
+    """Open a file, decompressed where its name ends as that of a packed one (PACKED)."""
     unpack = PACKED.get(path.suffix.lower())
     try:
         with io.BufferedReader(unpack(path), CHUNK_BYTES) if unpack else path.open("rb") as stream:
@@ -171,8 +166,7 @@ def unpacked(path: Path) -> Iterator[BinaryIO]:
 def decoded(content: bytes, where: str, *, mark: bool = False) -> str:
     """Decode UTF-8; `mark`: without the byte-order mark that some editors put at the start.
 
-    Raises:
-        UserError: it is not UTF-8. The message starts with `where`.
+    An error begins with `where`.
     """
     try:
         return content.decode("utf-8-sig" if mark else "utf-8")

@@ -23,7 +23,7 @@ FEWEST_PIECES = 3 + 256 + 2
 
 
 class LineSample:
-    """A random sample of the lines seen so far, the same for the same seed.
+    """A random sample of the lines so far, the same for the same seed.
 
     This is a reservoir: each piece of a line draws a key, and the pieces with the smallest keys are kept. Once a key
     has been rejected, no larger one is accepted, so a piece's chance depends on neither its length nor its position.
@@ -32,14 +32,10 @@ class LineSample:
     Args:
         characters: of the sample, at most; at least _PIECE_CHARACTERS.
         seed: at least 0.
-
-    Raises:
-        UserError: there are too few characters.
     """
 
     def __init__(self, characters: int, seed: int) -> None:
-        enough = characters >= _PIECE_CHARACTERS
-        check("--sample-characters", characters, enough, f"at least {_PIECE_CHARACTERS}")
+        check("--sample-characters", characters, characters >= _PIECE_CHARACTERS, f"at least {_PIECE_CHARACTERS}")
         self._room = characters
         self._random = np.random.default_rng(seed)
         self._heap: list[tuple[float, int, str]] = []  # largest key first
@@ -104,10 +100,10 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
 
 
 def check_vocab_size(name: str, value: int) -> None:
-    """Check the size of a vocabulary; `name` is that of the option.
-
-    Raises:
-        UserError: it is not from FEWEST_PIECES to MOST_PIECES.
-    """
-    works = FEWEST_PIECES <= value <= MOST_PIECES
-    check(name, value, works, f"from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}")
+    """Check the size of a vocabulary; `name` is that of the option."""
+    check(
+        name,
+        value,
+        FEWEST_PIECES <= value <= MOST_PIECES,
+        f"from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}",
+    )

@@ -63,7 +63,7 @@ def test_scores_outside_their_range_are_named(tmp_path):
     write_official(tmp_path, "STS-B")
     path = tmp_path / "STS-B" / "dev.tsv"
     path.write_text(path.read_text(encoding="utf-8").replace("2.5", "5.1"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 4: score '5\.1'"):
+    with pytest.raises(UserError, match=r"dev\.tsv, line 4: .*'5\.1'"):
         rows_of(tmp_path, "STS-B")
 
 

@@ -143,9 +143,9 @@ def test_a_source_that_is_none(tmp_path):
 @pytest.mark.parametrize("mode", MODES)
 def test_an_archive_cut_short_is_rejected(tmp_path, mode):
     # Reviews of digits that do not compress away, and the cut after all four folders: nothing else would tell.
-    many = REVIEWS | {f"aclImdb/test/neg/{row}_1.txt": str(row**200).encode() for row in range(2, 500)}
+    many = REVIEWS | {f"aclImdb/test/neg/{row}_1.txt": str(row**200).encode() for row in range(2, 200)}
     archive = make(tmp_path / "a", many, mode)
-    assert len(read(archive)["valid"]) == 500
+    assert len(read(archive)["valid"]) == 200
     archive.write_bytes(archive.read_bytes()[: archive.stat().st_size * 3 // 4])
     with pytest.raises(UserError, match="a "):
         read(archive)
@@ -157,7 +157,7 @@ def test_a_damaged_archive_is_never_read_as_other_text(tmp_path, mode):
     files = {**REVIEWS, "aclImdb/train/pos/3_9.txt": bytes(random.Random(1).choices(b"abcdefgh ", k=3000))}
     archive = make(tmp_path / "a", files, mode)
     expected, content, chance, rejected = read(archive), archive.read_bytes(), random.Random(2), 0
-    for _ in range(150):
+    for _ in range(60):
         damaged = bytearray(content)
         damaged[chance.randrange(len(damaged))] ^= chance.randrange(1, 256)
         archive.write_bytes(damaged)
@@ -165,7 +165,7 @@ def test_a_damaged_archive_is_never_read_as_other_text(tmp_path, mode):
             assert read(archive) == expected
         except (ValueError, FileNotFoundError):
             rejected += 1
-    assert rejected > 50
+    assert rejected > 20
 
 
 @pytest.fixture

@@ -241,25 +241,14 @@ def test_unknown_pieces_are_counted_and_warned_of(tmp_path, tokenizer):
     assert f"valid {shares['valid']:.3%}" in warned and "train" not in warned
 
 
-def test_the_rows_of_each_class_are_said(tmp_path, tokenizer):
-    """GLUE and IMDB, too: a class without rows in train is never predicted, one without rows in valid never scored."""
+def test_classes_that_a_split_lacks_are_warned_of(tmp_path, tokenizer):
+    """A class without rows in train is never predicted, one without rows in valid never scored."""
 
-    def said(name, task, **splits) -> list[str]:
-        return [line for line in write_labelled(tmp_path / name, task, splits, tokenizer).lines() if "class" in line]
+    def warnings(name, task, **splits) -> list[str]:
+        lines = write_labelled(tmp_path / name, task, splits, tokenizer).lines()
+        return [line for line in lines if line.startswith("warning")]
 
-    assert said("two", CLASSES, train=TRAIN, valid=VALID, test=[Example("a", None)]) == [
-        "rows of train by class: positive (2), negative (1)"
-    ]
+    assert not warnings("two", CLASSES, train=TRAIN, valid=VALID, test=[Example("a", None)])
     three = own_task("own", "single-label", ("negative", "neutral", "positive"))
-    assert said("three", three, train=TRAIN, valid=VALID[:1]) == [
-        "rows of train by class: positive (2), negative (1)",
-        "warning: 1 classes are not in train: neutral (0 in train)",
-        "warning: 2 classes are not in valid: neutral (0 in train), positive (2 in train)",
-    ]
-    many = [Example("a", f"c{number:02}") for number in range(13) for _ in range(number + 1)]
-    assert said("many", CLASSES, train=many)[0].endswith("c04 (5), c03 (4), and 3 classes with 1 to 3")
-    words = own_task("own", "token-label")
-    assert said("words", words, train=[Example(("a", "b", "c"), ("O", "O", "B-X"))]) == [
-        "words of train by class: O (2), B-X (1)"
-    ]
-    assert said("scores", SCORES, train=[Example("a", "1"), Example("b", "2")]) == []
+    train, valid = warnings("three", three, train=TRAIN, valid=VALID[:1])
+    assert "not in train: neutral" in train and "not in valid: neutral, positive" in valid
