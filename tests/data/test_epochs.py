@@ -66,7 +66,7 @@ def resumed(stopped, ranks, rows=1, **options):
 
 
 @pytest.mark.parametrize("steps", [(3, 1, 2), (1, 1, 1), (5, 0, 1)])
-@pytest.mark.parametrize("ranks", [(1, 2, 1, 3), (2, 4, 4, 1), (3, 2, 2, 2), (2, 2, 2, 2)])
+@pytest.mark.parametrize("ranks", [(1, 2, 1, 3), (2, 4, 4, 1), (3, 2, 2, 2)])
 def test_each_batch_is_seen_once_and_in_order_whatever_the_number_of_ranks(ranks, steps):
     """Also where the batches that were seen are no multiple of the new number of ranks, and then once more."""
     expected = rest(iterators(1))
@@ -80,7 +80,7 @@ def test_each_batch_is_seen_once_and_in_order_whatever_the_number_of_ranks(ranks
 
 
 @pytest.mark.parametrize("ranks", [(1, 1, 1, 1), (1, 2, 1, 3)])
-@pytest.mark.parametrize("rows", [(4, 2, 1, 4), (1, 4, 2, 2), (2, 3, 3, 2), (5, 2, 5, 4)])
+@pytest.mark.parametrize("rows", [(1, 4, 2, 2), (5, 2, 5, 4)])
 def test_each_row_is_seen_once_and_in_order_whatever_the_size_of_the_batches(rows, ranks):
     """Three times within an epoch; the order is that of its first batches. The next epoch is one of the last size."""
     expected = rest(iterators(1, rows[0]))
@@ -122,14 +122,6 @@ def test_a_run_goes_on_with_another_number_of_batches_per_update(taken, before, 
 def test_each_epoch_has_its_number_of_batches_per_update():
     _, last = iterators(2, update_freq=[1, 2])
     assert [len(list(last.next_epoch_itr())) for _ in range(3)] == [12, 11, 11], "with an empty one, and without"
-
-
-def test_between_epochs_the_size_of_the_batches_is_free():
-    one = iterators(1, 4)
-    rest(one)
-    other = iterators(1, 2)
-    rest(other)
-    assert rest(resumed(one, 1, 2)) == rest(other)
 
 
 def test_a_place_in_other_rows_is_refused_and_between_epochs_there_is_none():

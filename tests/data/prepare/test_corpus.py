@@ -312,19 +312,6 @@ def test_killed_worker_is_an_error_that_says_so(tmp_path, texts, model, monkeypa
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="the patch reaches only forked workers")
-def test_workers_leave_a_closed_terminal_to_the_main_process(tmp_path, texts, model, monkeypatch):
-    """SIGHUP reaches them all; what the scripts' handler raises in a worker would be that chunk's error."""
-    encode = corpus.encode_items
-    monkeypatch.setattr(corpus, "encode_items", lambda *rest: (os.kill(os.getpid(), signal.SIGHUP), encode(*rest))[1])
-    previous = signal.signal(signal.SIGHUP, lambda number, frame: sys.exit(129))
-    try:
-        prepare_corpus([texts[0]], [texts[1]], tmp_path / "out", tokenizer=model, workers=2)
-    finally:
-        signal.signal(signal.SIGHUP, previous)
-    assert (tmp_path / "out").is_dir()
-
-
 @pytest.mark.slow
 def test_killed_run_leaves_nothing_whole_and_can_be_repeated(tmp_path, model):
     """Nor does it leave processes; and a second run at the same time is refused."""

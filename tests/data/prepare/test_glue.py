@@ -121,7 +121,6 @@ def test_quotes_and_carriage_returns_are_text(tmp_path):
     ("content", "line"),
     [
         (b"sentence\tlabel\ngood\t1\nno label\n", 3),
-        (b"sentence\tlabel\na\tb\t1\n", 2),
         (b"sentence\tlabel\na\t1\n\nb\t1\n", 3),
         (b"label\tsentence\n1\ta\n", 1),
         (b"sentence\tlabel\na\t2\n", 2),
@@ -131,16 +130,6 @@ def test_quotes_and_carriage_returns_are_text(tmp_path):
 def test_a_bad_row_is_named(tmp_path, content, line):
     with pytest.raises(UserError, match=rf"train\.tsv, line {line}: "):
         rows_of(make_sst_2(tmp_path, content), "SST-2")
-
-
-def test_small_letters_will_do(tmp_path, corpus):
-    for task in ("SST-2", "STS-B"):
-        write_official(tmp_path / "glue", task)
-    words = ["--source", str(tmp_path / "glue"), "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
-    main(["prepare", "glue", *words, "--tasks", "sst2", "sts_b"])
-    assert sorted(folder.name for folder in (tmp_path / "out").iterdir()) == ["SST-2", "STS-B"]
-    with pytest.raises(SystemExit, match=r"^error: task 'sst'"):
-        main(["prepare", "glue", *words, "--tasks", "cola", "sst"])
 
 
 def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path, corpus, capsys):
@@ -163,9 +152,8 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path
     with pytest.raises(SystemExit, match=r"QQP.*RTE"):
         main(["prepare", "glue", *words[:-1], str(tmp_path / "asked"), "--tasks", "sst2", "qqp", "rte"])
     assert not (tmp_path / "asked").exists()
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit, match=r"CoLA.*AX"):
-        main(["prepare", "glue", "--source", str(tmp_path / "empty"), *words[2:-1], str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match=r"^error: task 'sst'"):
+        main(["prepare", "glue", *words, "--tasks", "cola", "sst"])
 
 
 def test_a_task_of_another_subword_model_is_not_taken_for_prepared(tmp_path, corpus):
@@ -181,7 +169,7 @@ def test_a_task_of_another_subword_model_is_not_taken_for_prepared(tmp_path, cor
         main(["prepare", "glue", *words, str(tmp_path / "other")])
 
 
-@pytest.mark.parametrize("content", ["sentence\tlabel\na\tb\t1\n", "sentence\tlabel\n \t1\n", None])
+@pytest.mark.parametrize("content", ["sentence\tlabel\n \t1\n", None])
 def test_errors_of_an_archive_name_it_and_the_member(tmp_path, corpus, content):
     """A temporary folder that is gone would tell nothing."""
     write_official(tmp_path / "glue", "SST-2")

@@ -70,12 +70,6 @@ def test_a_row_names_its_first_line(file_format, content, lines):
     assert [row.where for row in rows] == [f"FILE, line {line}" for line in lines]
 
 
-def test_rows_are_read_as_they_are_consumed():
-    lines = iter([b"text\n", b"one\n", b"two\n"])
-    assert next(read_rows(lines, "tsv", "FILE")) == Example("one", None)
-    assert list(lines) == [b"two\n"]
-
-
 @pytest.mark.parametrize(
     ("file_format", "content", "line"),
     [
