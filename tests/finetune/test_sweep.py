@@ -271,7 +271,7 @@ def repeat(folder, tasks, seeds) -> list[tuple]:
 def moved(finished, pretrained, tmp_path, monkeypatch) -> Path:
     """A copy of all that `finished` made, in which nothing may be trained."""
     shutil.copytree(pretrained, tmp_path / "copy")
-    monkeypatch.setattr(launch, "started", None)
+    monkeypatch.setattr(launch, "_started", None)
     return tmp_path / "copy"
 
 
@@ -309,7 +309,7 @@ def test_a_replaced_checkpoint_is_rejected_and_no_table_has_runs_of_both(moved, 
     def fail(*_):
         raise OSError("out of memory")
 
-    monkeypatch.setattr(launch, "started", fail)
+    monkeypatch.setattr(launch, "_started", fail)
     assert repeat(moved, ["sst_2"], [1]) == [("SST-2", 1, "out of memory")]
     assert [row["task"] for row in read_results(moved / "runs/finetune")["table"]] == ["SST-2"]
 
