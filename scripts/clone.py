@@ -7,5 +7,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fairseq_linformer.cli.command import main
 
+
+def linformer(verb: str = "") -> None:
+    """Run a verb, or the one that the command line begins with, with the words of the command line."""
+    main([*verb.split(), *sys.argv[1:]])
+
+
 if __name__ == "__main__":
-    main()
+    linformer()

@@ -56,6 +56,13 @@ def test_a_checkout_that_is_not_installed(command):
     assert printed == f"{ROOT / 'configs'}\n"
 
 
+@pytest.mark.parametrize("script", ["finetune", "prepare_glue", "prepare_imdb"])
+def test_the_scripts_run_their_verb(script):
+    words = [sys.executable, f"scripts/{script}.py", "--help"]
+    printed = subprocess.run(words, cwd=ROOT, env={}, capture_output=True, check=True, text=True).stdout
+    assert printed.startswith(f"usage: linformer {script.replace('_', ' ')} ")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_can_be_typed(page):
     for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):

@@ -1,0 +1,6 @@
+"""`linformer prepare imdb` of this checkout, installed or not."""
+
+from clone import linformer
+
+if __name__ == "__main__":
+    linformer("prepare imdb")
