@@ -1,4 +1,4 @@
-"""What sentence-transformers puts after an encoder, pooling and normalisation: files that checkpoints carry along."""
+"""Files of sentence-transformers modules, such as pooling and normalization, that checkpoints carry along."""
 
 import json
 import re
@@ -13,14 +13,14 @@ LENGTH_FILE = "sentence_bert_config.json"
 SETTINGS_FILE = "config_sentence_transformers.json"
 _NAMES = re.compile(rf"{MODULES_FILE}|{LENGTH_FILE}|{SETTINGS_FILE}|\w+/config\.json", re.ASCII)
 _KINDS = ("Transformer", "Pooling", "Normalize")  # the last two have no weights
-_TASK = "feature-extraction"  # that of an encoder; others need its head
-_OLD_KINDS = ("BERT", "RoBERTa", "DistilBERT", "CamemBERT", "XLMRoBERTa")  # deprecated names of the first
+_TASK = "feature-extraction"  # the task of an encoder; other tasks need a head
+_OLD_KINDS = ("BERT", "RoBERTa", "DistilBERT", "CamemBERT", "XLMRoBERTa")  # deprecated names of "Transformer"
 
 
 def encoder_folder(source: Path) -> Path:
-    """Where the encoder lies: in sentence-transformers' older layout in a folder of its own, 0_Transformer.
+    """Return the folder of the encoder, which is the subfolder 0_Transformer in sentence-transformers' older layout.
 
-    The config.json beside that folder names the version of sentence-transformers alone.
+    In that layout the config.json of the outer folder names only the version of sentence-transformers.
     """
     inner, outer = next(iter(sorted(source.glob("0_*/config.json"))), None), source / "config.json"
     if inner is None or (outer.is_file() and '"model_type"' in outer.read_text(encoding="utf-8", errors="replace")):
@@ -29,18 +29,18 @@ def encoder_folder(source: Path) -> Path:
 
 
 def is_of_transformers(source: Path) -> bool:
-    """Whether it is a folder of transformers, or of sentence-transformers."""
+    """Return True for a model folder of transformers or sentence-transformers."""
     return (encoder_folder(source) / "config.json").is_file()
 
 
 def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
-    """The files of the modules in a folder, text by name, and what is left out, in words.
+    """Return the module files of a folder, text by name, and messages about modules that are left out.
 
-    Of the older layout they are those of the newer one. No files where the folder is not of sentence-transformers, or
-    has modules of other kinds or for other tasks, such as a cross-encoder's.
+    Files of the older layout are converted to the newer one. There are no files if the folder is not one of
+    sentence-transformers, or has other types of modules or modules for other tasks, such as a cross-encoder's.
 
     Raises:
-        UserError: they cannot be read.
+        UserError: the files cannot be read.
     """
     file, encoder = source / MODULES_FILE, encoder_folder(source)
     if not file.is_file():
@@ -68,12 +68,12 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def _length(encoder: Path) -> dict[str, str]:
-    """The file that says how many tokens are read, by today's name: it was called after the encoder.
+    """Return the file with the maximum length in tokens, under its current name; it was once named after the encoder.
 
-    sentence-transformers 6 says it in the tokenizer's file instead, which exports write anew.
+    sentence-transformers 6 has the maximum length in the tokenizer's file, which exports write anew.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: a file cannot be read.
     """
     file = next(iter(sorted(encoder.glob("sentence_*_config.json"))), encoder / LENGTH_FILE)
     names = (file, encoder / "tokenizer_config.json", encoder / "config.json")
@@ -85,12 +85,12 @@ def _length(encoder: Path) -> dict[str, str]:
 
 
 def pooling_of(files: Mapping[str, str]) -> str:
-    """How the vector of a text comes from its features: "cls", of <s>; "mean" or "max" over its tokens.
+    """Return the pooling of token features: "cls" for that of <s>; "mean" or "max" over the tokens.
 
-    It is the mean where there are no files, or no pooling among them.
+    The default, if no file configures pooling, is "mean".
 
     Raises:
-        UserError: it is another, or several one after another.
+        UserError: the pooling is another one, or combines several.
     """
     modules = json.loads(files.get(MODULES_FILE, "[]"))
     paths = [module["path"] for module in modules if module["type"].endswith(".Pooling")]
@@ -104,11 +104,11 @@ def pooling_of(files: Mapping[str, str]) -> str:
     named = {"cls_token": "cls", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean", "max_tokens": "max"}
     named |= {"cls": "cls", "mean": "mean", "max": "max"}
     check("pooling", ", ".join(modes), len(modes) == 1 and modes[0] in named, f"one of {', '.join(named)}")
-    return named[modes[0]]  # a mean of another length has the same direction
+    return named[modes[0]]  # mean_sqrt_len_tokens differs from the mean only in norm
 
 
 def lengthened(files: Mapping[str, str], longest: int) -> dict[str, str]:
-    """The files for a model that reads `longest` tokens."""
+    """Return the module files with the maximum length set to `longest` tokens."""
     if not files:
         return {}
     settings = json.loads(files.get(LENGTH_FILE, "{}")) | {"max_seq_length": longest}
@@ -116,10 +116,10 @@ def lengthened(files: Mapping[str, str], longest: int) -> dict[str, str]:
 
 
 def write_sentence_modules(files: Mapping[str, str], folder: Path) -> None:
-    """Writes the files that a checkpoint carries.
+    """Write the module files of a checkpoint.
 
     Raises:
-        UserError: one has a name that none can have: the checkpoint may be someone else's.
+        UserError: a file name is not one of sentence-transformers, as the checkpoint may be untrusted.
     """
     for name, text in files.items():
         if not _NAMES.fullmatch(name):
