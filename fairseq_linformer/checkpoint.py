@@ -39,7 +39,7 @@ STALLED = "validations_without_gain"  # key in a checkpoint's extra_state
 FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; earlier rows of the table are unused
 
 # fairseq's names of a run's checkpoints except the last; no run resumes from averaged or converted checkpoints.
-_OF_A_RUN = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
+_RUN_CHECKPOINT = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class TaskState(TypedDict):
 
 # Inherited from the initial checkpoint of a training or a conversion.
 INHERITED = ("converted_from", "sentence_modules", "drawn_lm_head")
-_NOTHING: TaskState = {
+_DEFAULT_TASK_STATE: TaskState = {
     "vocabulary": {},
     "made_of": None,
     "converted_from": [],
@@ -151,15 +151,15 @@ def read_task_state(task_state: Any) -> TaskState:
     Raises:
         UserError: an entry has a wrong type.
     """
-    carried = {} if task_state is None else task_state
-    if not isinstance(carried, dict):
+    state = {} if task_state is None else task_state
+    if not isinstance(state, dict):
         raise UserError("the checkpoint's task_state is damaged: it must be a dictionary")
-    for name, default in _NOTHING.items():
-        value = carried.get(name, default)
+    for name, default in _DEFAULT_TASK_STATE.items():
+        value = state.get(name, default)
         expected = (dict, type(None)) if default is None else type(default)
         if not isinstance(value, expected):
             raise UserError(f"the checkpoint's task_state is damaged: {name} is a {type(value).__name__}")
-    return {**_NOTHING, **carried}
+    return {**_DEFAULT_TASK_STATE, **state}
 
 
 # The vocabulary of a model: two vocabularies may have the same size
@@ -291,7 +291,7 @@ def mend_last_checkpoint(
             damage = error
     elif not kept:
         return
-    newest, progress = _newest_checkpoint(folder, of_ours=damage is None)
+    newest, progress = _newest_checkpoint(folder, of_our_tasks=damage is None)
     if newest is None or progress is None:
         if damage is not None:
             raise DamagedCheckpointError(f"{damage}; {folder} has no other checkpoint: remove it to start again")
@@ -304,13 +304,13 @@ def mend_last_checkpoint(
     copy_checkpoint(newest, last)
 
 
-def _newest_checkpoint(folder: Path, of_ours: bool) -> tuple[Path | None, Progress | None]:
-    """Return the newest complete checkpoint of a run and its progress; with `of_ours`, the newest of our tasks."""
+def _newest_checkpoint(folder: Path, of_our_tasks: bool) -> tuple[Path | None, Progress | None]:
+    """Return the newest complete checkpoint of a run and its progress; with `of_our_tasks`, the newest of our tasks."""
     candidates = []
-    for path in filter(lambda path: _OF_A_RUN.fullmatch(path.name), folder.iterdir()):
+    for path in filter(lambda path: _RUN_CHECKPOINT.fullmatch(path.name), folder.iterdir()):
         with contextlib.suppress(ValueError):
             progress = read_progress(path)
-            if not of_ours or progress.task_state["made_of"] is not None:
+            if not of_our_tasks or progress.task_state["made_of"] is not None:
                 candidates.append((path, progress))
     return max(candidates, key=lambda pair: (pair[1].updates, pair[0]), default=(None, None))
 
@@ -352,12 +352,12 @@ def _shape(state: dict[str, Tensor], name: str) -> str:
 
 def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Check that a parameter with several names has one value; loading would silently keep the last one."""
-    first_name: dict[int, str] = {}
+    first_names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        first = first_name.setdefault(id(parameter), name)
-        if first != name and not torch.equal(state[first], state[name]):
+        alias = first_names.setdefault(id(parameter), name)
+        if alias != name and not torch.equal(state[alias], state[name]):
             option = "untie_weights_roberta=true" if "lm_head" in name else "the sharing that it was trained with"
-            raise UserError(f"the checkpoint has two values for {first} and {name}, this model has one: pass {option}")
+            raise UserError(f"the checkpoint has two values for {alias} and {name}, this model has one: pass {option}")
 
 
 # The file of a checkpoint, and its data
@@ -415,14 +415,14 @@ def vocabulary_folder(checkpoint: Path, cfg: DictConfig) -> Path:
     return _trained_on(checkpoint, cfg, "dict.txt", advice)
 
 
-def _trained_on(checkpoint: Path, cfg: DictConfig, lacks: str, advice: str) -> Path:
+def _trained_on(checkpoint: Path, cfg: DictConfig, missing: str, advice: str) -> Path:
     trained_on = _configured(cfg, "task", "data")
     if not isinstance(trained_on, str):
         raise UserError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
     data = Path(split_paths(trained_on)[0])  # the first of several folders holds the dictionary
     if not data.is_dir():
         raise FileNotFoundError(
-            f"{checkpoint} has no {lacks} beside it, and the folder that it was trained on, {data.absolute()}, does "
+            f"{checkpoint} has no {missing} beside it, and the folder that it was trained on, {data.absolute()}, does "
             f"not exist here: {advice}"
         )
     return data

@@ -135,8 +135,8 @@ def _check_begin(path: str) -> None:
 def copy_checkpoint(source: Path, target: Path) -> None:
     """Copy a checkpoint atomically: if this process is killed, `target` is either the old file or the new one."""
     partial = target.with_name(target.name + UNFINISHED)
-    with source.open("rb") as whole, UnfinishedFile(str(partial)) as copy:
-        shutil.copyfileobj(whole, copy, 1 << 20)
+    with source.open("rb") as source_file, UnfinishedFile(str(partial)) as copy:
+        shutil.copyfileobj(source_file, copy, 1 << 20)
     partial.replace(target)
 
 
@@ -198,8 +198,8 @@ def check_plain(options: Any, where: str) -> None:
     try:
         for name, text in _texts(options, ""):
             if "${" in text:
-                shown = f"{name}={text!r:.100}"
-                raise UserError(f"{where}: {shown} is not allowed: a file's option must be a value, not a reference")
+                option = f"{name}={text!r:.100}"
+                raise UserError(f"{where}: {option} is not allowed: a file's option must be a value, not a reference")
     except RecursionError as error:
         raise UserError(f"{where}: its options are nested too deeply") from error
 

@@ -36,10 +36,10 @@ WARNINGS = (
 
 def hide_noise() -> None:
     """Hide these lines and warnings, the printed model and configuration on the console; log files keep them all."""
-    for name, beginnings in NOISE.items():
-        logging.getLogger(name).addFilter(partial(_is_for_the_screen, beginnings))
-    for beginning in WARNINGS:
-        warnings.filterwarnings("ignore", rf"\s*{re.escape(beginning)}")
+    for logger_name, prefixes in NOISE.items():
+        logging.getLogger(logger_name).addFilter(partial(_is_for_the_screen, prefixes))
+    for prefix in WARNINGS:
+        warnings.filterwarnings("ignore", rf"\s*{re.escape(prefix)}")
 
 
 def _is_for_the_screen(noise: tuple[str, ...], record: logging.LogRecord) -> bool:

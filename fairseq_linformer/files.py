@@ -41,21 +41,21 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
             unfinished run; or another run is writing to it.
     """
     out = out.resolve()
-    what = "a mount point" if os.path.ismount(out) else "the current folder" if out == Path.cwd() else None
-    if what is not None:
-        raise UserError(f"{out} is {what}, which cannot be replaced: name a folder inside it")
+    forbidden = "a mount point" if os.path.ismount(out) else "the current folder" if out == Path.cwd() else None
+    if forbidden is not None:
+        raise UserError(f"{out} is {forbidden}, which cannot be replaced: name a folder inside it")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not an empty folder: nothing was changed; name another, or remove it")
     partial = out.with_name(out.name + ".partial")
-    marked = partial / mark
-    if partial.exists() and not marked.is_file() and (not partial.is_dir() or any(partial.iterdir())):
+    mark_file = partial / mark
+    if partial.exists() and not mark_file.is_file() and (not partial.is_dir() or any(partial.iterdir())):
         raise UserError(f"{partial} is in the way: it is not an unfinished run (it holds no {mark}); move it")
     partial.mkdir(parents=True, exist_ok=True)
-    with marked.open("a", encoding="utf-8") as stream:
+    with mark_file.open("a", encoding="utf-8") as stream:
         lock(stream, f"{partial}: another run is writing there")
-        _check_unmoved(stream, marked)
+        _check_unmoved(stream, mark_file)
         stream.truncate(0)
-        _empty(partial, keep=marked)
+        _empty(partial, keep=mark_file)
         try:
             yield partial, stream
             stream.flush()
@@ -141,12 +141,12 @@ def write_whole(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _check_unmoved(stream: IO[str], marked: Path) -> None:
-    """Reject a folder that another run renamed or removed after this run opened the file `marked`."""
+def _check_unmoved(stream: IO[str], mark_file: Path) -> None:
+    """Reject a folder that another run renamed or removed after this run opened `mark_file`."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(stream.fileno()), marked.stat()):
+        if os.path.samestat(os.fstat(stream.fileno()), mark_file.stat()):
             return
-    raise UserError(f"{marked.parent}: another run has just finished there")
+    raise UserError(f"{mark_file.parent}: another run has just finished there")
 
 
 def _rename(partial: Path, out: Path) -> None:
@@ -233,9 +233,9 @@ def digest_folder(folder: Path, marks: Collection[str] = ()) -> str:
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     files = []
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not any(Path(place, name, mark).is_file() for mark in marks)]
-        files += [Path(place, name) for name in names]
+    for folder_path, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not any(Path(folder_path, name, mark).is_file() for mark in marks)]
+        files += [Path(folder_path, name) for name in names]
     digests = {}
     for file in files:
         if not file.name.startswith("."):

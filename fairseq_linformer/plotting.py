@@ -125,8 +125,8 @@ def _as_text(value: float) -> str:
 
 def legend(figure: Figure, panels: Sequence[Axes], columns: int = 6) -> None:
     """Add one legend below all panels, with every label once."""
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=min(columns, len(found)))
+            handles.setdefault(label, handle)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(columns, len(handles)))

@@ -12,9 +12,9 @@ MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
 SETTINGS_FILE = "config_sentence_transformers.json"
 _NAMES = re.compile(rf"{MODULES_FILE}|{LENGTH_FILE}|{SETTINGS_FILE}|\w+/config\.json", re.ASCII)
-_KINDS = ("Transformer", "Pooling", "Normalize")  # the last two have no weights
+_TYPES = ("Transformer", "Pooling", "Normalize")  # the last two have no weights
 _TASK = "feature-extraction"  # the task of an encoder; other tasks need a head
-_OLD_KINDS = ("BERT", "RoBERTa", "DistilBERT", "CamemBERT", "XLMRoBERTa")  # deprecated names of "Transformer"
+_OLD_TYPES = ("BERT", "RoBERTa", "DistilBERT", "CamemBERT", "XLMRoBERTa")  # deprecated names of "Transformer"
 
 
 def encoder_folder(source: Path) -> Path:
@@ -46,24 +46,24 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
     if not file.is_file():
         return {}, []
     try:
-        listed = [{**module, "path": str(module["path"])} for module in json.loads(file.read_bytes())]
-        modules = {module["path"]: module["type"].rpartition(".")[2] for module in listed}
+        modules_list = [{**module, "path": str(module["path"])} for module in json.loads(file.read_bytes())]
+        modules = {module["path"]: module["type"].rpartition(".")[2] for module in modules_list}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{file}: not a list of modules of sentence-transformers") from error
-    of_encoder = "" if encoder == source else encoder.name
-    first, *others = modules.pop(of_encoder, ""), *modules.values()
+    encoder_path = "" if encoder == source else encoder.name
+    first_type, *other_types = modules.pop(encoder_path, ""), *modules.values()
     length = _length(encoder)
     task = json.loads(length.get(LENGTH_FILE, "{}")).get("transformer_task", _TASK)
-    if task != _TASK or first not in (_KINDS[0], *_OLD_KINDS) or not {*others} <= {*_KINDS[1:]}:
-        named = [first if task == _TASK else f"{first} for {task}", *others]
-        return {}, [f"left out: its modules for sentence-transformers, {', '.join(filter(None, named))}"]
+    if task != _TASK or first_type not in (_TYPES[0], *_OLD_TYPES) or not {*other_types} <= {*_TYPES[1:]}:
+        module_names = [first_type if task == _TASK else f"{first_type} for {task}", *other_types]
+        return {}, [f"left out: its modules for sentence-transformers, {', '.join(filter(None, module_names))}"]
     files = {MODULES_FILE: file.read_text(encoding="utf-8")}
-    if of_encoder:
-        flat = {"path": "", "type": f"sentence_transformers.models.{_KINDS[0]}"}
-        listed = [module | (flat if module["path"] == of_encoder else {}) for module in listed]
-        files = {MODULES_FILE: json.dumps(listed, indent=2) + "\n"}
-    own = [name for name in (SETTINGS_FILE, *(f"{path}/config.json" for path in modules)) if not leaves_folder(name)]
-    files |= {name: (source / name).read_text(encoding="utf-8") for name in own if (source / name).is_file()}
+    if encoder_path:
+        flat = {"path": "", "type": f"sentence_transformers.models.{_TYPES[0]}"}
+        modules_list = [module | (flat if module["path"] == encoder_path else {}) for module in modules_list]
+        files = {MODULES_FILE: json.dumps(modules_list, indent=2) + "\n"}
+    names = [name for name in (SETTINGS_FILE, *(f"{path}/config.json" for path in modules)) if not leaves_folder(name)]
+    files |= {name: (source / name).read_text(encoding="utf-8") for name in names if (source / name).is_file()}
     return files | length, []
 
 
@@ -78,9 +78,9 @@ def _length(encoder: Path) -> dict[str, str]:
     file = next(iter(sorted(encoder.glob("sentence_*_config.json"))), encoder / LENGTH_FILE)
     names = (file, encoder / "tokenizer_config.json", encoder / "config.json")
     settings, tokenizer, config = (read_json(name) if name.is_file() else {} for name in names)
-    cut, reads = tokenizer.get("model_max_length"), config.get("max_position_embeddings", config.get("max_positions"))
-    if "max_seq_length" not in settings and isinstance(cut, int) and isinstance(reads, int) and cut < reads:
-        return {LENGTH_FILE: json.dumps(settings | {"max_seq_length": cut}, indent=2) + "\n"}
+    limit, size = tokenizer.get("model_max_length"), config.get("max_position_embeddings", config.get("max_positions"))
+    if "max_seq_length" not in settings and isinstance(limit, int) and isinstance(size, int) and limit < size:
+        return {LENGTH_FILE: json.dumps(settings | {"max_seq_length": limit}, indent=2) + "\n"}
     return {LENGTH_FILE: file.read_text(encoding="utf-8")} if file.is_file() else {}
 
 
@@ -101,10 +101,10 @@ def pooling_of(files: Mapping[str, str]) -> str:
     if "pooling_mode" in settings:  # sentence-transformers 6 has one name, or a list of them
         modes = settings["pooling_mode"]
         modes = [modes] if isinstance(modes, str) else modes
-    named = {"cls_token": "cls", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean", "max_tokens": "max"}
-    named |= {"cls": "cls", "mean": "mean", "max": "max"}
-    check("pooling", ", ".join(modes), len(modes) == 1 and modes[0] in named, f"one of {', '.join(named)}")
-    return named[modes[0]]  # mean_sqrt_len_tokens differs from the mean only in norm
+    poolings = {"cls_token": "cls", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean", "max_tokens": "max"}
+    poolings |= {"cls": "cls", "mean": "mean", "max": "max"}
+    check("pooling", ", ".join(modes), len(modes) == 1 and modes[0] in poolings, f"one of {', '.join(poolings)}")
+    return poolings[modes[0]]  # mean_sqrt_len_tokens differs from the mean only in norm
 
 
 def lengthened(files: Mapping[str, str], longest: int) -> dict[str, str]:

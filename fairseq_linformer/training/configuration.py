@@ -30,15 +30,15 @@ def typed_command() -> list[str]:
         return [Path(*sys.argv[:1]).name, *sys.argv[1:]]
     hydra = HydraConfig.get()
     folders = [source.path for source in hydra.runtime.config_sources if source.schema == "file"]
-    where = ["--config-dir", folders[0]] if folders else []
-    return ["fairseq-hydra-train", *where, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
+    config_dir = ["--config-dir", folders[0]] if folders else []
+    return ["fairseq-hydra-train", *config_dir, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
 
 
 def typed_options(group: str) -> set[str]:
     """Return the options of a group that have a value on the command line, in Hydra's or fairseq-train's notation."""
     # Hydra: GROUP.NAME=VALUE, where null is no value; fairseq-train: --some-name.
-    found = (re.match(rf"(?:\+*{group}\.|--)([\w-]+)(?:=(?!null$)|$)", word) for word in typed_command()[1:])
-    return {match[1].replace("-", "_") for match in found if match}
+    matches = (re.match(rf"(?:\+*{group}\.|--)([\w-]+)(?:=(?!null$)|$)", argument) for argument in typed_command()[1:])
+    return {match[1].replace("-", "_") for match in matches if match}
 
 
 def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -48,22 +48,22 @@ def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, An
         UserError: Hydra cannot compose it, or nothing would read an option.
     """
     folder, name = config.split("/")
-    words = ["hydra.searchpath=[pkg://fairseq.config]", f"hydra.job.config_name={name}", *overrides]
+    hydra_overrides = ["hydra.searchpath=[pkg://fairseq.config]", f"hydra.job.config_name={name}", *overrides]
     try:
         with _composing, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Hydra's, about older options that fairseq uses
             hydra_init(name)
             GlobalHydra.instance().clear()
             with initialize_config_dir(str(CONFIGS / folder), job_name=name, version_base="1.1"):
-                cfg = compose(name, overrides=words, return_hydra_config=True)
+                cfg = compose(name, overrides=hydra_overrides, return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)  # ${hydra:…} is resolved from it
             options: Any = OmegaConf.to_container(cfg, enum_to_str=True)
             del options["hydra"]
             check_groups(options)
             return OmegaConf.to_container(OmegaConf.create(options), resolve=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, UserError) as error:
-        said = explain_composition(error) if isinstance(error, HydraException) else str(error).strip().splitlines()[0]
-        raise UserError(f"{said} ({' '.join([config, *overrides])})") from error
+        text = explain_composition(error) if isinstance(error, HydraException) else str(error).strip().splitlines()[0]
+        raise UserError(f"{text} ({' '.join([config, *overrides])})") from error
 
 
 def check_groups(options: Iterable[str]) -> None:
@@ -72,10 +72,10 @@ def check_groups(options: Iterable[str]) -> None:
     Raises:
         UserError: a name is not a group of fairseq's options, such as a mistyped ``+precison=bf16``.
     """
-    known = {group.name for group in fields(FairseqConfig)} | {"job_logging_cfg"}  # added by fairseq-hydra-train
+    group_names = {group.name for group in fields(FairseqConfig)} | {"job_logging_cfg"}  # added by fairseq-hydra-train
     for name in options:
-        if name not in known:
-            raise UserError(no_such_option(name, known))
+        if name not in group_names:
+            raise UserError(no_such_option(name, group_names))
 
 
 def explain_composition(error: HydraException) -> str:
@@ -85,12 +85,12 @@ def explain_composition(error: HydraException) -> str:
         question = did_you_mean(name, error.options)
         return f"{group}={name}: there is no such choice{question} ({', '.join(error.options)})"
     cause = error.__cause__
-    unknown = re.match(r"Could not override '(.+)'", str(error))
-    if unknown and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        return no_such_option(unknown[1], options_around(cause.parent_node))
-    said = str(error).partition("\nSee http")[0].partition("\n\n")[0]
+    unknown_option = re.match(r"Could not override '(.+)'", str(error))
+    if unknown_option and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        return no_such_option(unknown_option[1], options_around(cause.parent_node))
+    message = str(error).partition("\nSee http")[0].partition("\n\n")[0]
     causes = [] if cause is None else [str(cause).partition("\n")[0]]
-    return " ".join(": ".join(filter(None, [*said.splitlines(), *causes])).split())
+    return " ".join(": ".join(filter(None, [*message.splitlines(), *causes])).split())
 
 
 def options_around(node: DictConfig) -> list[str]:

@@ -98,8 +98,13 @@ def layer_errors(states: list[Tensor], targets: list[Tensor], real: Tensor) -> T
     Raises:
         UserError: the numbers of layers or their widths differ.
     """
-    own, other = (f"{len(found) - 1} layers of d={found[0].size(-1)}" for found in (states, targets))
-    check("criterion.layers_weight", f"above 0 with a teacher of {other}", own == other, f"0, as the model has {own}")
+    model, teacher = (f"{len(values) - 1} layers of d={values[0].size(-1)}" for values in (states, targets))
+    check(
+        "criterion.layers_weight",
+        f"above 0 with a teacher of {teacher}",
+        model == teacher,
+        f"0, as the model has {model}",
+    )
     weights = real.T.unsqueeze(-1).float()  # (n, B, 1)
     pairs = ((weights * state, weights * target) for state, target in zip(states[1:], targets[1:], strict=True))
     return torch.stack([(state - target).square().sum() / target.square().sum() for state, target in pairs])
@@ -227,8 +232,8 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
         inputs, tokens, cfg = sample["net_input"], sample["ntokens"], self.cfg
         features, extra = model(**inputs, **FEATURES_AND_LAYERS)
         targets, layers = self._targets(inputs["src_tokens"], features)
-        width, other = features.size(-1), targets.size(-1)
-        check("criterion.teacher", cfg.teacher, width == other, f"of d={width}, as the model is; it has d={other}")
+        d, teacher_d = features.size(-1), targets.size(-1)
+        check("criterion.teacher", cfg.teacher, d == teacher_d, f"of d={d}, as the model is; it has d={teacher_d}")
         real = inputs["src_tokens"].ne(self.padding_idx)
         errors = layer_errors(extra["inner_states"], layers, real) if cfg.layers_weight > 0 else features.new_zeros(0)
         vectors, target_vectors = (pool(values, real, self.pooling) for values in (features, targets))
@@ -252,14 +257,14 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
         """Pooling in the teacher's sentence-transformers modules."""
         return pooling_of(self._teacher_and_task_state[1]["sentence_modules"])
 
-    def _targets(self, tokens: Tensor, like: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _targets(self, tokens: Tensor, features_like: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the teacher's features (B, n, d), and the first layer's input and all layer outputs, (n, B, d)."""
         longest = self.teacher.args.max_positions
         if tokens.size(1) <= longest:
-            features, extra = self.teach(like, src_tokens=tokens, **FEATURES_AND_LAYERS)
+            features, extra = self.teach(features_like, src_tokens=tokens, **FEATURES_AND_LAYERS)
             return features, extra["inner_states"]
         chunks = cut_texts(tokens, longest, self.padding_idx)
-        features, extra = self.teach(like, src_tokens=chunks.tokens, **FEATURES_AND_LAYERS)
+        features, extra = self.teach(features_like, src_tokens=chunks.tokens, **FEATURES_AND_LAYERS)
         states = [chunks.joined(state.transpose(0, 1)).transpose(0, 1) for state in extra["inner_states"]]
         return chunks.joined(features), states
 

@@ -106,15 +106,15 @@ class RunFingerprint:
             FileNotFoundError: the data or the initial checkpoint does not exist.
         """
         options = dict(flat(compose_configuration(config, overrides)))
-        typed = {word.lstrip("+").partition("=")[0] for word in overrides}
-        kept = {
+        typed_names = {setting.lstrip("+").partition("=")[0] for setting in overrides}
+        configuration = {
             name: value
             for name, value in options.items()
-            if name not in PATHS and (name.rpartition(".")[2] not in MACHINE or name in typed)
+            if name not in PATHS and (name.rpartition(".")[2] not in MACHINE or name in typed_names)
         }
         initial = initial_checkpoint({name.removeprefix("checkpoint."): value for name, value in options.items()})
         digest = digest_file(initial.path) if initial else None
-        return cls(config, kept | _teacher(options), digest_data(options["task.data"]), digest)
+        return cls(config, configuration | _teacher(options), digest_data(options["task.data"]), digest)
 
     @classmethod
     def of_training(cls, cfg: DictConfig, checkpoint: str | None) -> "RunFingerprint":
@@ -130,17 +130,17 @@ class RunFingerprint:
         if issubclass(ARCH_MODEL_REGISTRY.get(groups["model"]["_name"], object), LinformerRobertaModel):
             groups["model"] = vars(resolve_config(cfg.model, cfg.task.get("tokens_per_sample")))
         options = dict(flat(groups))
-        kept = {name: value for name, value in options.items() if _is_compared(name)}
+        compared = {name: value for name, value in options.items() if _is_compared(name)}
         # Each of the two optimizers resumes from the other's state.
-        kept["optimizer._name"] = {"fused_adam": "adam"}.get(options["optimizer._name"], options["optimizer._name"])
+        compared["optimizer._name"] = {"fused_adam": "adam"}.get(options["optimizer._name"], options["optimizer._name"])
         size = options["distributed_training.distributed_world_size"]
         for limit, name in (("dataset.batch_size", ROWS), ("dataset.max_tokens", TOKENS)):
             if options[limit] is not None:
                 counts = (options[limit] * size * times for times in options["optimization.update_freq"])
-                kept[name] = ", ".join(f"{count:g}" for count in counts)
+                compared[name] = ", ".join(f"{count:g}" for count in counts)
         if not options["dataset.disable_validation"]:
-            kept[BEST_ON] = options["dataset.valid_subset"].partition(",")[0]
-        return cls("", kept | _teacher(options), digest_data(cfg.task.data), checkpoint)
+            compared[BEST_ON] = options["dataset.valid_subset"].partition(",")[0]
+        return cls("", compared | _teacher(options), digest_data(cfg.task.data), checkpoint)
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> "RunFingerprint":

@@ -85,16 +85,16 @@ class FairseqAdam(optim.adam.FairseqAdam):
 
         A saved 32-bit copy is used only if it rounds to the model's parameter, which an averaged one does not.
         """
-        own = [dict(group) for group in self.param_groups]
+        current_options = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
-        for group, options in zip(self.param_groups, own, strict=True):
+        for group, options in zip(self.param_groups, current_options, strict=True):
             group.update({name: value for name, value in options.items() if name not in OF_STATE})
             group.update({name: value for name, value in (optimizer_overrides or {}).items() if name in options})
         if not self._has_copies or COPIES not in state_dict:
             return
-        for own, copy in zip(self.params, state_dict[COPIES], strict=True):
-            if torch.allclose(own, copy.to(own), rtol=ROUNDING, atol=SMALLEST):
-                own.data.copy_(copy)
+        for parameter, copy in zip(self.params, state_dict[COPIES], strict=True):
+            if torch.allclose(parameter, copy.to(parameter), rtol=ROUNDING, atol=SMALLEST):
+                parameter.data.copy_(copy)
 
     @property
     def optimizer_config(self) -> dict[str, Any]:

@@ -179,14 +179,14 @@ class Training:
 
     def _train(self, log: IO[str], launcher: Sequence[str]) -> None:
         """Run fairseq-hydra-train to its end; an exception here ends it, too."""
-        begin, fairseqs_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
+        offset, fairseq_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
         directory, name = self.config.split("/")
         command = [_program(), "--config-dir", str(CONFIGS / directory), "--config-name", name]
         command += ["common.log_format=json", *self.settings]
-        fairseqs_log.parent.mkdir(exist_ok=True)
+        fairseq_log.parent.mkdir(exist_ok=True)
         with (
             tempfile.TemporaryDirectory() as temporary,
-            fairseqs_log.open("a+", encoding="utf-8") as rows,
+            fairseq_log.open("a+", encoding="utf-8") as fairseq_log_file,
             tqdm(total=self.updates, unit="update", desc="/".join(self.folder.parts[-3:])) as bar,
         ):
             if launcher:
@@ -197,10 +197,10 @@ class Training:
             with _started(command, environment, log) as process:
                 while process.poll() is None:
                     time.sleep(POLL_SECONDS)
-                    _show(rows, bar)
-                _show(rows, bar)
+                    _show(fairseq_log_file, bar)
+                _show(fairseq_log_file, bar)
         if process.returncode != 0:
-            raise _failure(Path(log.name), begin, process.returncode)
+            raise _failure(Path(log.name), offset, process.returncode)
 
     def _check_sources(self) -> None:
         """Raise an error if the data or the initial checkpoint changed during the run."""
@@ -231,8 +231,8 @@ def read_run(folder: Path) -> RunState | None:
 
 def _program() -> str:
     """Return the path of fairseq-hydra-train: in this Python's folder, pip's folder for scripts, or PATH."""
-    places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
-    program = shutil.which("fairseq-hydra-train", path=os.pathsep.join(places))
+    folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+    program = shutil.which("fairseq-hydra-train", path=os.pathsep.join(folders))
     if program is None:
         raise FileNotFoundError(
             f"fairseq-hydra-train is not beside {sys.executable} nor in PATH: install fairseq-fixed"
@@ -247,11 +247,11 @@ def train(
     return Training(config, tuple(overrides), folder, updates).run(launcher)
 
 
-def _failure(log: Path, begin: int, status: int) -> OSError:
-    """Return the error for a training that failed; its output begins at the position `begin` of the log."""
-    with log.open(encoding="utf-8", errors="replace") as printed:
-        printed.seek(begin)
-        lines = printed.read().rstrip().splitlines()
+def _failure(log: Path, offset: int, status: int) -> OSError:
+    """Return the error for a training that failed; its output begins at `offset` of the log."""
+    with log.open(encoding="utf-8", errors="replace") as log_file:
+        log_file.seek(offset)
+        lines = log_file.read().rstrip().splitlines()
     if lines and lines[-1].startswith("error: "):
         return OSError(f"fairseq-hydra-train: {lines[-1].removeprefix('error: ')}")
     tail = "\n".join(lines[-15:])

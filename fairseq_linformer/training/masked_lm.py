@@ -145,10 +145,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, without the mark of a random LM head if this training trains it."""
-        carried = super().state_dict()
+        state = super().state_dict()
         if not self.cfg.skip_masking and self.cfg.only_positions_from is None:
-            carried.pop("drawn_lm_head", None)
-        return carried
+            state.pop("drawn_lm_head", None)
+        return state
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
         """Return the criterion; for ``masked_lm``, ours, which needs less memory.
@@ -209,29 +209,29 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
         """Return the rows of a split, with <s>."""
-        cfg, words = self.cfg, self.source_dictionary
+        cfg, dictionary = self.cfg, self.source_dictionary
         if cfg.shortest_text is None and cfg.sample_break_mode == "none":
             return super()._load_dataset_split(split, epoch, combine)
         folders = split_paths(cfg.data)
         prefix = str(Path(folders[(epoch - 1) % len(folders)], split))
-        lines = data_utils.load_indexed_dataset(prefix, words, combine=combine)
+        lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
         if lines is None:
             raise FileNotFoundError(f"there is no dataset {prefix}")
         if cfg.shortest_text is not None:
             lengths = cfg.shortest_text, cfg.tokens_per_sample
-            texts = MixedTexts(lines, lines.sizes, *lengths, words.bos(), words.eos(), cfg.seed)
+            texts = MixedTexts(lines, lines.sizes, *lengths, dictionary.bos(), dictionary.eos(), cfg.seed)
             allowed = f"lower: no document of {prefix} has so many tokens"
             check("shortest_text", cfg.shortest_text, len(texts) > 0, allowed)
-            used = (texts.sizes - ENDS).sum() / (lines.sizes - 1).sum()
-            logger.info(f"{split}: {len(texts):,} texts hold {used:.0%} of the tokens")
+            token_share = (texts.sizes - ENDS).sum() / (lines.sizes - 1).sum()
+            logger.info(f"{split}: {len(texts):,} texts hold {token_share:.0%} of the tokens")
             return texts
         shorten = cfg.shorten_data_split_list, cfg.shorten_method, cfg.tokens_per_sample, cfg.seed
-        whole = maybe_shorten_dataset(lines, split, *shorten)
-        lines = CutLines(whole, cfg.tokens_per_sample - 1)  # <s> is one more
-        logger.info(f"{split}: {len(lines) - len(whole):,} times a line is cut, as it is longer than a row")
-        options = {"pad": words.pad(), "eos": words.eos(), "break_mode": cfg.sample_break_mode}
+        shortened = maybe_shorten_dataset(lines, split, *shorten)
+        lines = CutLines(shortened, cfg.tokens_per_sample - 1)  # <s> is one more
+        logger.info(f"{split}: {len(lines) - len(shortened):,} times a line is cut, as it is longer than a row")
+        options = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": cfg.sample_break_mode}
         rows = TokenBlockDataset(lines, lines.sizes, cfg.tokens_per_sample - 1, **options)
-        return PrependTokenDataset(rows, words.bos())
+        return PrependTokenDataset(rows, dictionary.bos())
 
     def _find_subword_model(self) -> None:
         folder = Path(split_paths(self.cfg.data)[0])
@@ -271,7 +271,7 @@ def freeze_but_positions(model: BaseFairseqModel, first: int) -> None:
     count = 0 if table is None else len(table.weight) - (table.padding_idx + 1)
     allowed = f"above 0 and below the model's {count} learned positions"
     check("task.only_positions_from", first, 0 < first < count, allowed)
-    kept = table.padding_idx + 1 + first
+    start = table.padding_idx + 1 + first
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is table.weight)
-    table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:kept]), gradient[kept:]]))
+    table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:start]), gradient[start:]]))

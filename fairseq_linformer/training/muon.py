@@ -62,8 +62,8 @@ def stacked(matrices: Sequence[Tensor]) -> list[Tensor]:
 
 def parted(parameters: Sequence[torch.nn.Parameter], mark: str) -> tuple[list[torch.nn.Parameter], ...]:
     """Split parameters into those whose ``param_group`` is `mark`, and all others."""
-    marked = [parameter for parameter in parameters if getattr(parameter, "param_group", None) == mark]
-    return marked, [parameter for parameter in parameters if getattr(parameter, "param_group", None) != mark]
+    with_mark = [parameter for parameter in parameters if getattr(parameter, "param_group", None) == mark]
+    return with_mark, [parameter for parameter in parameters if getattr(parameter, "param_group", None) != mark]
 
 
 class Muon(FusedAdam):
@@ -101,11 +101,11 @@ class Muon(FusedAdam):
         """Return embeddings and other parameters as two groups; the saved state has one group of both."""
         if "momentum" in group:
             return []
-        (whole,) = super()._of_this_step(group)
+        (updated_group,) = super()._of_this_step(group)
         multiplier = group["embedding_lr_multiplier"]
-        embeddings, others = parted(group["params"], EMBEDDINGS)
+        embeddings, other_parameters = parted(group["params"], EMBEDDINGS)
         scaled = {"lr": group["lr"] * multiplier, "weight_decay": group["weight_decay"] / multiplier}
-        return [{**whole, "params": others}, {**whole, "params": embeddings, **scaled}]
+        return [{**updated_group, "params": other_parameters}, {**updated_group, "params": embeddings, **scaled}]
 
     @torch.no_grad()
     def _step_of_matrices(self, group: dict[str, Any]) -> None:
@@ -155,11 +155,11 @@ class FairseqMuon(FairseqAdam):
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         multiplier = self.cfg.embedding_lr_multiplier
         check("optimizer.embedding_lr_multiplier", multiplier, multiplier > 0, "a positive number")
-        matrices, others = parted(parameters, IN_LAYERS)
+        matrices, other_parameters = parted(parameters, IN_LAYERS)
         if not matrices:
             raise UserError("optimizer=muon: no layer has a matrix to train; optimizer=fused_adam needs none")
         groups = [
-            {"params": others, "embedding_lr_multiplier": multiplier},
+            {"params": other_parameters, "embedding_lr_multiplier": multiplier},
             {"params": matrices, "momentum": self.cfg.momentum},
         ]
         return Muon([group for group in groups if group["params"]], **self.optimizer_config)

@@ -106,10 +106,10 @@ def check_best_metric(cfg: Any, validated: Mapping[str, bool]) -> None:
     """
     if cfg.dataset.disable_validation:
         return
-    name, most = cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric
+    name, maximize = cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric
     check("checkpoint.best_checkpoint_metric", name, name in validated, f"one of {', '.join(validated)}")
     allowed = f"{str(validated[name]).lower()} with checkpoint.best_checkpoint_metric={name}"
-    check("checkpoint.maximize_best_checkpoint_metric", most, most == validated[name], allowed)
+    check("checkpoint.maximize_best_checkpoint_metric", maximize, maximize == validated[name], allowed)
 
 
 def override_defaults(cfg: DictConfig) -> None:
@@ -162,8 +162,8 @@ def adopt_model_options(cfg: DictConfig) -> None:
     initial = initial_checkpoint(cfg.checkpoint)
     if initial is None or "projected_length" not in cfg.model:
         return
-    of_no_size = getattr(cfg.model, "_name", None) == OF_NO_SIZE
-    if initial.option == "restore_file" and cfg.checkpoint.finetune_from_model is None and not of_no_size:
+    is_template = getattr(cfg.model, "_name", None) == OF_NO_SIZE
+    if initial.option == "restore_file" and cfg.checkpoint.finetune_from_model is None and not is_template:
         return
     # An interrupted run has the options in its own checkpoint, too. It may be damaged until it is replaced later.
     sources = (initial.path, Path(cfg.checkpoint.save_dir, LAST))

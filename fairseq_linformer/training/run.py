@@ -127,15 +127,15 @@ class Run:
             self._check_unused()
         if source is None:
             return
-        progress, most = read_progress(source), self.cfg.optimization.max_update
+        progress, max_update = read_progress(source), self.cfg.optimization.max_update
         if initial_checkpoint(options) == InitialCheckpoint("restore_file", source) and not options.reset_optimizer:
-            has_updates = not 0 < most <= progress.updates  # fairseq would train one more each time
+            has_updates = not 0 < max_update <= progress.updates  # fairseq would train one more each time
             allowed = f"more than {progress.updates:,}, the updates of {source}"
-            check("optimization.max_update", most, has_updates, allowed)
-        carried: dict[str, Any] = {**progress.task_state}
+            check("optimization.max_update", max_update, has_updates, allowed)
+        task_state: dict[str, Any] = {**progress.task_state}
         other_run = ", or another checkpoint.save_dir for a new run" if resumes else ""
-        check_same_vocabulary(vocabulary, carried["vocabulary"], self.cfg.task.data, str(source), other_run)
-        self.inherited = {name: carried[name] for name in INHERITED if carried[name]}
+        check_same_vocabulary(vocabulary, task_state["vocabulary"], self.cfg.task.data, str(source), other_run)
+        self.inherited = {name: task_state[name] for name in INHERITED if task_state[name]}
         self._inherits_best = not resumes
         if not resumes:
             return
@@ -164,11 +164,11 @@ class Run:
 
     def _check_unused(self) -> None:
         """Raise an error for a folder with checkpoints but no last one, as the run would overwrite them."""
-        kept = max(self.folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime, default=None)
-        if kept is not None:
+        file = max(self.folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime, default=None)
+        if file is not None:
             raise UserError(
-                f"checkpoint.save_dir={self.folder}: it holds {kept.name} of another run, but no {LAST} to go on from; "
-                f"train in another folder, or go on with checkpoint.restore_file={shlex.quote(str(kept))}"
+                f"checkpoint.save_dir={self.folder}: it holds {file.name} of another run, but no {LAST} to go on from; "
+                f"train in another folder, or go on with checkpoint.restore_file={shlex.quote(str(file))}"
             )
 
     def _is_complete(self, progress: Progress) -> bool:
@@ -236,10 +236,10 @@ class Run:
 
     def _time_left(self) -> str:
         """Return the estimated time left, from the speed of this process so far without its first update."""
-        begun, first = self._first_update or (0.0, 0)
-        if self.updates <= first:
+        start_time, first_update = self._first_update or (0.0, 0)
+        if self.updates <= first_update:
             return "unknown"
-        pace = (time.monotonic() - begun) / (self.updates - first)
+        pace = (time.monotonic() - start_time) / (self.updates - first_update)
         return str(timedelta(seconds=round(self._updates_left() * pace)))
 
     # Checkpoints
@@ -308,8 +308,8 @@ class Run:
         best, metric = self.folder / BEST, self.cfg.checkpoint.best_checkpoint_metric
         if best.is_file():
             value = read_progress(best).best
-            of_text = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
-            score = f"perplexity {get_perplexity(value, 10):.4g}" if of_text else f"{metric} {value:g}"
+            is_masked_lm = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
+            score = f"perplexity {get_perplexity(value, 10):.4g}" if is_masked_lm else f"{metric} {value:g}"
             print(f"best checkpoint: {best}" + (f", {score}" if math.isfinite(value) else ""))
             print(f"next: {self._next_command.format(run=shlex.quote(str(self.folder)))}")
 
@@ -382,9 +382,9 @@ class TimedSaving:
 
     def __init__(self, cfg: DictConfig, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
-        self._given: tuple[Any, ...] | None = None  # the user's settings while they are overridden
-        self._timed = False  # True if ``saved`` must remove a copy of the next save
-        self._keep = cfg.checkpoint.keep_interval_updates  # the user's value, which is raised for a save
+        self._values: tuple[Any, ...] | None = None  # the user's settings while they are overridden
+        self._removes_copy = False  # True if ``saved`` must remove a copy of the next save
+        self._keep_interval = cfg.checkpoint.keep_interval_updates  # the user's value, which is raised for a save
         self._saved_at = clock()
 
     def is_due(self) -> bool:
@@ -417,24 +417,24 @@ class TimedSaving:
         )
         if saves or (not stops and not last and (ends or at_interval or validated)):
             return
-        self._timed = not ends  # at the end of an epoch fairseq writes no copy named after the update
-        self._given = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
+        self._removes_copy = not ends  # at the end of an epoch fairseq writes no copy named after the update
+        self._values = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
         checkpoint.save_interval_updates, dataset.validate_after_updates = updates, 0
         dataset.disable_validation = dataset.disable_validation or not last
-        if self._keep > 0 and not checkpoint.no_last_checkpoints:
+        if self._keep_interval > 0 and not checkpoint.no_last_checkpoints:
             # fairseq counts the copy named after the update before ``saved`` removes it.
-            checkpoint.keep_interval_updates = self._keep + 1
+            checkpoint.keep_interval_updates = self._keep_interval + 1
 
     def restore(self) -> None:
         """Restore the settings, before they are saved in the checkpoint and before the next update."""
-        if self._given is not None:
+        if self._values is not None:
             checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
-            checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._given
-            self._given = None
+            checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._values
+            self._values = None
 
     def saved(self, path: Path) -> None:
         """Restart the clock, and remove a timed save's copy that is named after the update."""
-        if self._timed and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
+        if self._removes_copy and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
             path.unlink()
-        self._cfg.checkpoint.keep_interval_updates = self._keep
-        self._timed, self._saved_at = False, self._clock()
+        self._cfg.checkpoint.keep_interval_updates = self._keep_interval
+        self._removes_copy, self._saved_at = False, self._clock()

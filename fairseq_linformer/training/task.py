@@ -48,10 +48,10 @@ class TrainingTask(FairseqTask):
             FileNotFoundError: the initial checkpoint does not exist.
             UserError: an option is not allowed, or the initial checkpoint cannot be read.
         """
-        whole = whole_config(cfg)
+        config = whole_config(cfg)
         # fairseq allows objects in the configuration of a checkpoint that it loads.
-        of_checkpoint = kwargs.get("from_checkpoint") or (whole is not None and whole._get_flag("allow_objects"))
-        to_train = None if of_checkpoint else whole
+        loads_checkpoint = kwargs.get("from_checkpoint") or (config is not None and config._get_flag("allow_objects"))
+        to_train = None if loads_checkpoint else config
         if to_train is not None:
             prepare_options(to_train)
         task = super().setup_task(cfg, **kwargs)
@@ -71,9 +71,9 @@ class TrainingTask(FairseqTask):
         Raises:
             UserError: one of several folders has another vocabulary than the first.
         """
-        first, *others = map(Path, split_paths(self.cfg.data))
+        first, *other_folders = map(Path, split_paths(self.cfg.data))
         digests = digest_vocabulary(self.source_dictionary, first)
-        for folder in others:
+        for folder in other_folders:
             if not (file := folder / DICTIONARY_FILE).is_file():  # our corpora have one in each folder
                 continue
             if differing_parts(digests, digest_vocabulary(load_dictionary(file), folder)):
@@ -82,8 +82,8 @@ class TrainingTask(FairseqTask):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the task's state for checkpoints: fairseq's entries and those of ``TaskState``."""
-        of_run = {} if self.run is None else self.run.task_state()
-        return {**super().state_dict(), "vocabulary": self.vocabulary, **of_run}
+        run_state = {} if self.run is None else self.run.task_state()
+        return {**super().state_dict(), "vocabulary": self.vocabulary, **run_state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint's state without the entries of ``TaskState``.
@@ -91,8 +91,8 @@ class TrainingTask(FairseqTask):
         Raises:
             UserError: the checkpoint has another vocabulary than the data.
         """
-        its = read_task_state(state_dict)["vocabulary"]
-        check_same_vocabulary(self.vocabulary, its, self.cfg.data, "the checkpoint")
+        vocabulary = read_task_state(state_dict)["vocabulary"]
+        check_same_vocabulary(self.vocabulary, vocabulary, self.cfg.data, "the checkpoint")
         added = TaskState.__annotations__
         super().load_state_dict({name: value for name, value in (state_dict or {}).items() if name not in added})
 
@@ -104,11 +104,11 @@ class TrainingTask(FairseqTask):
         if not isinstance(iterator, ElasticBatchIterator):
 
             def batches_of(limits: Limits) -> Sequence[Any]:
-                anew = {**options, **limits, "disable_iterator_cache": True}
-                return super(TrainingTask, self).get_batch_iterator(dataset, **anew).frozen_batches
+                iterator_options = {**options, **limits, "disable_iterator_cache": True}
+                return super(TrainingTask, self).get_batch_iterator(dataset, **iterator_options).frozen_batches
 
-            given = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
-            iterator = ElasticBatchIterator.of(iterator, given, batches_of, self.run.cfg.optimization.update_freq)
+            call_limits = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
+            iterator = ElasticBatchIterator.of(iterator, call_limits, batches_of, self.run.cfg.optimization.update_freq)
             if dataset in self.dataset_to_epoch_iter:  # fairseq's cache for the next epoch
                 self.dataset_to_epoch_iter[dataset] = iterator
         self.run.iterator = iterator
@@ -169,7 +169,7 @@ class TrainingTask(FairseqTask):
         super().reduce_metrics(logging_outputs, criterion)
         if self.run is not None and criterion.training:
             # With several GPUs these are tensors: reading them waits, as the trainer does for gradient norms.
-            due = [any(logs.get(f"{what}_is_due", 0) > 0 for logs in logging_outputs) for what in ("save", "stop")]
+            due = [any(logs.get(f"{event}_is_due", 0) > 0 for logs in logging_outputs) for event in ("save", "stop")]
             self.run.end_update(*due)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:

@@ -134,13 +134,13 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
         length, method = max_length_and_method(cfg, cfg.max_positions)
         method = str(cfg.truncation) if split == self.training_split else method
-        if cut := int((dataset.sizes[0] > length).sum()):
+        if count := int((dataset.sizes[0] > length).sum()):
             logger.info(
-                f"{split}: {cut:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
+                f"{split}: {count:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
             )
         ends = dictionary.bos(), dictionary.eos()
-        rows = TruncatedDataset(dataset, length, method, *ends, seed=cfg.seed, by_length=not cfg.no_shuffle)
-        self.datasets[split] = SharedEpochDataset(DescribedBatches(rows, dictionary.pad(), masked=False))
+        truncated = TruncatedDataset(dataset, length, method, *ends, seed=cfg.seed, by_length=not cfg.no_shuffle)
+        self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
@@ -186,15 +186,15 @@ def class_names(dictionary: Dictionary) -> tuple[str, ...]:
 
 def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
     """Set the options that the data determines, also in the configuration of the run, which checkpoints contain."""
-    of_data = {"kind": record.kind, "regression_target": record.kind == "regression"}
-    of_data["num_classes"] = len(record.classes) or 1
-    for name, value in of_data.items():
-        given = getattr(cfg, name)
-        check(name, given, given in (None, -1, value), f"{value}, as {cfg.data} is {record.kind}")
-    set_options(cfg, **of_data)
-    whole = whole_config(cfg)
-    if whole is not None and "regression_target" in (whole.get("criterion") or ()):
-        whole.criterion.regression_target = of_data["regression_target"]
+    data_options = {"kind": record.kind, "regression_target": record.kind == "regression"}
+    data_options["num_classes"] = len(record.classes) or 1
+    for name, value in data_options.items():
+        configured = getattr(cfg, name)
+        check(name, configured, configured in (None, -1, value), f"{value}, as {cfg.data} is {record.kind}")
+    set_options(cfg, **data_options)
+    run_config = whole_config(cfg)
+    if run_config is not None and "regression_target" in (run_config.get("criterion") or ()):
+        run_config.criterion.regression_target = data_options["regression_target"]
 
 
 def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
@@ -210,7 +210,7 @@ def _check_lengths(cfg: TextPredictionConfig, longest: int) -> None:
     ends = 1
     if has_pairs(Path(cfg.data)):
         ends = 2 if cfg.separator_token is None else 3
-    least = (cfg.init_token is not None) + ends + 1  # one token of text and the special ones
-    check("max_positions", longest, longest >= least, f"at least {least}")
+    minimum = (cfg.init_token is not None) + ends + 1  # one token of text and the special ones
+    check("max_positions", longest, longest >= minimum, f"at least {minimum}")
     length = cfg.truncate_to or longest
-    check("truncate_to", length, least <= length <= longest, f"from {least} to max_positions={longest}")
+    check("truncate_to", length, minimum <= length <= longest, f"from {minimum} to max_positions={longest}")

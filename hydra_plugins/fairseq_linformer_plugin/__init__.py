@@ -35,10 +35,10 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 # Overrides in a run's name: choices from groups, and the attention. Others are compared when the run resumes.
-_TELLS = re.compile(r"[a-z_]+$|model\.attention$")
+_NAME_OVERRIDES = re.compile(r"[a-z_]+$|model\.attention$")
 _OF_MULTIRUN = re.compile(r"[+~]*hydra[./](mode|launcher|sweeper|sweep)\b")  # options that a single job does not need
 _NUMBERS = re.compile(r"(optimization\.(?:lr|update_freq)=)([\d.e+,-]+)")  # fairseq wants a list
-_LONGEST = 120  # characters of a name; file systems allow 255 bytes
+_MAX_NAME_LENGTH = 120  # characters of a name; file systems allow 255 bytes
 
 
 def run_name(name: str, overrides: Sequence[str]) -> str:
@@ -46,13 +46,13 @@ def run_name(name: str, overrides: Sequence[str]) -> str:
     parts = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        if not _TELLS.match(key) or key in ("recipe", "distributed"):  # the same training on any number of GPUs
+        if not _NAME_OVERRIDES.match(key) or key in ("recipe", "distributed"):  # the same on any number of GPUs
             continue
         parts.append(re.sub(r"[^\w.]+", "_", value).strip("_."))
-    whole = "-".join([name, *filter(None, parts)])
-    if len(whole) <= _LONGEST:
-        return whole
-    return f"{whole[: _LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    full_name = "-".join([name, *filter(None, parts)])
+    if len(full_name) <= _MAX_NAME_LENGTH:
+        return full_name
+    return f"{full_name[: _MAX_NAME_LENGTH - 9]}-{hashlib.sha256(full_name.encode()).hexdigest()[:8]}"
 
 
 OmegaConf.register_new_resolver("folder_name", lambda path: Path(os.path.abspath(path)).name, replace=True)
@@ -62,19 +62,19 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 def complete_command(words: Sequence[str]) -> list[str]:
     """Return a command line with numbers of list options in brackets, and without warm-up for schedules without it."""
     words = [_NUMBERS.sub(lambda word: word[1] + re.sub(r"[^,]+", r"[\g<0>]", word[2]), word) for word in words]
-    without = "~lr_scheduler.warmup_updates"
-    return [*words, without] if without not in words and let_recipes_warm_up().intersection(words) else words
+    no_warmup = "~lr_scheduler.warmup_updates"
+    return [*words, no_warmup] if no_warmup not in words and let_recipes_warm_up().intersection(words) else words
 
 
 def let_recipes_warm_up() -> set[str]:
     """Let recipes set ``warmup_updates`` of all schedules of fairseq; return the choices of schedules without it."""
-    lacking = set()
+    choices = set()
     for name, schedule in ConfigStore.instance().repo.get("lr_scheduler", {}).items():
         if schedule.node.get("warmup_updates") is None:
             options = OmegaConf.to_container(schedule.node)
             schedule.node = OmegaConf.create({**options, "warmup_updates": None})  # a dataclass would forbid it
-            lacking.add(f"lr_scheduler={name.removesuffix('.yaml')}")
-    return lacking
+            choices.add(f"lr_scheduler={name.removesuffix('.yaml')}")
+    return choices
 
 
 class ProcessLauncher(Launcher):
@@ -86,26 +86,26 @@ class ProcessLauncher(Launcher):
 
     def setup(self, *, hydra_context: object, task_function: object, config: DictConfig) -> None:
         args = get_args()
-        of_hydra = [word for word in config.hydra.overrides.hydra if not _OF_MULTIRUN.match(word)]
-        self._command = [*sys.argv[:1], "--config-dir", args.config_dir, "--config-name", args.config_name, *of_hydra]
+        overrides = [word for word in config.hydra.overrides.hydra if not _OF_MULTIRUN.match(word)]
+        self._command = [*sys.argv[:1], "--config-dir", args.config_dir, "--config-name", args.config_name, *overrides]
         self._added = {"HYDRA_FULL_ERROR"} if sys.excepthook is _report else set()  # it makes a job print its traceback
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         _check_store(initial_job_idx + len(job_overrides))
-        failed, common = [], set.intersection(*map(set, job_overrides))
+        failed_jobs, common_overrides = [], set.intersection(*map(set, job_overrides))
         environment = {name: value for name, value in os.environ.items() if name not in self._added}
         signal.signal(signal.SIGINT, lambda number, frame: None)  # the job receives it, too, and saves
         for number, overrides in enumerate(job_overrides, 1):
-            shown = shlex.join(word for word in overrides if word not in common)
-            print(f"job {number} of {len(job_overrides)}: {shown}", flush=True)
+            job_name = shlex.join(word for word in overrides if word not in common_overrides)
+            print(f"job {number} of {len(job_overrides)}: {job_name}", flush=True)
             command = [sys.executable, *self._command, *overrides]
             status = subprocess.run(command, check=False, env=environment).returncode
             if status in (128 + signal.SIGINT, -signal.SIGINT):
                 sys.exit(128 + signal.SIGINT)
             if status:
-                failed.append(shown)
-        if failed:
-            sys.exit(f"error: {len(failed)} of {len(job_overrides)} jobs failed: {'; '.join(failed)}")
+                failed_jobs.append(job_name)
+        if failed_jobs:
+            sys.exit(f"error: {len(failed_jobs)} of {len(job_overrides)} jobs failed: {'; '.join(failed_jobs)}")
         return [JobReturn(overrides=overrides, status=JobStatus.COMPLETED) for overrides in job_overrides]
 
 
@@ -114,10 +114,10 @@ def _check_store(jobs: int) -> None:
 
     The next job's processes would read the previous job's addresses (github.com/pytorch/pytorch/issues/135712).
     """
-    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if jobs > 1 and shared and "TORCHELASTIC_RUN_ID" in os.environ:
-        needed = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment, and no static rendezvous (--master-port)"
-        sys.exit(f"error: {jobs} jobs of --multirun under torchrun: it needs {needed}")
+    shares_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if jobs > 1 and shares_store and "TORCHELASTIC_RUN_ID" in os.environ:
+        advice = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment, and no static rendezvous (--master-port)"
+        sys.exit(f"error: {jobs} jobs of --multirun under torchrun: it needs {advice}")
 
 
 ConfigStore.instance().store(
@@ -152,8 +152,8 @@ class FairseqLinformerPlugin(SearchPathPlugin):
 
 def asks_for_cpu(overrides: list[str]) -> bool:
     """Return True if the last override of ``common.cpu`` is true."""
-    said = [word.partition("=")[2].lower() for word in overrides if word.lstrip("+").startswith("common.cpu=")]
-    return bool(said) and said[-1] in ("true", "yes", "on", "1")
+    values = [word.partition("=")[2].lower() for word in overrides if word.lstrip("+").startswith("common.cpu=")]
+    return bool(values) and values[-1] in ("true", "yes", "on", "1")
 
 
 def check_config_name(config_dir: str | None, name: str) -> None:
