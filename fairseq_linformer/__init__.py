@@ -1,8 +1,8 @@
 """Linformer for RoBERTa-style pretraining with fairseq.
 
-Imported after fairseq, as by ``--user-dir``, this package registers what ``plugin.py`` lists; otherwise the first use
-of one of its classes does. So the command line, ``fairseq_linformer.attention`` and the models of
-``fairseq_linformer.hf`` do without fairseq.
+Importing this package after fairseq, as ``--user-dir`` does, registers the classes that ``plugin.py`` lists; otherwise
+the first use of one of them does. The command line, ``fairseq_linformer.attention`` and the models of
+``fairseq_linformer.hf`` therefore need no fairseq.
 """
 
 import importlib

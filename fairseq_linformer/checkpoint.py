@@ -1,6 +1,6 @@
-"""Checkpoints: their content, what our tasks add to it, and whether it fits a vocabulary and a model.
+"""Checkpoints: their content, the state that our tasks add, and checks against a vocabulary and a model.
 
-``checkpoint_files.py`` writes them whole and rejects damaged ones.
+``checkpoint_files.py`` writes checkpoints atomically and rejects damaged ones.
 """
 
 import contextlib
@@ -31,28 +31,28 @@ from .sentence_modules import is_of_transformers
 logger = logging.getLogger(__name__)
 
 UNTRAINED = "checkpoint.pt"  # in the folder of an imported or converted model
-FINE_TUNED = ("text_prediction", "sentence_prediction")  # tasks whose rows are texts of their own, with labels
+FINE_TUNED = ("text_prediction", "sentence_prediction")  # tasks whose rows are separate texts with labels
 
 RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
 NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
-STALLED = "validations_without_gain"  # in a checkpoint's extra_state, beside fairseq's own
-FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; the rows before are of no position
+STALLED = "validations_without_gain"  # key in a checkpoint's extra_state
+FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; earlier rows of the table are unused
 
-# fairseq's names of what a run saves, the last one aside; averages, and what was converted, are none to go on from.
-_OF_A_RUN = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
+# fairseq's names of a run's checkpoints except the last; no run resumes from averaged or converted checkpoints.
+_RUN_CHECKPOINT = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+)\.pt")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a fairseq checkpoint, of any version, onto the CPU; one of ``cfg`` and ``model`` alone as untrained.
+    """Read a fairseq checkpoint of any version onto the CPU.
 
     Returns:
-        The checkpoint: ``model`` has the parameters, ``cfg`` the configuration.
+        The checkpoint: ``model`` has the parameters, ``cfg`` the configuration; the rest defaults to an untrained one.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        UserError: the file is not a complete checkpoint, or holds what could run code on loading.
+        FileNotFoundError: the file does not exist.
+        UserError: the file is not a complete checkpoint, or could run code on loading.
     """
-    importlib.import_module("fairseq_linformer.plugin")  # registers what the configuration may name
+    importlib.import_module("fairseq_linformer.plugin")  # registers the classes that the configuration may name
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
@@ -68,17 +68,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} {RUNS_CODE}") from error
-    except Exception as error:  # which one torch or fairseq raises depends on what is wrong in the file
+    except Exception as error:  # the type depends on what is wrong in the file
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}: its configuration is not understood here ({reason})") from error
     if missing:
         raise UserError(f"{path} {NO_CHECKPOINT}, but {missing}")
-    state["args"] = None  # cfg has its content by now
+    state["args"] = None  # fairseq has converted it to cfg
     return state
 
 
 def _missing(state: dict[str, Any]) -> str:
-    """Return what a checkpoint that was made or edited by hand lacks, in words; empty if it lacks nothing."""
+    """Describe the first missing part of a checkpoint that was edited by hand; empty if it is complete."""
     model = state["model"]
     if not isinstance(model, dict) or not all(isinstance(name, str) for name in model):
         return "its model does not name its parameters"
@@ -92,37 +92,37 @@ def _missing(state: dict[str, Any]) -> str:
 
 
 def _configured(cfg: Any, group: str, name: str) -> Any:
-    """Return a value of a checkpoint's configuration, whose groups may be of any type; None if there is none."""
+    """Return an option of a checkpoint's configuration, whose groups may have any type; None if it is missing."""
     return getattr(getattr(cfg, group, None), name, None)
 
 
-# What our tasks add to a checkpoint
+# State that our tasks add to a checkpoint
 
 
 class Origin(TypedDict):
-    """The source of one conversion: the name of a file, a folder or a model on the Hub, and its SHA-256."""
+    """Source of a conversion: the name of a file, a folder or a model on the Hub, and its SHA-256."""
 
     source: str
     sha256: str
 
 
 class Labels(TypedDict):
-    """The meaning of a fine-tuned model's outputs: the task's ``classes`` by number, its ``scale`` of scores."""
+    """Meaning of a fine-tuned model's outputs: the task's ``classes`` by index, its ``scale`` of scores."""
 
     classes: list[str]
     scale: float
 
 
 class TaskState(TypedDict):
-    """What our tasks add to fairseq's ``task_state``.
+    """State that our tasks add to fairseq's ``task_state``.
 
     Attributes:
-        vocabulary: digests of the vocabulary (``digest_vocabulary``); empty where the checkpoint carries none.
-        made_of: the run's fingerprint and command; None in a checkpoint that fairseq alone wrote.
-        converted_from: what the model was converted from, the first conversion first, through all trainings after that.
-        labels: None of a model that was not fine-tuned, or before checkpoints had them.
-        sentence_modules: files of sentence-transformers, text by name (``sentence_modules.py``), through all as well.
-        drawn_lm_head: whether the LM head is none that was ever trained, as of an imported model that had none.
+        vocabulary: digests of the vocabulary (``digest_vocabulary``); empty if the checkpoint has none.
+        made_of: the run's fingerprint and command; None in a checkpoint of other fairseq tasks.
+        converted_from: sources of the model's conversions, the first one first; trainings keep them.
+        labels: None if the model was not fine-tuned, or the checkpoint is older than this entry.
+        sentence_modules: files of sentence-transformers, text by name (``sentence_modules.py``); trainings keep them.
+        drawn_lm_head: True if the LM head is random and untrained, as in an imported model that had none.
     """
 
     vocabulary: dict[str, str]
@@ -133,9 +133,9 @@ class TaskState(TypedDict):
     drawn_lm_head: bool
 
 
-# From the checkpoint that a training or a conversion starts from.
+# Inherited from the initial checkpoint of a training or a conversion.
 INHERITED = ("converted_from", "sentence_modules", "drawn_lm_head")
-_NOTHING: TaskState = {
+_DEFAULT_TASK_STATE: TaskState = {
     "vocabulary": {},
     "made_of": None,
     "converted_from": [],
@@ -146,29 +146,29 @@ _NOTHING: TaskState = {
 
 
 def read_task_state(task_state: Any) -> TaskState:
-    """Return what a checkpoint's ``task_state`` holds of our tasks, complete.
+    """Return a checkpoint's ``task_state``, with defaults for missing entries of ``TaskState``.
 
     Raises:
-        UserError: a part is of another type than a task saves.
+        UserError: an entry has a wrong type.
     """
-    carried = {} if task_state is None else task_state
-    if not isinstance(carried, dict):
+    state = {} if task_state is None else task_state
+    if not isinstance(state, dict):
         raise UserError("the checkpoint's task_state is damaged: it must be a dictionary")
-    for name, default in _NOTHING.items():
-        value = carried.get(name, default)
+    for name, default in _DEFAULT_TASK_STATE.items():
+        value = state.get(name, default)
         expected = (dict, type(None)) if default is None else type(default)
         if not isinstance(value, expected):
             raise UserError(f"the checkpoint's task_state is damaged: {name} is a {type(value).__name__}")
-    return {**_NOTHING, **carried}
+    return {**_DEFAULT_TASK_STATE, **state}
 
 
-# The vocabulary that a model was trained with: two vocabularies may have the same size
+# The vocabulary of a model: two vocabularies may have the same size
 
 
 def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of a dictionary's symbols in their order, and of the subword model in `folder` if any.
+    """Return the SHA-256 of a dictionary's ordered symbols, and that of the subword model in `folder` if there is one.
 
-    The counts of the symbols are left out, and so is <mask>, which the tasks add.
+    Excluded are the symbols' counts and <mask>, which the tasks add.
     """
     symbols = "\n".join(without_mask(dictionary))
     digests = {"dictionary": hashlib.sha256(symbols.encode("utf-8", "surrogateescape")).hexdigest()}
@@ -178,24 +178,24 @@ def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:
 
 
 def check_vocabulary_of(state: Mapping[str, Any], here: Mapping[str, str], data: str, checkpoint: str) -> None:
-    """Compare vocabularies as ``check_same_vocabulary``, with the content of a checkpoint in place of its digests."""
+    """Compare the vocabulary of the data with that of a loaded checkpoint, as ``check_same_vocabulary`` does."""
     check_same_vocabulary(here, read_task_state(state.get("task_state"))["vocabulary"], data, checkpoint)
 
 
 def check_same_vocabulary(
     here: Mapping[str, str], there: Mapping[str, str], data: str, checkpoint: str, instead: str = ""
 ) -> None:
-    """Compare the vocabulary of the data with the one that a checkpoint was trained with.
+    """Compare the vocabulary of the data with that of a checkpoint.
 
     Args:
         here: digests of the data's vocabulary.
-        there: those of the checkpoint's. A part that either lacks is not compared.
-        data: the data's name in the message.
-        checkpoint: that of the checkpoint.
-        instead: the end of the message, what else the user may want.
+        there: digests of the checkpoint's vocabulary. A part that either lacks is not compared.
+        data: name of the data in the message.
+        checkpoint: name of the checkpoint in the message.
+        instead: end of the message, another remedy.
 
     Raises:
-        UserError: they differ.
+        UserError: the vocabularies differ.
     """
     for part in differing_parts(here, there):
         raise UserError(
@@ -205,24 +205,24 @@ def check_same_vocabulary(
 
 
 def differing_parts(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """Return the parts of two vocabularies, as ``digest_vocabulary`` names them, that both have and that differ."""
+    """Return the parts of ``digest_vocabulary`` that two vocabularies both have and that differ."""
     return [part for part in here if part in there and here[part] != there[part]]
 
 
-# What a run resumes from
+# Resuming a run
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of the run that a checkpoint is of.
+    """Progress of a run at one of its checkpoints.
 
     Attributes:
-        updates: completed.
-        next_epoch: the current epoch, or the next one where the last has ended; from 1.
-        seconds: of training.
-        best: the best value so far of the metric that chooses checkpoints, nan where there was no validation.
-        stalled: validations since that value, where ``checkpoint.patience`` counts them.
-        task_state: its vocabulary, the run's fingerprint, and what its model was converted from.
+        updates: completed updates.
+        next_epoch: the current epoch, or the next one if the last has ended; from 1.
+        seconds: training time.
+        best: best value so far of the metric that selects checkpoints; nan before the first validation.
+        stalled: validations since that value, if ``checkpoint.patience`` is used.
+        task_state: the vocabulary, the run's fingerprint, and the sources of the model's conversions.
     """
 
     updates: int
@@ -234,11 +234,11 @@ class Progress:
 
 
 def read_progress(path: Path) -> Progress:
-    """Return the progress of the run that a checkpoint is of; its tensors are left in the file.
+    """Return the progress of a run from one of its checkpoints, without reading its tensors.
 
     Raises:
-        DamagedCheckpointError: the file is cut short, or has changed.
-        UserError: it is not a fairseq checkpoint, or holds what could run code on loading.
+        DamagedCheckpointError: the file is truncated or was changed.
+        UserError: the file is not a fairseq checkpoint, or could run code on loading.
     """
     try:
         state = read_whole(path)
@@ -254,17 +254,17 @@ def read_progress(path: Path) -> Progress:
             stalled=int(extra.get(STALLED, 0)),
             task_state=read_task_state(state.get("task_state")),
         )
-    except Exception as error:  # content that was made by hand
+    except Exception as error:  # the content was edited by hand
         reason = f"it lacks what a run resumes from ({type(error).__name__}: {error})"
         advice = f"linformer convert {path} --out DIR makes an initial checkpoint of its weights"
         raise UserError(f"{path} is not a fairseq checkpoint: {reason}; {advice}") from error
 
 
 def updates_of_training(state: Mapping[str, Any]) -> int:
-    """Return the updates of the training that a checkpoint is of, resumed or not.
+    """Return the number of updates of a checkpoint's training, including those before it was resumed.
 
-    fairseq adds an entry to the history in every process. It counts from the training's first update, so the entries
-    before it are the same updates, or those of the checkpoint that the training started from.
+    Every process adds an entry to fairseq's history. It counts from the training's first update, so earlier entries
+    count the same updates, or those of the initial checkpoint.
     """
     return int(state["optimizer_history"][-1].get("num_updates", 0))
 
@@ -272,15 +272,15 @@ def updates_of_training(state: Mapping[str, Any]) -> int:
 def mend_last_checkpoint(
     folder: Path, kept: bool = True, check_same: Callable[[Path, Progress], None] = lambda path, progress: None
 ) -> None:
-    """Replace a damaged last checkpoint of a run by the newest complete one; the damaged one is renamed.
+    """Replace a damaged last checkpoint of a run by the newest complete one, and rename the damaged one.
 
-    Where a last one is `kept` and is missing, the newest that our tasks wrote is taken, too: fairseq writes the last
-    one after the others. `check_same` raises where the newest is of another training; then nothing is changed.
+    If the run keeps a last checkpoint (`kept`) and it is missing, the newest one of our tasks replaces it: fairseq
+    writes the last one after the others. If `check_same` raises an error for the newest, nothing is changed.
 
     Raises:
-        DamagedCheckpointError: the last checkpoint is damaged, and there is no complete one.
+        DamagedCheckpointError: the last checkpoint is damaged, and no other one is complete.
     """
-    for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # of a run that was killed while it wrote
+    for leftover in folder.glob(f"*.pt{UNFINISHED}"):  # from a run that was killed while saving
         leftover.unlink()
     last, damage = folder / LAST, None
     if last.is_file():
@@ -291,7 +291,7 @@ def mend_last_checkpoint(
             damage = error
     elif not kept:
         return
-    newest, progress = _newest_checkpoint(folder, of_ours=damage is None)
+    newest, progress = _newest_checkpoint(folder, of_our_tasks=damage is None)
     if newest is None or progress is None:
         if damage is not None:
             raise DamagedCheckpointError(f"{damage}; {folder} has no other checkpoint: remove it to start again")
@@ -304,25 +304,25 @@ def mend_last_checkpoint(
     copy_checkpoint(newest, last)
 
 
-def _newest_checkpoint(folder: Path, of_ours: bool) -> tuple[Path | None, Progress | None]:
-    """Return the newest whole checkpoint of a run, and its progress; with `of_ours` of those that our tasks wrote."""
+def _newest_checkpoint(folder: Path, of_our_tasks: bool) -> tuple[Path | None, Progress | None]:
+    """Return the newest complete checkpoint of a run and its progress; with `of_our_tasks`, the newest of our tasks."""
     candidates = []
-    for path in filter(lambda path: _OF_A_RUN.fullmatch(path.name), folder.iterdir()):
+    for path in filter(lambda path: _RUN_CHECKPOINT.fullmatch(path.name), folder.iterdir()):
         with contextlib.suppress(ValueError):
             progress = read_progress(path)
-            if not of_ours or progress.task_state["made_of"] is not None:
+            if not of_our_tasks or progress.task_state["made_of"] is not None:
                 candidates.append((path, progress))
     return max(candidates, key=lambda pair: (pair[1].updates, pair[0]), default=(None, None))
 
 
-# Whether it fits a model
+# Checks against a model
 
 
 def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Check that the parameters of a checkpoint fit a model.
 
     Raises:
-        UserError: a parameter is missing, or has another shape, type or value than it can have.
+        UserError: a parameter is missing, or its shape, type or value does not fit.
     """
     parameters, config = model.state_dict(), cast(Any, model.args)
     for name in parameters.keys() & state.keys():
@@ -351,23 +351,23 @@ def _shape(state: dict[str, Tensor], name: str) -> str:
 
 
 def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Check that a parameter with several names has one value: loading would silently keep the last."""
-    first_name: dict[int, str] = {}
+    """Check that a parameter with several names has one value; loading would silently keep the last one."""
+    first_names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        first = first_name.setdefault(id(parameter), name)
-        if first != name and not torch.equal(state[first], state[name]):
+        alias = first_names.setdefault(id(parameter), name)
+        if alias != name and not torch.equal(state[alias], state[name]):
             option = "untie_weights_roberta=true" if "lm_head" in name else "the sharing that it was trained with"
-            raise UserError(f"the checkpoint has two values for {first} and {name}, this model has one: pass {option}")
+            raise UserError(f"the checkpoint has two values for {alias} and {name}, this model has one: pass {option}")
 
 
-# Where it lies, and its data
+# The file of a checkpoint, and its data
 
 
 def checkpoint_file(path: Path) -> Path:
-    """Return the checkpoint that a user means: the file itself, or that of a folder, the best one of a run.
+    """Return a checkpoint file: `path` itself, or in a folder the best checkpoint of a run or the untrained one.
 
     Raises:
-        UserError: it is a folder of transformers.
+        UserError: `path` is a folder of transformers.
     """
     if not path.is_dir():
         return path
@@ -379,15 +379,15 @@ def checkpoint_file(path: Path) -> Path:
 
 
 def no_such_checkpoint(option: str, named: Path) -> FileNotFoundError:
-    """Return the error for an option that names no file."""
+    """Return the error for an option that names a missing checkpoint."""
     return FileNotFoundError(f"checkpoint.{option}={named}: there is no such checkpoint")
 
 
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
-    """Return the folder of the data of a checkpoint with the configuration `cfg`.
+    """Return the data folder of a checkpoint with the configuration `cfg`.
 
-    That of a fine-tuned one is a prepared task: its own folder where it is one, else the one that it was trained on.
-    That of any other is the ``vocabulary_folder``.
+    For a fine-tuned model it is a prepared task: the checkpoint's folder if that is one, else the training data.
+    For any other model it is the ``vocabulary_folder``.
 
     Raises:
         FileNotFoundError: the data folder does not exist, as on another machine.
@@ -404,7 +404,7 @@ def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
 def vocabulary_folder(checkpoint: Path, cfg: DictConfig) -> Path:
     """Return the folder with the dict.txt and the subword model of a checkpoint with the configuration `cfg`.
 
-    That is the checkpoint's own folder where it holds a dict.txt, else the data folder that it was trained on.
+    It is the checkpoint's folder if that contains a dict.txt, else the folder of the training data.
 
     Raises:
         FileNotFoundError, UserError: as ``data_folder``.
@@ -415,21 +415,21 @@ def vocabulary_folder(checkpoint: Path, cfg: DictConfig) -> Path:
     return _trained_on(checkpoint, cfg, "dict.txt", advice)
 
 
-def _trained_on(checkpoint: Path, cfg: DictConfig, lacks: str, advice: str) -> Path:
+def _trained_on(checkpoint: Path, cfg: DictConfig, missing: str, advice: str) -> Path:
     trained_on = _configured(cfg, "task", "data")
     if not isinstance(trained_on, str):
         raise UserError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
-    data = Path(split_paths(trained_on)[0])  # of several, the first holds the dictionary
+    data = Path(split_paths(trained_on)[0])  # the first of several folders holds the dictionary
     if not data.is_dir():
         raise FileNotFoundError(
-            f"{checkpoint} has no {lacks} beside it, and the folder that it was trained on, {data.absolute()}, does "
+            f"{checkpoint} has no {missing} beside it, and the folder that it was trained on, {data.absolute()}, does "
             f"not exist here: {advice}"
         )
     return data
 
 
 def read_named_checkpoint(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the checkpoint that a tokenizer's path means, if it means one, and its content.
+    """Return the checkpoint that a tokenizer's path names, and its content; None if it names no checkpoint.
 
     Raises:
         UserError: as ``checkpoint_file`` and ``read_checkpoint``.
@@ -439,16 +439,16 @@ def read_named_checkpoint(path: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def find_tokenizer(path: Path) -> Path:
-    """Return the tokenizer that `path` means, for ``load_tokenizer``.
+    """Return the path of a tokenizer for ``load_tokenizer``.
 
-    That of a checkpoint, or of a run's folder with checkpoints, is the one beside the checkpoint where there is a
-    dict.txt, else that of the data that it was trained on. Anything else is returned unchanged.
+    For a checkpoint, or a run's folder with checkpoints, it is the ``vocabulary_folder``. Any other path is returned
+    unchanged.
 
     Raises:
         FileNotFoundError, UserError: as ``read_checkpoint``, ``vocabulary_folder`` and ``checkpoint_file``.
     """
     file: Path | None = path if path.suffix == ".pt" else None
-    if path.is_dir() and not (path / "dict.txt").is_file():  # all of a run have the same data
+    if path.is_dir() and not (path / "dict.txt").is_file():  # all checkpoints of a run have the same data
         candidates = [checkpoint_file(path), *sorted(path.glob("*.pt"))]
         file = next((candidate for candidate in candidates if candidate.is_file()), None)
     return path if file is None else vocabulary_folder(file, read_checkpoint(file)["cfg"])

@@ -1,7 +1,7 @@
-"""Checkpoints as files: written whole, read without running code from them, rejected where they are damaged.
+"""Checkpoint files: atomic writing, reading without running code, and rejection of damaged files.
 
-fairseq opens, copies and finds every file through its PathManager. ``CheckpointFiles`` replaces the native file system
-there, so that all of fairseq's command lines handle checkpoints as described here.
+fairseq opens, copies and finds every file through its PathManager. ``CheckpointFiles`` replaces its native file system,
+so that all of fairseq's command lines handle checkpoints this way.
 """
 
 import argparse
@@ -26,22 +26,22 @@ from .errors import UserError
 
 LAST = "checkpoint_last.pt"  # fairseq's names
 BEST = "checkpoint_best.pt"
-UNFINISHED = ".tmp"  # what fairseq writes before it renames
+UNFINISHED = ".tmp"  # suffix of fairseq's files before it renames them
 
-# The pickled number that files of torch before 1.6 begin with.
+# The first bytes of files of torch before 1.6, a pickled number.
 _BEFORE_ZIP = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 class DamagedCheckpointError(UserError):
-    """A checkpoint is cut short, or its content is not what was written."""
+    """Error for a truncated or changed checkpoint."""
 
 
 class CheckpointFiles(NativePathHandler):
-    """The native file system, with safe checkpoints (``*.pt``).
+    """Native file system with safe checkpoints (``*.pt``).
 
-    fairseq writes a checkpoint as ``NAME.pt.tmp`` and renames it: here the file has reached the disk before that.
-    fairseq copies it to its other names in place: here each copy is written and renamed, too. A checkpoint is checked
-    before it is read.
+    fairseq writes a checkpoint as ``NAME.pt.tmp`` and renames it: this class flushes the file to disk first. fairseq
+    copies it in place to its other names: this class writes and renames each copy, too. A checkpoint is verified before
+    it is read.
     """
 
     def _open(self, path: str, mode: str = "r", buffering: int = -1, **kwargs: Any) -> IO[Any]:
@@ -64,9 +64,9 @@ class CheckpointFiles(NativePathHandler):
 def install_checkpoint_files() -> None:
     """Make all of fairseq's command lines handle checkpoints as this module does.
 
-    torch.load then reads plain data that fairseq-train's checkpoints hold, while it still rejects everything that could
-    run code (weights_only stays on): their arguments as an argparse.Namespace; and where a task is chosen by a
-    correlation the best of it as one of numpy's numbers, whose module has another name before numpy 2.
+    torch.load then also accepts two types of plain data in fairseq-train's checkpoints: arguments in an
+    argparse.Namespace, and a best correlation as a numpy scalar, whose module has another name before numpy 2.
+    weights_only stays on, so that everything that could run code is still rejected.
     """
     scalar, (float64, _) = np.float64().__reduce__()
     scalars: list[tuple[Any, str]] = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
@@ -75,10 +75,10 @@ def install_checkpoint_files() -> None:
 
 
 class UnfinishedFile(io.BufferedWriter):
-    """A file that has reached the disk when it is closed. Where that or its ``with`` block fails, it is removed.
+    """File that is flushed to disk when it is closed, and removed if writing or its ``with`` block fails.
 
-    An error in writing, or Ctrl-C, is raised only on closing. torch would raise another one in its place, and fairseq
-    would write the checkpoint a second and a third time into the same file. Where it does, closing fails, too.
+    A write error, or Ctrl-C, is raised only on closing. Otherwise torch would replace it by another error, and fairseq
+    would write the checkpoint again into the same file, up to three times. Closing such a file raises an error, too.
     """
 
     def __init__(self, path: str) -> None:
@@ -112,7 +112,7 @@ class UnfinishedFile(io.BufferedWriter):
             self._discard()
 
     def _try(self, step: Callable[..., Any], *arguments: Any) -> None:
-        """Do a step, unless one before it failed."""
+        """Call a function, unless an earlier call failed."""
         if self._failure is None:
             try:
                 step(*arguments)
@@ -125,7 +125,7 @@ class UnfinishedFile(io.BufferedWriter):
 
 
 def _check_begin(path: str) -> None:
-    """Raise an error for an archive that follows the beginning of another: an interruption between two writes."""
+    """Raise an error for an archive that follows an unfinished one, after an interruption between two writes."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if archive.infolist()[0].header_offset > 0:
@@ -133,33 +133,33 @@ def _check_begin(path: str) -> None:
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint. Whenever this process is killed, `target` is either the old file or the new one."""
+    """Copy a checkpoint atomically: if this process is killed, `target` is either the old file or the new one."""
     partial = target.with_name(target.name + UNFINISHED)
-    with source.open("rb") as whole, UnfinishedFile(str(partial)) as copy:
-        shutil.copyfileobj(whole, copy, 1 << 20)
+    with source.open("rb") as source_file, UnfinishedFile(str(partial)) as copy:
+        shutil.copyfileobj(source_file, copy, 1 << 20)
     partial.replace(target)
 
 
 def check_whole(path: Path) -> None:
-    """Check that a checkpoint is as it was written.
+    """Check that a checkpoint is complete and unchanged.
 
     Raises:
-        DamagedCheckpointError: the file is not a checkpoint, or has changed.
-        FileNotFoundError: there is no such file.
-        UserError: its configuration refers to something outside of it.
+        DamagedCheckpointError: the file is not a checkpoint, or was changed.
+        FileNotFoundError: the file does not exist.
+        UserError: the configuration contains a reference.
     """
-    with contextlib.suppress(pickle.UnpicklingError):  # this content is rejected when it is read
+    with contextlib.suppress(pickle.UnpicklingError):  # reading the content later rejects it
         read_whole(path)
 
 
 def read_whole(path: Path, mmap: bool = True) -> Any:
-    """Return the content of a checkpoint after a check; with `mmap` tensors stay in the file, if it is a zip archive.
+    """Return the content of a checkpoint after a check; with `mmap`, tensors of a zip archive stay in the file.
 
     torch writes a zip archive with a checksum of every tensor, but does not compare it on reading. Files of torch
     before 1.6 have no checksums.
 
     Raises:
-        pickle.UnpicklingError: it holds more than plain data.
+        pickle.UnpicklingError: the file contains more than plain data.
         DamagedCheckpointError, FileNotFoundError, UserError: as ``check_whole``.
     """
     with path.open("rb") as stream:
@@ -180,8 +180,8 @@ def _check_sums(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
-    except Exception as error:  # zipfile raises nine kinds of them for damaged headers
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which an offset before the file's begin gives
+    except Exception as error:  # zipfile raises nine types of errors for damaged headers
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: a negative offset
             raise
         raise DamagedCheckpointError(f"{path} is not a complete checkpoint: cut short or damaged ({error})") from error
     if member is not None:
@@ -189,23 +189,23 @@ def _check_sums(path: Path) -> None:
 
 
 def check_plain(options: Any, where: str) -> None:
-    """Raise an error for options from a file that refer to something: OmegaConf would look up ``${oc.env:HOME}``.
+    """Raise an error for references in options from a file: OmegaConf would resolve ``${oc.env:HOME}``.
 
     Args:
-        options: plain data, in which a Namespace may stand; wherever OmegaConf finds text in it.
-        where: the file, with which the message begins.
+        options: plain data, which may contain a Namespace.
+        where: the file, at the beginning of the message.
     """
     try:
         for name, text in _texts(options, ""):
             if "${" in text:
-                shown = f"{name}={text!r:.100}"
-                raise UserError(f"{where}: {shown} is not allowed: a file's option must be a value, not a reference")
+                option = f"{name}={text!r:.100}"
+                raise UserError(f"{where}: {option} is not allowed: a file's option must be a value, not a reference")
     except RecursionError as error:
         raise UserError(f"{where}: its options are nested too deeply") from error
 
 
 def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield every text among options, with the dotted name of its option."""
+    """Yield the dotted name and the text of every option that is text."""
     if isinstance(value, Namespace):
         value = vars(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Keeps the lines of fairseq's log that nobody needs to read from the screen."""
+"""Filters that hide unimportant lines of fairseq's log on the console."""
 
 import logging
 import re
@@ -8,7 +8,7 @@ from functools import partial
 from omegaconf import DictConfig
 from torch import nn
 
-# Beginnings of the lines that fairseq logs at every start, epoch or save, by logger.
+# Prefixes of the lines that fairseq logs at every start, epoch or save, by logger.
 NOISE = {
     "fairseq_cli.validate": (),
     "fairseq_cli.train": ("num. expert model params", "begin dry-run validation", "Start iterating over samples"),
@@ -22,7 +22,7 @@ NOISE = {
     ),
     "fairseq.data.iterators": ("grouped total_num_itrs",),
 }
-# Of warnings. Hydra's are about how fairseq-train and fairseq-validate use it.
+# Prefixes of warnings. Hydra's concern its use by fairseq-train and fairseq-validate.
 WARNINGS = (
     "'pin_memory' argument is set as true",
     "`torch.cuda.amp.autocast(args...)` is deprecated",
@@ -35,18 +35,18 @@ WARNINGS = (
 
 
 def hide_noise() -> None:
-    """Keeps them from this process's screen, with the printed model and configuration. Log files have them all."""
-    for name, beginnings in NOISE.items():
-        logging.getLogger(name).addFilter(partial(_is_for_the_screen, beginnings))
-    for beginning in WARNINGS:
-        warnings.filterwarnings("ignore", rf"\s*{re.escape(beginning)}")
+    """Hide these lines and warnings, the printed model and configuration on the console; log files keep them all."""
+    for logger_name, prefixes in NOISE.items():
+        logging.getLogger(logger_name).addFilter(partial(_is_for_the_screen, prefixes))
+    for prefix in WARNINGS:
+        warnings.filterwarnings("ignore", rf"\s*{re.escape(prefix)}")
 
 
 def _is_for_the_screen(noise: tuple[str, ...], record: logging.LogRecord) -> bool:
     is_printed = isinstance(record.msg, nn.Module | DictConfig)
     if not is_printed and (record.levelno > logging.INFO or not str(record.msg).startswith(noise)):
         return True
-    if not isinstance(record.msg, DictConfig):  # which is in config.yaml, beside the log
+    if not isinstance(record.msg, DictConfig):  # config.yaml has the configuration
         for handler in logging.root.handlers:
             if isinstance(handler, logging.FileHandler):
                 handler.handle(record)

@@ -1,4 +1,4 @@
-"""Folders and files that appear only when they are complete; locks; digests; paths that fairseq cannot take."""
+"""Atomic writes of folders and files, locks, digests, and checks of paths that fairseq cannot use."""
 
 import contextlib
 import errno
@@ -17,64 +17,64 @@ from .errors import UserError, one_line
 
 _PARENT = Path(__file__).resolve().parents[1]
 _INSTALLED = _PARENT / "fairseq_linformer_configs"  # by a wheel: setup.py
-CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PARENT / "configs"  # the folder of the configurations
+CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PARENT / "configs"  # folder of the configurations
 
 LOCK_FILE = ".lock"  # in a folder that only one process at a time may use
 _BLOCK = 1 << 20  # bytes
-_LARGE, _BLOCKS = 1 << 28, 64  # bytes from which on a file of a folder is large, and blocks that are read of it
+_LARGE, _BLOCKS = 1 << 28, 64  # size in bytes of a large file, and the number of its blocks that are digested
 
 
 @contextlib.contextmanager
 def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
-    """Make the folder `out`.partial to work in, and renames it to `out` when the body succeeds.
+    """Create the folder `out`.partial, and rename it to `out` when the body succeeds.
 
-    After an error nothing is left, unless only the renaming fails: then `out`.partial is complete, and stays. A killed
-    run leaves `out`.partial, too, which the next run empties and uses. The file `mark` tells such a folder from any
-    other; it is locked, so that two runs cannot write into one folder. Of a link, `out` is the place that it names.
+    After an error the folder is removed. If only the renaming fails, `out`.partial is complete and stays. A killed run
+    leaves `out`.partial, which the next run empties and uses. The file `mark` identifies such a folder; it is locked,
+    so that two runs cannot write into one folder. If `out` is a link, its target is written.
 
     Yields:
         The folder `out`.partial, and its file `mark`, open for writing.
 
     Raises:
-        OSError: the folder cannot be made, as on a read-only file system, or cannot be renamed.
-        UserError: `out` is not an empty folder, or is a mount point or the current folder; `out`.partial is something
-            else than an unfinished run; or another run is writing there.
+        OSError: the folder cannot be created, as on a read-only file system, or cannot be renamed.
+        UserError: `out` is not an empty folder, or is a mount point or the current folder; `out`.partial is not an
+            unfinished run; or another run is writing to it.
     """
     out = out.resolve()
-    what = "a mount point" if os.path.ismount(out) else "the current folder" if out == Path.cwd() else None
-    if what is not None:
-        raise UserError(f"{out} is {what}, which cannot be replaced: name a folder inside it")
+    forbidden = "a mount point" if os.path.ismount(out) else "the current folder" if out == Path.cwd() else None
+    if forbidden is not None:
+        raise UserError(f"{out} is {forbidden}, which cannot be replaced: name a folder inside it")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not an empty folder: nothing was changed; name another, or remove it")
     partial = out.with_name(out.name + ".partial")
-    marked = partial / mark
-    if partial.exists() and not marked.is_file() and (not partial.is_dir() or any(partial.iterdir())):
+    mark_file = partial / mark
+    if partial.exists() and not mark_file.is_file() and (not partial.is_dir() or any(partial.iterdir())):
         raise UserError(f"{partial} is in the way: it is not an unfinished run (it holds no {mark}); move it")
     partial.mkdir(parents=True, exist_ok=True)
-    with marked.open("a", encoding="utf-8") as stream:
+    with mark_file.open("a", encoding="utf-8") as stream:
         lock(stream, f"{partial}: another run is writing there")
-        _check_unmoved(stream, marked)
+        _check_unmoved(stream, mark_file)
         stream.truncate(0)
-        _empty(partial, keep=marked)
+        _empty(partial, keep=mark_file)
         try:
             yield partial, stream
             stream.flush()
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno and not error.filename:  # a full disk names no file
+            if isinstance(error, OSError) and error.errno and not error.filename:  # a full disk's has no name
                 raise OSError(error.errno, error.strerror, str(out)) from error
             raise
         _rename(partial, out)
 
 
 def check_path(path: Path | str) -> None:
-    """Reject a path that cannot stand in a fairseq configuration.
+    """Reject a path that a fairseq configuration cannot hold.
 
-    OmegaConf takes ${ for a reference to another option. Escaping it does not help: fairseq resolves a configuration
-    once before training and once per checkpoint that it writes, and each time removes one escape.
+    OmegaConf reads ${ as a reference to another option. Escaping it does not help: fairseq resolves a configuration
+    once before training and once per saved checkpoint, and each time removes one escape.
 
     Raises:
-        UserError: the path has ${ in it.
+        UserError: the path contains ${.
     """
     if "${" in str(path):
         raise UserError(
@@ -82,28 +82,26 @@ def check_path(path: Path | str) -> None:
         )
 
 
-LONGEST_NAME = 200  # bytes: file systems allow 255, and a name gets endings
+LONGEST_NAME = 200  # bytes: file systems allow 255, and suffixes are added
 A_NAME = f"letters, digits, -, _ and . alone, the first neither - nor ., and at most {LONGEST_NAME} bytes"
 
 
 def is_name(name: str) -> bool:
-    """Return True if a name can be that of a file or a folder, and stand in an override."""
+    """Return True if a name is valid for a file or a folder and in an override of Hydra."""
     return bool(re.fullmatch(r"\w[\w.-]*", name)) and len(name.encode()) <= LONGEST_NAME
 
 
 def leaves_folder(name: str) -> bool:
-    """Return True if a path in someone else's file leads out of its folder, on any system."""
+    """Return True if a relative path from an untrusted file leaves its folder, on any operating system."""
     path = PurePosixPath(name.replace("\\", "/"))
     return path.is_absolute() or ".." in path.parts or bool(re.match(r"[A-Za-z]:", name))
 
 
 def check_data_path(path: Path) -> None:
-    """Reject a data folder whose path fairseq would read as something else.
-
-    fairseq takes a colon for the separator between two folders.
+    """Reject a data folder whose path fairseq would misread: a colon separates two folders.
 
     Raises:
-        UserError: the path has a colon or ${ in it.
+        UserError: the path contains a colon or ${.
     """
     check_path(path)
     if os.pathsep in str(path):
@@ -113,18 +111,17 @@ def check_data_path(path: Path) -> None:
 
 
 def is_in(folder: Path, file: Path) -> bool:
-    """Return True if a file lies in that very folder."""
+    """Return True if a file is directly in a folder, after links of the folder are resolved."""
     return file.absolute().parent.resolve() == folder.resolve()
 
 
 def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
-    """Lock a file for as long as this process keeps it open. A file system without locks is ignored.
+    """Lock a file for as long as this process keeps it open. Do nothing on a file system without locks.
 
     Args:
         stream: the open file.
-        busy: the message where another process holds the lock.
-        inherited: whether processes to which the open file is passed inherit the lock: it then lasts until the last of
-            them has ended.
+        busy: error message if another process holds the lock.
+        inherited: True if processes that inherit the open file share the lock, which lasts until the last one ends.
 
     Raises:
         UserError: another process holds the lock.
@@ -134,22 +131,22 @@ def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise UserError(busy) from error
-        # Otherwise the file system has no locks, as on many clusters: continue without.
+        # Any other error means that the file system has no locks, as on many clusters.
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file. Whenever this process is killed, `path` is either the old file or the new one."""
+    """Write a text file atomically: if this process is killed, `path` is either the old file or the new one."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
-def _check_unmoved(stream: IO[str], marked: Path) -> None:
-    """Reject a folder that another run renamed or removed after this one had opened the file."""
+def _check_unmoved(stream: IO[str], mark_file: Path) -> None:
+    """Reject a folder that another run renamed or removed after this run opened `mark_file`."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(stream.fileno()), marked.stat()):
+        if os.path.samestat(os.fstat(stream.fileno()), mark_file.stat()):
             return
-    raise UserError(f"{marked.parent}: another run has just finished there")
+    raise UserError(f"{mark_file.parent}: another run has just finished there")
 
 
 def _rename(partial: Path, out: Path) -> None:
@@ -175,7 +172,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be read.
-        UserError: it holds something else.
+        UserError: it is not JSON, or not an object.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -187,15 +184,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def digest_options(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of what can be written as JSON."""
+    """Return the SHA-256 of options, serialized as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file; it is read once in a process, unless it is replaced or written to.
+    """Return the SHA-256 of a file. Each version of the file is read only once per process.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
@@ -214,7 +211,7 @@ def _digest_content(path: Path, version: tuple[int, ...]) -> str:
 
 
 def _digest_large(file: Path) -> str:
-    """Return the SHA-256 of a file's size and of blocks spread over it: a corpus may have terabytes."""
+    """Return the SHA-256 of a file's size and of evenly spaced blocks, as a corpus may have terabytes."""
     size = file.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as stream:
@@ -225,20 +222,20 @@ def _digest_large(file: Path) -> str:
 
 
 def digest_folder(folder: Path, marks: Collection[str] = ()) -> str:
-    """Return the SHA-256 of the names and digests of all files below a folder, hidden ones excepted.
+    """Return the SHA-256 of the names and digests of all files below a folder, except hidden ones.
 
-    Of a file of more than 256 MiB its size counts, and 64 blocks of 1 MiB spread over it. Folders below it that hold a
-    file named in `marks` are left out.
+    For a file of more than 256 MiB, its size and 64 evenly spaced blocks of 1 MiB are digested. Subfolders that hold a
+    file named in `marks` are skipped.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the folder does not exist.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     files = []
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not any(Path(place, name, mark).is_file() for mark in marks)]
-        files += [Path(place, name) for name in names]
+    for folder_path, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not any(Path(folder_path, name, mark).is_file() for mark in marks)]
+        files += [Path(folder_path, name) for name in names]
     digests = {}
     for file in files:
         if not file.name.startswith("."):

@@ -1,7 +1,7 @@
-"""The style of all pictures: sizes, fonts, grid, colours, and axes whose ticks can be read. It needs matplotlib.
+"""Style of all figures: sizes, fonts, grid, colours and readable ticks. Requires matplotlib.
 
-Two of the first `COLORS` never look alike, also to the colour-blind: Okabe and Ito's palette, then those of Paul Tol's
-"muted" that are in no other's way. Markers and lines differ too, for print without colour.
+All `COLORS` can be told apart by colour-blind readers: Okabe and Ito's palette, then those colours of Paul Tol's
+"muted" palette that differ from it. Markers and lines differ too, for print without colour.
 """
 
 import math
@@ -17,7 +17,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, NullLocator
 
-STYLE: Any = {  # matplotlib knows its keys as literals
+STYLE: Any = {  # Any, as matplotlib types the keys as literals
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.titlesize": "medium",
@@ -34,21 +34,21 @@ COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 COLORS += ("#882255", "#999933", "#332288", "#F0E442", "#661100", "#AA4499", "#117733", "#DDCC77")
 MARKERS = "os^DvX*P<>phd"
 LINES = ("-", "--", "-.", ":")
-REFERENCE: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.2}  # of what no variant gave, as n
-MOST_TICKS = 8  # of an axis of lengths
+REFERENCE: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.2}  # style of reference lines, such as n
+MOST_TICKS = 8  # on an axis of lengths
 
 
 @contextmanager
 def picture(
     path: Path, rows: int, columns: int, width: float, height: float, **options: Any
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    """A figure of panels in this style; it is saved when the block ends.
+    """Create a figure of panels in this style, and save it when the block ends.
 
     Args:
-        path: of the PNG.
-        rows, columns: of panels.
+        path: the PNG file.
+        rows, columns: numbers of panels.
         width, height: of the whole figure, in inches.
-        options: as ``Figure.subplots`` takes them: sharex, sharey.
+        options: of ``Figure.subplots``: sharex, sharey.
 
     Yields:
         The figure and its panels, (rows, columns).
@@ -60,9 +60,9 @@ def picture(
 
 
 def style_of(number: int) -> dict[str, Any]:
-    """Colour, marker and line of a curve by its number in the legend, from 0: no two alike among the first 208.
+    """Return the colour, marker and line of a curve by its index in the legend.
 
-    The first 16 differ in colour.
+    The first 208 styles are distinct; the first 16 differ in colour.
     """
     return {
         "color": COLORS[number % len(COLORS)],
@@ -72,7 +72,7 @@ def style_of(number: int) -> dict[str, Any]:
 
 
 def style_in_order(number: int, count: int) -> dict[str, Any]:
-    """Colour and line of one of `count` curves that have an order, as layers do: from dark to bright.
+    """Return the colour and line of one of `count` ordered curves, such as layers, from dark to bright.
 
     The brightest colours of the scale are left out, as they print badly.
     """
@@ -80,10 +80,10 @@ def style_in_order(number: int, count: int) -> dict[str, Any]:
 
 
 class ReadableLogLocator(Locator):
-    """Ticks of a logarithmic axis that has labels however narrow its range is.
+    """Ticks of a logarithmic axis that are labelled even on a narrow range.
 
-    A range of less than a factor of 8 is marked as a linear axis is, one of up to 300 at 1, 2 and 5 of each decade, one
-    beyond that at powers of ten.
+    A range of less than a factor of 8 has linear ticks, one of less than 300 has ticks at 1, 2 and 5 of each decade,
+    and a larger one has ticks at powers of ten.
     """
 
     def __call__(self) -> Sequence[float]:
@@ -99,12 +99,12 @@ class ReadableLogLocator(Locator):
 
 
 def scale_log(axis: Axis) -> None:
-    """A logarithmic axis of any range, with numbers as people write them."""
+    """Make an axis logarithmic, with plain numbers instead of powers of ten as labels."""
     _scale(axis, ReadableLogLocator())
 
 
 def scale_lengths(axis: Axis, lengths: Sequence[int]) -> None:
-    """A logarithmic axis of n, k or numbers of rows, marked at those given, or every second or third: 512, 1k, 2k."""
+    """Make an axis of lengths logarithmic, with ticks at `lengths` or at every second or third: 512, 1k, 2k."""
     step = math.ceil(len(lengths) / MOST_TICKS)
     _scale(axis, FixedLocator(sorted(lengths, reverse=True)[::step]))
 
@@ -124,9 +124,9 @@ def _as_text(value: float) -> str:
 
 
 def legend(figure: Figure, panels: Sequence[Axes], columns: int = 6) -> None:
-    """One legend below all panels, with every label once."""
-    found: dict[str, Any] = {}
+    """Add one legend below all panels, with every label once."""
+    handles: dict[str, Any] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=min(columns, len(found)))
+            handles.setdefault(label, handle)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(columns, len(handles)))

@@ -1,6 +1,4 @@
-"""What fairseq gets from this package: importing this file registers the model, the tasks, the criteria and the
-optimizers.
-"""
+"""The fairseq plugin: importing this module registers the model, the tasks, the criteria and the optimizers."""
 
 import os
 import sys
@@ -18,7 +16,7 @@ from .training.masked_lm import DynamicMaskedLMTask
 from .training.muon import Muon
 from .training.text_prediction import TextPredictionTask
 
-# As hydra_plugins has it for common.cpu=true: with a GPU in sight fairseq clips gradients and joins processes there.
+# As hydra_plugins does for common.cpu=true: fairseq clips gradients and joins processes on a GPU wherever there is one.
 if "--cpu" in sys.argv and Path(sys.argv[0]).name.startswith("fairseq-"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -1,4 +1,4 @@
-"""The cores of the machine, and worker processes that end with their parent."""
+"""Number of available cores, and worker processes that end with their parent."""
 
 import multiprocessing
 import os
@@ -6,14 +6,14 @@ import threading
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use, which may be fewer than the machine has."""
+    """Return the number of cores that this process may use, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def end_with_parent() -> None:
-    """Makes this worker of a pool end with its parent. If the parent were killed, it would otherwise wait for ever."""
+    """End this worker of a pool when its parent ends; it would otherwise wait forever for a killed parent."""
     threading.Thread(target=_await_parent, daemon=True).start()
 
 

@@ -1,1 +1,1 @@
-"""Training: tasks, losses and optimizers, how a run begins, is saved and started, and what it is made of."""
+"""Training: tasks, losses, optimizers, options, and the start, checkpoints and fingerprints of runs."""

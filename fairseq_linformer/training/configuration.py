@@ -1,4 +1,4 @@
-"""The configurations: where they lie, and what fairseq-hydra-train composes of one."""
+"""Configurations: the typed command, composition by Hydra, and checks of option names."""
 
 import re
 import sys
@@ -21,80 +21,80 @@ from omegaconf.errors import OmegaConfBaseException
 from ..errors import UserError, did_you_mean
 from ..files import CONFIGS
 
-_composing = threading.Lock()  # Hydra keeps what it composes with in the process
+_composing = threading.Lock()  # Hydra's state is global to the process
 
 
 def typed_command() -> list[str]:
-    """The program's name and arguments of this process, or of the job that Hydra started in it."""
-    if not HydraConfig.initialized():  # fairseq-train, or a process of several that fairseq started
+    """Return the program's name and arguments of this process, or of the job that Hydra started in it."""
+    if not HydraConfig.initialized():  # fairseq-train, or one of several processes started by fairseq
         return [Path(*sys.argv[:1]).name, *sys.argv[1:]]
     hydra = HydraConfig.get()
     folders = [source.path for source in hydra.runtime.config_sources if source.schema == "file"]
-    where = ["--config-dir", folders[0]] if folders else []
-    return ["fairseq-hydra-train", *where, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
+    config_dir = ["--config-dir", folders[0]] if folders else []
+    return ["fairseq-hydra-train", *config_dir, "--config-name", str(hydra.job.config_name), *hydra.overrides.task]
 
 
 def typed_options(group: str) -> set[str]:
-    """The options of a group that the command line of this process gives a value, by whatever notation."""
-    # GROUP.NAME=VALUE of Hydra, where null gives none, and --some-name of fairseq-train.
-    found = (re.match(rf"(?:\+*{group}\.|--)([\w-]+)(?:=(?!null$)|$)", word) for word in typed_command()[1:])
-    return {match[1].replace("-", "_") for match in found if match}
+    """Return the options of a group that have a value on the command line, in Hydra's or fairseq-train's notation."""
+    # Hydra: GROUP.NAME=VALUE, where null is no value; fairseq-train: --some-name.
+    matches = (re.match(rf"(?:\+*{group}\.|--)([\w-]+)(?:=(?!null$)|$)", argument) for argument in typed_command()[1:])
+    return {match[1].replace("-", "_") for match in matches if match}
 
 
 def compose_configuration(config: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """What fairseq-hydra-train composes of a YAML of configs/ and Hydra's overrides, resolved.
+    """Return the resolved configuration that fairseq-hydra-train composes from a YAML of configs/ and overrides.
 
     Raises:
-        UserError: Hydra does not compose it, or nothing would read an option.
+        UserError: Hydra cannot compose it, or nothing would read an option.
     """
     folder, name = config.split("/")
-    words = ["hydra.searchpath=[pkg://fairseq.config]", f"hydra.job.config_name={name}", *overrides]
+    hydra_overrides = ["hydra.searchpath=[pkg://fairseq.config]", f"hydra.job.config_name={name}", *overrides]
     try:
         with _composing, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Hydra's, of what fairseq leaves to its older ways
+            warnings.simplefilter("ignore")  # Hydra's, about older options that fairseq uses
             hydra_init(name)
             GlobalHydra.instance().clear()
             with initialize_config_dir(str(CONFIGS / folder), job_name=name, version_base="1.1"):
-                cfg = compose(name, overrides=words, return_hydra_config=True)
-            HydraConfig.instance().set_config(cfg)  # where ${hydra:…} is looked up
+                cfg = compose(name, overrides=hydra_overrides, return_hydra_config=True)
+            HydraConfig.instance().set_config(cfg)  # ${hydra:…} is resolved from it
             options: Any = OmegaConf.to_container(cfg, enum_to_str=True)
             del options["hydra"]
             check_groups(options)
             return OmegaConf.to_container(OmegaConf.create(options), resolve=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, UserError) as error:
-        said = explain_composition(error) if isinstance(error, HydraException) else str(error).strip().splitlines()[0]
-        raise UserError(f"{said} ({' '.join([config, *overrides])})") from error
+        text = explain_composition(error) if isinstance(error, HydraException) else str(error).strip().splitlines()[0]
+        raise UserError(f"{text} ({' '.join([config, *overrides])})") from error
 
 
 def check_groups(options: Iterable[str]) -> None:
-    """Refuses what ``+NAME=VALUE`` adds beside fairseq's groups of options, where nothing reads it.
+    """Reject names added by ``+NAME=VALUE`` that nothing would read.
 
     Raises:
-        UserError: a name, a mistyped ``+precison=bf16``, is none of fairseq's.
+        UserError: a name is not a group of fairseq's options, such as a mistyped ``+precison=bf16``.
     """
-    known = {group.name for group in fields(FairseqConfig)} | {"job_logging_cfg"}  # which fairseq-hydra-train adds
+    group_names = {group.name for group in fields(FairseqConfig)} | {"job_logging_cfg"}  # added by fairseq-hydra-train
     for name in options:
-        if name not in known:
-            raise UserError(no_such_option(name, known))
+        if name not in group_names:
+            raise UserError(no_such_option(name, group_names))
 
 
 def explain_composition(error: HydraException) -> str:
-    """What Hydra refuses while it composes a configuration."""
+    """Return a message for an error of Hydra's composition."""
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         question = did_you_mean(name, error.options)
         return f"{group}={name}: there is no such choice{question} ({', '.join(error.options)})"
     cause = error.__cause__
-    unknown = re.match(r"Could not override '(.+)'", str(error))
-    if unknown and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        return no_such_option(unknown[1], options_around(cause.parent_node))
-    said = str(error).partition("\nSee http")[0].partition("\n\n")[0]
+    unknown_option = re.match(r"Could not override '(.+)'", str(error))
+    if unknown_option and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        return no_such_option(unknown_option[1], options_around(cause.parent_node))
+    message = str(error).partition("\nSee http")[0].partition("\n\n")[0]
     causes = [] if cause is None else [str(cause).partition("\n")[0]]
-    return " ".join(": ".join(filter(None, [*said.splitlines(), *causes])).split())
+    return " ".join(": ".join(filter(None, [*message.splitlines(), *causes])).split())
 
 
 def options_around(node: DictConfig) -> list[str]:
-    """The options, and groups of options, of the configuration that `node` is part of."""
+    """Return the names of options and groups of options in the configuration that contains `node`."""
     names = []
     for name, content in cast(dict[str, Any], OmegaConf.to_container(node._get_root())).items():
         names += [name, *(f"{name}.{option}" for option in content)] if isinstance(content, dict) else [name]
@@ -102,12 +102,12 @@ def options_around(node: DictConfig) -> list[str]:
 
 
 def no_such_option(name: str, options: Iterable[str]) -> str:
-    """What to say of an option that is none of `options`."""
+    """Return the message for an option that is not one of `options`."""
     return f"{name}: there is no such option{did_you_mean(name, options)}"
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every option of a configuration by its dotted name."""
+    """Yield the dotted name and the value of every option of a configuration."""
     for name, value in options.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""The criteria ``masked_lm_distillation`` and ``encoder_distillation``: learning from a teacher.
+"""Criteria ``masked_lm_distillation`` and ``encoder_distillation``: distillation from a teacher.
 
 Dimensions: B batch, n sequence length, d embedding, N masked tokens, V vocabulary.
 """
@@ -38,10 +38,10 @@ FEATURES_AND_LAYERS = {"features_only": True, "return_all_hiddens": True}
 
 
 class TeacherCriterion:
-    """Base of the criteria with a teacher, which is not trained and not saved: ``nn.Module`` does not register it.
+    """Base class of criteria with a teacher, which is neither trained nor saved, as ``nn.Module`` does not register it.
 
     Attributes:
-        cfg: options of the criterion; ``teacher`` is one of them.
+        cfg: options of the criterion, including ``teacher``.
         task: of the training.
     """
 
@@ -49,11 +49,11 @@ class TeacherCriterion:
     task: FairseqTask
 
     def begin(self, cfg: Any, task: FairseqTask, *weights: str) -> None:
-        """Set the options, of which `weights` weigh parts of the loss; read the teacher if this is a training.
+        """Set the options; check `weights`, the names of loss weights; in a training, load the teacher.
 
         Raises:
-            FileNotFoundError: there is no such teacher.
-            UserError: it has another vocabulary or cannot teach this task, or a weight of the loss is negative.
+            FileNotFoundError: the teacher does not exist.
+            UserError: the teacher has another vocabulary or does not fit the task, or a weight of the loss is negative.
         """
         self.cfg, self.task = cfg, task
         for name in weights:
@@ -63,7 +63,7 @@ class TeacherCriterion:
 
     @property
     def teacher(self) -> LinformerRobertaModel:
-        """The teacher in evaluation mode, on the CPU until its first batch."""
+        """Teacher in evaluation mode, on the CPU until its first batch."""
         return self._teacher_and_task_state[0]
 
     @cached_property
@@ -79,11 +79,11 @@ class TeacherCriterion:
         return teacher.requires_grad_(False).eval(), task_state
 
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
-        """Reject a teacher that cannot teach this task."""
+        """Reject a teacher that does not fit the task."""
 
     @torch.no_grad()
     def teach(self, like: Tensor, **inputs: Any) -> tuple[Tensor, dict[str, Any]]:
-        """Return the teacher's outputs, computed on the device and in the type of a tensor of the model."""
+        """Return the teacher's outputs, computed with the device and type of `like`."""
         self.teacher.to(like)
         return self.teacher(**inputs)
 
@@ -92,14 +92,19 @@ def layer_errors(states: list[Tensor], targets: list[Tensor], real: Tensor) -> T
     """Return the squared error of each layer's output, divided by the squared norm of its target, (layers,).
 
     Args:
-        states, targets: input of the first layer and output of each, (n, B, d).
+        states, targets: input of the first layer, then the output of each layer, (n, B, d).
         real: (B, n), False at padding.
 
     Raises:
         UserError: the numbers of layers or their widths differ.
     """
-    own, other = (f"{len(found) - 1} layers of d={found[0].size(-1)}" for found in (states, targets))
-    check("criterion.layers_weight", f"above 0 with a teacher of {other}", own == other, f"0, as the model has {own}")
+    model, teacher = (f"{len(values) - 1} layers of d={values[0].size(-1)}" for values in (states, targets))
+    check(
+        "criterion.layers_weight",
+        f"above 0 with a teacher of {teacher}",
+        model == teacher,
+        f"0, as the model has {model}",
+    )
     weights = real.T.unsqueeze(-1).float()  # (n, B, 1)
     pairs = ((weights * state, weights * target) for state, target in zip(states[1:], targets[1:], strict=True))
     return torch.stack([(state - target).square().sum() / target.square().sum() for state, target in pairs])
@@ -107,7 +112,7 @@ def layer_errors(states: list[Tensor], targets: list[Tensor], real: Tensor) -> T
 
 @dataclass
 class MaskedLmDistillationConfig(MaskedLmConfig):
-    """Options of ``masked_lm_distillation``: those of ``masked_lm``, and the teacher."""
+    """Options of ``masked_lm_distillation``: those of ``masked_lm``, the teacher and weights of the loss."""
 
     teacher: str = field(default=MISSING, metadata={"help": TEACHER_HELP})
     logits_weight: float = field(default=1.0, metadata={"help": "weight of the divergence from the teacher's logits"})
@@ -115,7 +120,7 @@ class MaskedLmDistillationConfig(MaskedLmConfig):
 
 
 class _RecordingModel:
-    """A model as a criterion calls it, which keeps its inputs and outputs."""
+    """Wrapper of a model that records its last inputs and outputs when a criterion calls it."""
 
     def __init__(self, model: nn.Module, with_layers: bool) -> None:
         self.get_targets = model.get_targets
@@ -130,14 +135,14 @@ class _RecordingModel:
 
 @register_criterion("masked_lm_distillation", dataclass=MaskedLmDistillationConfig)
 class MaskedLmDistillation(TeacherCriterion, MaskedLmLoss):
-    """The loss of ``masked_lm``, and the distance from a teacher on the same masked text.
+    """Loss of ``masked_lm`` plus the distance from a teacher on the same masked text.
 
         loss + logits_weight KL(teacher || model) + layers_weight mean over layers of |x - t|^2 / |t|^2
 
     The divergence is a sum over masked tokens, as the loss is (Hinton et al. 2015, arXiv 1503.02531, at temperature 1).
-    x and t are the outputs of a layer of the model and of the teacher, at all positions but padding, which asks for as
-    many layers of the same width; their error counts once per masked token. Logged beside ``loss``: ``divergence`` and
-    ``layer_error``. The validation is that of ``masked_lm``.
+    x and t are the outputs of a layer of the model and of the teacher at all positions but padding, which requires
+    equal numbers of layers and equal widths; their error counts once per masked token. ``divergence`` and
+    ``layer_error`` are logged with ``loss``. Validation is that of ``masked_lm``.
     """
 
     def __init__(self, cfg: MaskedLmDistillationConfig, task: FairseqTask) -> None:
@@ -145,7 +150,7 @@ class MaskedLmDistillation(TeacherCriterion, MaskedLmLoss):
         self.begin(cfg, task, "logits_weight", "layers_weight")
 
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
-        """Reject a teacher that reads shorter rows than the task has."""
+        """Reject a teacher whose maximum length is below the task's."""
         longest, needed = teacher.args.max_positions, self.task.cfg.tokens_per_sample
         longer = f"linformer convert {file} --out DIR model.max_positions={needed} makes it"
         check("criterion.teacher", f"{file}, of {longest} tokens,", longest >= needed, f"one of {needed}: {longer}")
@@ -195,19 +200,19 @@ class EncoderDistillationConfig(FairseqDataclass):
 
 @register_criterion("encoder_distillation", dataclass=EncoderDistillationConfig)
 class EncoderDistillation(TeacherCriterion, FairseqCriterion):
-    """The distance of an encoder from its teacher on texts without masks.
+    """Distance of an encoder from its teacher on texts without masks.
 
         layers_weight mean over layers of |x - t|^2 / |t|^2 + pooled_weight mean over texts of (1 - cos(u, v))
         + similarities_weight mean over pairs of texts of (cos(u, u') - cos(v, v'))^2
 
-    x and t are the outputs of a layer at all positions but padding; u and v are the vectors of a text, pooled as the
-    sentence-transformers modules of the teacher's checkpoint say, by default the mean over its tokens, <s> and </s>
-    included. Pairs are those of a batch. A batch is weighted by its tokens.
+    x and t are the outputs of a layer at all positions but padding; u and v are the vectors of a text, pooled by the
+    sentence-transformers modules of the teacher's checkpoint, by default the mean over all tokens including <s> and
+    </s>. Pairs are those within a batch. A batch is weighted by its tokens.
 
-    A teacher that reads shorter texts reads a longer one in chunks (``data.lengths.cut_texts``), each with positions
-    from 0. The target of a token depends on its chunk alone, and v is pooled over all chunks.
+    A text that exceeds the teacher's maximum length is split into chunks (``data.truncation.cut_texts``), each with
+    positions from 0. The target of a token depends only on its chunk, and v is pooled over all chunks.
 
-    Logged beside ``loss``, in validation too: ``cosine``, the mean over texts; ``layer_error``, and that of each layer.
+    ``cosine`` (mean over texts), ``layer_error`` and each layer's error are logged with ``loss``, in validation too.
     """
 
     def __init__(self, cfg: EncoderDistillationConfig, task: FairseqTask) -> None:
@@ -227,8 +232,8 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
         inputs, tokens, cfg = sample["net_input"], sample["ntokens"], self.cfg
         features, extra = model(**inputs, **FEATURES_AND_LAYERS)
         targets, layers = self._targets(inputs["src_tokens"], features)
-        width, other = features.size(-1), targets.size(-1)
-        check("criterion.teacher", cfg.teacher, width == other, f"of d={width}, as the model is; it has d={other}")
+        d, teacher_d = features.size(-1), targets.size(-1)
+        check("criterion.teacher", cfg.teacher, d == teacher_d, f"of d={d}, as the model is; it has d={teacher_d}")
         real = inputs["src_tokens"].ne(self.padding_idx)
         errors = layer_errors(extra["inner_states"], layers, real) if cfg.layers_weight > 0 else features.new_zeros(0)
         vectors, target_vectors = (pool(values, real, self.pooling) for values in (features, targets))
@@ -243,23 +248,23 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
         return loss, tokens, {name: value.detach() for name, value in log.items()} | counts
 
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
-        """Reject a training of other positions than those that the teacher lacks."""
+        """Reject a value of ``only_positions_from`` that is not the teacher's maximum length."""
         first, longest = getattr(self.task.cfg, "only_positions_from", None), teacher.args.max_positions
         check("task.only_positions_from", first, first in (None, longest), f"null, or {longest}, what {file} reads")
 
     @cached_property
     def pooling(self) -> str:
-        """Pooling of the teacher's modules for sentence-transformers."""
+        """Pooling in the teacher's sentence-transformers modules."""
         return pooling_of(self._teacher_and_task_state[1]["sentence_modules"])
 
-    def _targets(self, tokens: Tensor, like: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the teacher's features (B, n, d), and input of its first layer and output of each, (n, B, d)."""
+    def _targets(self, tokens: Tensor, features_like: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the teacher's features (B, n, d), and the first layer's input and all layer outputs, (n, B, d)."""
         longest = self.teacher.args.max_positions
         if tokens.size(1) <= longest:
-            features, extra = self.teach(like, src_tokens=tokens, **FEATURES_AND_LAYERS)
+            features, extra = self.teach(features_like, src_tokens=tokens, **FEATURES_AND_LAYERS)
             return features, extra["inner_states"]
         chunks = cut_texts(tokens, longest, self.padding_idx)
-        features, extra = self.teach(like, src_tokens=chunks.tokens, **FEATURES_AND_LAYERS)
+        features, extra = self.teach(features_like, src_tokens=chunks.tokens, **FEATURES_AND_LAYERS)
         states = [chunks.joined(state.transpose(0, 1)).transpose(0, 1) for state in extra["inner_states"]]
         return chunks.joined(features), states
 
@@ -279,7 +284,7 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
 
 
 def pool(features: Tensor, real: Tensor, mode: str) -> Tensor:
-    """Return the vectors of texts, normalized, (B, d), in 32 bits at least.
+    """Return the normalized vectors of texts, (B, d), in at least 32 bits.
 
     Args:
         features: (B, n, d).

@@ -1,7 +1,7 @@
-"""The fingerprint of a run: its configuration, its data and its initial checkpoint, by content.
+"""Run fingerprint: the configuration of a run, and digests of its data and its initial checkpoint.
 
-Checkpoints and result files carry it, so that no folder is continued, or called complete, for another training. Names
-and times decide nothing: a folder that moved is the same one, a file that was replaced under its old name is another.
+Checkpoints and result files contain it, so that a folder is neither resumed nor called complete for another training.
+Contents are compared, not names and times: a moved folder is the same, a replaced file is not.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from ..model.roberta import LinformerRobertaModel
 from .configuration import compose_configuration, flat
 from .options import initial_checkpoint
 
-# Paths; the content of what they name is compared instead.
+# Paths; the content of their files is compared instead.
 PATHS = (
     "checkpoint.save_dir",
     "checkpoint.finetune_from_model",
@@ -36,10 +36,10 @@ PATHS = (
     "task.data",
     "criterion.teacher",
 )
-# What fairseq's defaults take from the machine, wherever they stand in the configuration.
+# Options whose defaults in fairseq depend on the machine, in any group of the configuration.
 MACHINE = ("device_id", "distributed_world_size", "nprocs_per_node")
 
-# A run resumes only with the same values of the options of these groups and of these single options ...
+# A run resumes only with the same values of the options in these groups and of these single options ...
 COMPARED_GROUPS = ("model", "task", "criterion", "optimizer", "optimization", "lr_scheduler")
 COMPARED_OPTIONS = {
     "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
@@ -53,13 +53,13 @@ COMPARED_OPTIONS = {
         "update_ordered_indices_seed",
     ),
 }
-# ... except these: its length, how it is saved, and how an update is computed.
+# ... except for these: the run's length, its saving, and the computation of an update.
 MAY_DIFFER = (
     "optimization.max_update",
     "optimization.max_epoch",
     "optimization.stop_time_hours",
     "optimization.update_freq",
-    "optimizer.lr",  # which is optimization.lr
+    "optimizer.lr",  # a copy of optimization.lr
     "lr_scheduler.total_num_update",
     "lr_scheduler.max_update",
     "lr_scheduler.warmup_updates",
@@ -77,19 +77,19 @@ BEST_ON = "the split of the best checkpoint (the first of dataset.valid_subset)"
 
 MOST_NAMED = 3  # options in a message
 
-# Files that mark a folder within that of the data as something else: other data, or runs.
+# Files that mark a subfolder of the data's folder as other data or runs.
 MARKS = (SUMMARY_FILE, REPORT_FILE, SHARDS_FILE, LOCK_FILE)
 
 
 @dataclass(frozen=True)
 class RunFingerprint:
-    """What a run is made of.
+    """Fingerprint of a run.
 
     Attributes:
-        config: folder and name of its YAML, ``pretrain/tiny_512``; empty if a training itself took the fingerprint.
+        config: folder and name of the YAML, ``pretrain/tiny_512``; empty in a fingerprint from ``of_training``.
         configuration: options by dotted name, without paths.
         data: digest of the data's folder.
-        checkpoint: digest of the checkpoint that it starts from, if any.
+        checkpoint: digest of the initial checkpoint; None if there is none.
     """
 
     config: str
@@ -99,65 +99,65 @@ class RunFingerprint:
 
     @classmethod
     def of_command(cls, config: str, overrides: Sequence[str]) -> "RunFingerprint":
-        """Return the fingerprint of what fairseq-hydra-train would train with a YAML of configs/ and overrides.
+        """Return the fingerprint of the run that fairseq-hydra-train trains with a YAML of configs/ and overrides.
 
         Raises:
-            ValueError: Hydra does not compose it.
-            FileNotFoundError: the data, or the checkpoint, does not exist.
+            ValueError: Hydra cannot compose the configuration.
+            FileNotFoundError: the data or the initial checkpoint does not exist.
         """
         options = dict(flat(compose_configuration(config, overrides)))
-        typed = {word.lstrip("+").partition("=")[0] for word in overrides}
-        kept = {
+        typed_names = {setting.lstrip("+").partition("=")[0] for setting in overrides}
+        configuration = {
             name: value
             for name, value in options.items()
-            if name not in PATHS and (name.rpartition(".")[2] not in MACHINE or name in typed)
+            if name not in PATHS and (name.rpartition(".")[2] not in MACHINE or name in typed_names)
         }
         initial = initial_checkpoint({name.removeprefix("checkpoint."): value for name, value in options.items()})
         digest = digest_file(initial.path) if initial else None
-        return cls(config, kept | _teacher(options), digest_data(options["task.data"]), digest)
+        return cls(config, configuration | _teacher(options), digest_data(options["task.data"]), digest)
 
     @classmethod
     def of_training(cls, cfg: DictConfig, checkpoint: str | None) -> "RunFingerprint":
-        """Return the fingerprint of a training that is about to begin: the options with which alone it resumes.
+        """Return the fingerprint of a training that is about to begin, with the options that must not change on resume.
 
         Args:
-            cfg: the whole configuration, before the model is built, which completes it.
-            checkpoint: digest of the checkpoint that it starts from, if any.
+            cfg: the whole configuration, before building the model completes it.
+            checkpoint: digest of the initial checkpoint; None if there is none.
         """
         groups: Any = OmegaConf.to_container(cfg, enum_to_str=True)
-        # A part of fairseq without a dataclass has all flags of the command: its name alone is compared.
+        # A component of fairseq without a dataclass has all flags of the command: only its name is compared.
         groups |= {name: {"_name": group._name} for name, group in groups.items() if isinstance(group, Namespace)}
         if issubclass(ARCH_MODEL_REGISTRY.get(groups["model"]["_name"], object), LinformerRobertaModel):
             groups["model"] = vars(resolve_config(cfg.model, cfg.task.get("tokens_per_sample")))
         options = dict(flat(groups))
-        kept = {name: value for name, value in options.items() if _is_compared(name)}
-        # Each resumes from the other's state.
-        kept["optimizer._name"] = {"fused_adam": "adam"}.get(options["optimizer._name"], options["optimizer._name"])
+        compared = {name: value for name, value in options.items() if _is_compared(name)}
+        # Each of the two optimizers resumes from the other's state.
+        compared["optimizer._name"] = {"fused_adam": "adam"}.get(options["optimizer._name"], options["optimizer._name"])
         size = options["distributed_training.distributed_world_size"]
         for limit, name in (("dataset.batch_size", ROWS), ("dataset.max_tokens", TOKENS)):
             if options[limit] is not None:
                 counts = (options[limit] * size * times for times in options["optimization.update_freq"])
-                kept[name] = ", ".join(f"{count:g}" for count in counts)
+                compared[name] = ", ".join(f"{count:g}" for count in counts)
         if not options["dataset.disable_validation"]:
-            kept[BEST_ON] = options["dataset.valid_subset"].partition(",")[0]
-        return cls("", kept | _teacher(options), digest_data(cfg.task.data), checkpoint)
+            compared[BEST_ON] = options["dataset.valid_subset"].partition(",")[0]
+        return cls("", compared | _teacher(options), digest_data(cfg.task.data), checkpoint)
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> "RunFingerprint":
-        """Return the fingerprint that ``as_json`` wrote; other keys are left out."""
+        """Return the fingerprint in the output of ``as_json``; ignore other keys."""
         return cls(**{part.name: content[part.name] for part in fields(cls)})
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def digests(self) -> dict[str, str | None]:
-        """Return it in short, for the files that describe a result."""
+        """Return the digests of the fingerprint, for files that describe a result."""
         return {"checkpoint": self.checkpoint, "data": self.data, "configuration": digest_options(self.configuration)}
 
     def differences(self, now: "RunFingerprint") -> str:
-        """Return the first options that differ, with both values, and what else does; empty if nothing differs.
+        """Describe the differences between two fingerprints; empty if there are none.
 
-        An option that one of both lacks, as of another version, has its default there.
+        An option that one of them lacks, as in another version, counts as its default.
         """
         options = []
         for name in sorted(self.configuration.keys() | now.configuration.keys()):
@@ -173,13 +173,13 @@ class RunFingerprint:
         return ", ".join([*options, *(text for text, differs in parts.items() if differs)])
 
     def _is_ignored(self, name: str, before: Any, after: Any) -> bool:
-        """Return True if a difference does not matter; fingerprints of earlier versions hold more options."""
+        """Return True if a difference does not matter; fingerprints of earlier versions contain more options."""
         if name == BEST_ON:
             return None in (before, after)
         return not self.config and " " not in name and not _is_compared(name)
 
     def _default(self, name: str) -> Any:
-        """Return an option's default today; None for one that today's version lacks."""
+        """Return the current default of an option; None for an option that this version lacks."""
         group, _, option = name.partition(".")
         if group == "model":
             return OPTIONS[option].default if option in OPTIONS else None
@@ -197,17 +197,17 @@ def _is_compared(name: str) -> bool:
 
 
 def _teacher(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digest of a distillation's teacher; nothing if there is none, which its criterion rejects."""
+    """Return the digest of a distillation's teacher; empty if its file is missing, which the criterion rejects."""
     teacher = options.get("criterion.teacher")
     file = checkpoint_file(Path(teacher)) if teacher else None
     return {TEACHER: digest_file(file)} if file is not None and file.is_file() else {}
 
 
 def digest_data(folders: str) -> str:
-    """Return the digest of the folder of a training's data, or of its folders, between colons.
+    """Return the digest of a training's data: one folder, or several separated by colons.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: a folder does not exist.
     """
     digests = [
         digest_folder(folder, () if (folder / SHARDS_FILE).is_file() else MARKS)

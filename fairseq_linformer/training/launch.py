@@ -1,4 +1,4 @@
-"""Runs of fairseq-hydra-train: their command lines, runs started as by a user, several at a time, and their logs."""
+"""Runs of fairseq-hydra-train: command lines, single runs in a process, concurrent runs, and logs."""
 
 import contextlib
 import itertools
@@ -30,33 +30,33 @@ from ..files import CONFIGS, check_path, lock, read_json, write_whole
 from ..processes import available_cores
 from .fingerprint import RunFingerprint
 
-FINE_TUNING = "finetune/finetune"  # the YAML of every fine-tuning; recipe=NAME gives the differences of a task
-RUN_FILE = "run.json"  # in a run's folder: its fingerprint, and whether it is complete
-TRAIN_LOG = "train.log"  # what the command prints
-LOG_FILE = Path("hydra", "hydra_train.log")  # what fairseq logs, written by Hydra where the configs say
+FINE_TUNING = "finetune/finetune"  # YAML of every fine-tuning; recipe=NAME adds the options of a task
+RUN_FILE = "run.json"  # in a run's folder: its fingerprint, and true if it is complete
+TRAIN_LOG = "train.log"  # output of the command
+LOG_FILE = Path("hydra", "hydra_train.log")  # fairseq's log, which Hydra writes where the configs say
 
 POLL_SECONDS = 0.2
 
 T = TypeVar("T")
 
 _running: set["subprocess.Popen[str]"] = set()
-_starting = threading.Lock()  # held while a process is started, and while all are stopped
-_job = threading.local()  # what a thread of side_by_side passes to the processes that it starts
+_starting = threading.Lock()  # held while a process is started, or all are stopped
+_job = threading.local()  # environment and device of a thread of side_by_side
 
 
 # Command lines
 
 
 def override(name: str, value: object) -> str:
-    """Return ``name=value`` as Hydra reads it, whatever characters the value holds (a folder's name, say).
+    """Return ``name=value``, quoted for Hydra if necessary.
 
     Raises:
-        UserError: the value holds "${", which no quotes save from fairseq.
+        UserError: the value contains "${", which fairseq resolves even in quotes.
     """
     check_path(str(value))
     if re.fullmatch(r"[\w.-]*/[\w./-]+|(?!(?i:true|false|null|inf|nan)$)[A-Za-z_][\w-]*", str(value), re.ASCII):
-        return f"{name}={value}"  # a folder's name that needs no quotes
-    # Inside quotes a backslash is one, except before a quote.
+        return f"{name}={value}"  # needs no quotes
+    # Inside quotes, only backslashes before a quote are escaped.
     quoted = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), str(value))
     return f"{name}='{quoted}'"
 
@@ -70,19 +70,19 @@ def command_line(config: str, *overrides: str) -> str:
 
 
 def recipe_name(task: str) -> str:
-    """Return the YAML of a task in configs/finetune/recipe: sst_2 for SST-2, own where there is none."""
+    """Return the name of a task's YAML in configs/finetune/recipe: sst_2 for SST-2; "own" if there is none."""
     name = task.lower().replace("-", "_")
     return name if (CONFIGS / "finetune" / "recipe" / f"{name}.yaml").is_file() else "own"
 
 
 def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None = None) -> str | None:
-    """Return the command that trains on a prepared corpus: a new model, or the one whose tokenizer it has.
+    """Return the command that trains a new or an existing model on a prepared corpus.
 
-    None for a sentence encoder, which learns from a second model, its original.
+    It is None for a sentence encoder, which needs its original model as a teacher.
 
     Args:
         data: the corpus.
-        named: the checkpoint whose tokenizer it was prepared with, and its content; None for a new model.
+        named: the checkpoint whose tokenizer prepared the corpus, and its content; None for a new model.
     """
     text = override("task.data", data)
     if named is None:
@@ -90,7 +90,7 @@ def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None
     checkpoint, state = named
     if read_task_state(state.get("task_state"))["sentence_modules"]:
         return None
-    recipe = [] if torch.cuda.is_available() else ["recipe=tiny"]  # the default needs one, for fp16
+    recipe = [] if torch.cuda.is_available() else ["recipe=tiny"]  # the default, with fp16, needs a GPU
     initial = override("checkpoint.finetune_from_model", checkpoint)
     return command_line("pretrain/continue", *recipe, text, initial)
 
@@ -100,7 +100,7 @@ def pretraining_command(data: Path, named: tuple[Path, Mapping[str, Any]] | None
 
 @dataclass(frozen=True)
 class RunState:
-    """The content of a run's run.json."""
+    """Content of a run's run.json."""
 
     fingerprint: RunFingerprint
     complete: bool
@@ -108,12 +108,12 @@ class RunState:
 
 @dataclass(frozen=True)
 class Training:
-    """A run of fairseq-hydra-train, and the folder that belongs to it alone.
+    """Run of fairseq-hydra-train in a folder of its own.
 
     Args:
         config: folder and name of a YAML of configs/, ``pretrain/tiny_512``.
-        overrides: Hydra's, ``task.data=…``.
-        folder: of the checkpoints; what the command prints is added to its ``train.log``.
+        overrides: of Hydra, ``task.data=…``.
+        folder: of the checkpoints; the output of the command is appended to its ``train.log``.
         updates: length of the run.
     """
 
@@ -124,25 +124,25 @@ class Training:
 
     @property
     def settings(self) -> list[str]:
-        """Every override that the command is given."""
+        """All overrides of the command."""
         save_dir = override("checkpoint.save_dir", self.folder)
         return [save_dir, f"optimization.max_update={self.updates}", *self.overrides]
 
     @cached_property
     def fingerprint(self) -> RunFingerprint:
-        """The fingerprint of the files when this is asked first: before it begins."""
+        """Fingerprint of the run, computed on first access, before it begins."""
         return RunFingerprint.of_command(self.config, self.settings)
 
     def is_complete(self) -> bool:
-        """Return True if the folder holds this run, and all of it.
+        """Return True if the folder contains this run and it is complete.
 
         Raises:
-            UserError: Hydra does not compose its settings; the folder holds a run with another fingerprint.
-            FileNotFoundError: the data, or the checkpoint that it starts from, does not exist.
+            UserError: Hydra cannot compose the settings; the folder contains a run with another fingerprint.
+            FileNotFoundError: the data or the initial checkpoint does not exist.
         """
         now, state = self.fingerprint, read_run(self.folder)
         if not ((state and state.complete) or any(self.folder.glob("*.pt"))):
-            return False  # a run that failed at its start is no hindrance
+            return False  # empty, or a run that failed at its start
         remedy = "remove it, or give another --out"
         if state is None:
             raise UserError(f"{self.folder} holds a run, but no {RUN_FILE} that says what it is made of: {remedy}")
@@ -151,25 +151,24 @@ class Training:
         return state.complete
 
     def run(self, launcher: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Train from where an interrupted run stopped; a complete one is not run again.
+        """Start or resume the run; a complete run is not repeated.
 
         Args:
-            launcher: Hydra's overrides that choose what starts the run, ``hydra/launcher=slurm``; this process by
-                default.
+            launcher: overrides that select Hydra's launcher, ``hydra/launcher=slurm``; this process by default.
 
         Returns:
-            What fairseq logged, oldest first: training rows with ``loss`` and ``num_updates``, validation rows with
-            ``valid_loss`` and ``valid_num_updates``, numbers as numbers.
+            Rows of fairseq's log, oldest first: training rows with ``loss`` and ``num_updates``, validation rows with
+            ``valid_loss`` and ``valid_num_updates``, all values as numbers.
 
         Raises:
-            UserError: as ``is_complete``; another process is at work in the folder; the data or the checkpoint was
-                replaced while it trained.
-            OSError: the run failed; the message ends with the last lines that it printed.
+            UserError: as ``is_complete``; another process trains in the folder; the data or the initial checkpoint was
+                replaced during the run.
+            OSError: the run failed; the message ends with the last lines of its output.
         """
-        self.is_complete()  # rejects another run's folder before anything is written into it
+        self.is_complete()  # rejects another run's folder before any write
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / TRAIN_LOG).open("a", buffering=1, encoding="utf-8") as log:
-            # The training inherits the lock: if this process alone is killed, no second one starts beside the first.
+            # The training inherits the lock: if only this process is killed, no second training starts.
             lock(log, f"{self.folder}: another process is training there", inherited=True)
             if not self.is_complete():
                 self._write(complete=False)
@@ -179,32 +178,32 @@ class Training:
         return list(logged_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
 
     def _train(self, log: IO[str], launcher: Sequence[str]) -> None:
-        """Run fairseq-hydra-train to its end; whatever ends this function ends it too."""
-        begin, fairseqs_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
+        """Run fairseq-hydra-train to its end; an exception here ends it, too."""
+        offset, fairseq_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
         directory, name = self.config.split("/")
         command = [_program(), "--config-dir", str(CONFIGS / directory), "--config-name", name]
         command += ["common.log_format=json", *self.settings]
-        fairseqs_log.parent.mkdir(exist_ok=True)
+        fairseq_log.parent.mkdir(exist_ok=True)
         with (
             tempfile.TemporaryDirectory() as temporary,
-            fairseqs_log.open("a+", encoding="utf-8") as rows,
+            fairseq_log.open("a+", encoding="utf-8") as fairseq_log_file,
             tqdm(total=self.updates, unit="update", desc="/".join(self.folder.parts[-3:])) as bar,
         ):
             if launcher:
                 sweep = [override("hydra.sweep.dir", self.folder), f"hydra.sweep.subdir={LOG_FILE.parent}"]
                 command += [*sweep, *launcher, "--multirun"]
-            else:  # its temporary files are gone with it: workers that PyTorch ends in mid-epoch leave folders behind
+            else:  # removes temporary folders of workers that PyTorch ends in mid-epoch
                 environment |= {"TMPDIR": temporary, **getattr(_job, "environment", {})}
             with _started(command, environment, log) as process:
                 while process.poll() is None:
                     time.sleep(POLL_SECONDS)
-                    _show(rows, bar)
-                _show(rows, bar)
+                    _show(fairseq_log_file, bar)
+                _show(fairseq_log_file, bar)
         if process.returncode != 0:
-            raise _failure(Path(log.name), begin, process.returncode)
+            raise _failure(Path(log.name), offset, process.returncode)
 
     def _check_sources(self) -> None:
-        """A configuration was read when the run began, but nobody knows which part of replaced data it was given."""
+        """Raise an error if the data or the initial checkpoint changed during the run."""
         now = RunFingerprint.of_command(self.config, self.settings)
         if differences := self.fingerprint.differences(replace(now, configuration=self.fingerprint.configuration)):
             raise UserError(f"{self.folder}: since the run began, {differences}: put the former one back, and repeat")
@@ -215,7 +214,7 @@ class Training:
 
 
 def read_run(folder: Path) -> RunState | None:
-    """Return the content of a folder's run.json, or None if there is none.
+    """Return the content of a folder's run.json; None if there is none.
 
     Raises:
         UserError: the file is damaged.
@@ -231,9 +230,9 @@ def read_run(folder: Path) -> RunState | None:
 
 
 def _program() -> str:
-    """Return fairseq-hydra-train of this Python's environment: beside it, where pip puts scripts, or in PATH."""
-    places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
-    program = shutil.which("fairseq-hydra-train", path=os.pathsep.join(places))
+    """Return the path of fairseq-hydra-train: in this Python's folder, pip's folder for scripts, or PATH."""
+    folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+    program = shutil.which("fairseq-hydra-train", path=os.pathsep.join(folders))
     if program is None:
         raise FileNotFoundError(
             f"fairseq-hydra-train is not beside {sys.executable} nor in PATH: install fairseq-fixed"
@@ -244,15 +243,15 @@ def _program() -> str:
 def train(
     config: str, overrides: Sequence[str], folder: Path, updates: int, launcher: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Run a ``Training`` in `folder`, unless it is complete there, and return what fairseq logged."""
+    """Run a ``Training`` in `folder`, unless it is complete, and return the rows of fairseq's log."""
     return Training(config, tuple(overrides), folder, updates).run(launcher)
 
 
-def _failure(log: Path, begin: int, status: int) -> OSError:
-    """Return the error for a training that failed; its output begins at that place of the log."""
-    with log.open(encoding="utf-8", errors="replace") as printed:
-        printed.seek(begin)
-        lines = printed.read().rstrip().splitlines()
+def _failure(log: Path, offset: int, status: int) -> OSError:
+    """Return the error for a training that failed; its output begins at `offset` of the log."""
+    with log.open(encoding="utf-8", errors="replace") as log_file:
+        log_file.seek(offset)
+        lines = log_file.read().rstrip().splitlines()
     if lines and lines[-1].startswith("error: "):
         return OSError(f"fairseq-hydra-train: {lines[-1].removeprefix('error: ')}")
     tail = "\n".join(lines[-15:])
@@ -260,18 +259,18 @@ def _failure(log: Path, begin: int, status: int) -> OSError:
 
 
 def _show(log: IO[str], bar: tqdm) -> None:
-    """Move a progress bar on to what has been logged since the last time."""
+    """Update a progress bar by the new rows of a log."""
     for row in logged_rows(log):
         bar.update(int(row.get("num_updates", bar.n)) - bar.n)
         bar.set_postfix({key: row[key] for key in ("loss", "valid_loss") if key in row})
 
 
 def logged_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects among the lines of a log, their numbers read."""
+    """Yield the JSON objects among the lines of a log, with text of numbers converted to numbers."""
     for line in lines:
         start = line.find('{"epoch": ')
         if start >= 0:
-            with contextlib.suppress(json.JSONDecodeError):  # cut off when the run was
+            with contextlib.suppress(json.JSONDecodeError):  # truncated when the run was interrupted
                 yield {key: _number(value) for key, value in json.loads(line[start:]).items()}
 
 
@@ -282,12 +281,12 @@ def _number(value: Any) -> Any:
         return value
 
 
-# Several at a time
+# Concurrent runs
 
 
 @contextlib.contextmanager
 def _started(command: Sequence[str], environment: Mapping[str, str], log: IO[str]) -> Iterator["subprocess.Popen[str]"]:
-    """Start a process that prints into a log; whatever ends the body ends it too."""
+    """Start a process that prints into a log, and end it when the body ends."""
     with _starting:
         if getattr(_job, "stop", threading.Event()).is_set():
             raise OSError("interrupted before it began")
@@ -302,16 +301,16 @@ def _started(command: Sequence[str], environment: Mapping[str, str], log: IO[str
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """End a training with its workers, which would live on for seconds, and hold its lock."""
+    """End a training and its workers, which would otherwise hold its lock for seconds."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     process.wait()
 
 
 def side_by_side(calls: Sequence[Callable[[], T]], jobs: int, gpus: int = 1) -> list[T | Exception]:
-    """Call functions that train, `jobs` at a time, which share the cores; each has `gpus` of the GPUs, by turns.
+    """Call functions that train, `jobs` at a time, which share the cores; each thread gets `gpus` of the GPUs in turn.
 
-    A call that failed gives its error in place of a result; the others go on. An interruption ends them all: their
+    The result of a call that failed is its error; the other calls continue. An interruption ends all of them: their
     checkpoints stay, and the runs resume when repeated.
     """
     stop = threading.Event()
@@ -328,7 +327,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], jobs: int, gpus: int = 1) -> 
 
 
 def _begin_job(numbers: Iterator[int], jobs: int, gpus: int, stop: threading.Event) -> None:
-    """Give a thread of ``side_by_side`` its share of the machine, for what it will start."""
+    """Set the share of cores and GPUs for the trainings of a thread of ``side_by_side``."""
     _job.stop = stop
     _job.environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, available_cores() // jobs)))}
     if devices := torch.cuda.device_count():
@@ -340,12 +339,12 @@ def _begin_job(numbers: Iterator[int], jobs: int, gpus: int, stop: threading.Eve
 
 
 def job_device() -> str:
-    """Return the device on which this thread computes: in ``side_by_side`` the one that its trainings have."""
+    """Return the device on which this thread computes: in ``side_by_side``, the one of its trainings."""
     return getattr(_job, "device", "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _result_or_error(call: Callable[[], T]) -> T | Exception:
     try:
         return call()
-    except Exception as error:  # a GPU without memory, say: whatever it was, the other trainings are not to blame
+    except Exception as error:  # of any type, such as a GPU out of memory: the other trainings continue
         return error

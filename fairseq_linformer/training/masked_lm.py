@@ -1,4 +1,4 @@
-"""The registered task ``dynamic_masked_lm``: fairseq's ``masked_lm`` with new masks in each epoch."""
+"""Task ``dynamic_masked_lm``: fairseq's ``masked_lm`` with new masks in each epoch."""
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
 
@@ -34,12 +34,12 @@ from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, sav
 
 logger = logging.getLogger(__name__)
 
-ROWS = ("none", "complete", "complete_doc")  # fairseq's ways to fill them; its code for "eos" fails with NumPy 2
+ROWS = ("none", "complete", "complete_doc")  # values of sample_break_mode; fairseq's code for "eos" fails with NumPy 2
 
 
 @dataclass
 class DynamicMaskedLMConfig(MaskedLMConfig):
-    """Options of ``dynamic_masked_lm``: those of ``masked_lm``, how long rows are, how often to save."""
+    """Options of ``dynamic_masked_lm``: those of ``masked_lm``, lengths of rows, and the interval of saves."""
 
     tokens_per_sample: Optional[int] = field(  # noqa: UP045
         default=1024, metadata={"help": "tokens of a row at most (null in a configuration: the model's max_positions)"}
@@ -73,37 +73,36 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
 class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     """Masked language modelling with new masks in each epoch: RoBERTa's dynamic masking (Liu et al. 2019, section 4.1).
 
-    fairseq's ``masked_lm`` means to do so, but from the second epoch on its worker processes mask as in the first.
+    fairseq's ``masked_lm`` repeats the masks of the first epoch in its worker processes from the second epoch on.
 
-    With ``lengths`` rows are short first: as many tokens per update, in the same order, cut into shorter rows
-    (``data.batches.cut_rows``), which keep their positions; validation has the whole rows. A learned projection trains
-    its first columns alone on them, so pooling suits that better; with ``adaptive_length`` they fill all k rows.
+    With ``lengths`` rows are short at first: updates have the same tokens in the same order, cut into shorter rows
+    (``data.batches.cut_rows``) that keep their positions; validation has whole rows. On them a learned projection
+    trains only its first columns, so pooling is better suited; with ``adaptive_length`` they fill all k projected keys.
 
-    With ``mask_whole_words`` the tokens of a word are masked together, or none of them.
+    With ``mask_whole_words`` all tokens of a word are masked, or none.
 
-    With ``shortest_text`` rows are texts of mixed lengths (``MixedTexts``), as sentence encoders read them.
+    With ``shortest_text`` rows are texts of mixed lengths (``MixedTexts``), the input of sentence encoders.
     A batch has texts of similar length, up to ``dataset.max_tokens`` and ``dataset.batch_size``.
 
-    With ``only_positions_from`` a model that was made for longer texts learns them, and keeps what it was: all weights
-    that shorter texts use are frozen. With it, texts that are shorter teach nothing.
+    With ``only_positions_from`` a model with added positions learns longer texts, while all weights that shorter texts
+    use are frozen. Shorter texts then train nothing.
 
-    With ``skip_masking``, fairseq's own, nothing is masked, for a criterion that needs no masks; the LM head is not
-    trained.
+    With fairseq's ``skip_masking`` nothing is masked, for a criterion that needs no masks; the LM head is not trained.
 
     Attributes:
-        stages: with ``lengths``, in a training: how long its rows are.
-        stage: that of the last update.
+        stages: lengths of rows over the updates of a training with ``lengths``.
+        stage: the stage of the last update.
     """
 
     NEXT = "linformer export {run} --out exported"
 
     @classmethod
     def setup_task(cls, cfg: DynamicMaskedLMConfig, **kwargs: Any) -> "DynamicMaskedLMTask":
-        """The task with its dictionary read.
+        """Return the task with its dictionary.
 
         Raises:
             FileNotFoundError: the data folder, or the dictionary in it, does not exist.
-            UserError: an option cannot work.
+            UserError: an option is not allowed.
         """
         cfg.data = os.pathsep.join(map(str, corpus_folders(Path(cfg.data))))
         check_file(Path(split_paths(cfg.data)[0]), DICTIONARY_FILE)
@@ -132,7 +131,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model. RoBERTa's LM head is not trained where nothing is masked.
+        """Return the model, with a frozen LM head in RoBERTa if nothing is masked.
 
         Raises:
             UserError: the model has no learned position from ``only_positions_from`` on.
@@ -145,21 +144,21 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """As every task. An LM head that was drawn at random counts as trained where this training trains it."""
-        carried = super().state_dict()
+        """Return the state, without the mark of a random LM head if this training trains it."""
+        state = super().state_dict()
         if not self.cfg.skip_masking and self.cfg.only_positions_from is None:
-            carried.pop("drawn_lm_head", None)
-        return carried
+            state.pop("drawn_lm_head", None)
+        return state
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
-        """The criterion; for ``masked_lm`` ours, which needs less memory.
+        """Return the criterion; for ``masked_lm``, ours, which needs less memory.
 
         Raises:
-            UserError: for a training, it is one of fairseq's for other tasks.
+            UserError: a training has a criterion of fairseq for other tasks.
         """
         criterion = super().build_criterion(cfg, from_checkpoint)
         if type(criterion) is not masked_lm.MaskedLmLoss:
-            # Others of fairseq's count all tokens, of which 15 % are masked, or need targets of another kind.
+            # Other criteria of fairseq count all tokens, of which 15 % are masked, or need other targets.
             fits = self.to_train is None or not type(criterion).__module__.startswith("fairseq.criterions.")
             name = getattr(cfg, "_name", None) or cfg.criterion
             check("criterion", name, fits, f"one of {', '.join(VALIDATED)}, or your own")
@@ -170,10 +169,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     stage: Stage | None = None
 
     def read_schedules(self, cfg: DictConfig) -> None:
-        """Reads what changes over the updates of a training, from its whole configuration.
+        """Read and check the schedules of a training from its whole configuration.
 
         Raises:
-            UserError: ``optimization.max_update`` is not given, the stages of ``lengths`` cannot be (``read_stages``),
+            UserError: ``optimization.max_update`` is missing, the stages of ``lengths`` are invalid (``read_stages``),
                 or the model is not ``linformer_roberta``: another one would number the positions of each part anew.
         """
         options, updates = self.cfg, cfg.optimization.max_update
@@ -197,10 +196,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         self.stages = read_stages(options.lengths, updates, options.tokens_per_sample)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Loads a split, masked.
+        """Load a split with masks.
 
         Raises:
-            UserError: whole words are to be masked, and no subword model beside the data says where they begin.
+            UserError: ``mask_whole_words`` is set, but the data folder has no subword model.
         """
         if self.cfg.mask_whole_words:
             self._find_subword_model()
@@ -209,39 +208,39 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         self.datasets[split] = SharedEpochDataset(DescribedBatches(dataset, self.source_dictionary.pad(), masked=True))
 
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
-        """The rows of a split, with <s>."""
-        cfg, words = self.cfg, self.source_dictionary
+        """Return the rows of a split, with <s>."""
+        cfg, dictionary = self.cfg, self.source_dictionary
         if cfg.shortest_text is None and cfg.sample_break_mode == "none":
             return super()._load_dataset_split(split, epoch, combine)
         folders = split_paths(cfg.data)
         prefix = str(Path(folders[(epoch - 1) % len(folders)], split))
-        lines = data_utils.load_indexed_dataset(prefix, words, combine=combine)
+        lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
         if lines is None:
             raise FileNotFoundError(f"there is no dataset {prefix}")
         if cfg.shortest_text is not None:
             lengths = cfg.shortest_text, cfg.tokens_per_sample
-            texts = MixedTexts(lines, lines.sizes, *lengths, words.bos(), words.eos(), cfg.seed)
+            texts = MixedTexts(lines, lines.sizes, *lengths, dictionary.bos(), dictionary.eos(), cfg.seed)
             allowed = f"lower: no document of {prefix} has so many tokens"
             check("shortest_text", cfg.shortest_text, len(texts) > 0, allowed)
-            used = (texts.sizes - ENDS).sum() / (lines.sizes - 1).sum()
-            logger.info(f"{split}: {len(texts):,} texts hold {used:.0%} of the tokens")
+            token_share = (texts.sizes - ENDS).sum() / (lines.sizes - 1).sum()
+            logger.info(f"{split}: {len(texts):,} texts hold {token_share:.0%} of the tokens")
             return texts
         shorten = cfg.shorten_data_split_list, cfg.shorten_method, cfg.tokens_per_sample, cfg.seed
-        whole = maybe_shorten_dataset(lines, split, *shorten)
-        lines = CutLines(whole, cfg.tokens_per_sample - 1)  # <s> is one more
-        logger.info(f"{split}: {len(lines) - len(whole):,} times a line is cut, as it is longer than a row")
-        options = {"pad": words.pad(), "eos": words.eos(), "break_mode": cfg.sample_break_mode}
+        shortened = maybe_shorten_dataset(lines, split, *shorten)
+        lines = CutLines(shortened, cfg.tokens_per_sample - 1)  # <s> is one more
+        logger.info(f"{split}: {len(lines) - len(shortened):,} times a line is cut, as it is longer than a row")
+        options = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": cfg.sample_break_mode}
         rows = TokenBlockDataset(lines, lines.sizes, cfg.tokens_per_sample - 1, **options)
-        return PrependTokenDataset(rows, words.bos())
+        return PrependTokenDataset(rows, dictionary.bos())
 
     def _find_subword_model(self) -> None:
         folder = Path(split_paths(self.cfg.data)[0])
         options, allowed = subword_model_options(folder), f"false: {folder} holds no {A_SUBWORD_MODEL}"
         check("mask_whole_words", True, bool(options), allowed)
-        self.args = Namespace(**options)  # where fairseq's masked_lm looks for it
+        self.args = Namespace(**options)  # fairseq's masked_lm reads it from here
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
-        """Return the batch in rows as long as its update has."""
+        """Return the batch, cut into rows of the update's length."""
         return sample if self.stages is None else self._cut(sample, stage_of(self.stages, update_num), update_num)
 
     def _cut(self, sample: dict[str, Any], stage: Stage, update: int) -> dict[str, Any]:
@@ -260,9 +259,9 @@ def _set_lengths_of_teacher(cfg: DynamicMaskedLMConfig, teacher: str | None) -> 
 
 
 def freeze_but_positions(model: BaseFairseqModel, first: int) -> None:
-    """Leave everything out of the training but the embeddings of the positions from `first` on, counted from 0.
+    """Freeze all parameters except the embeddings of positions from `first` on, counted from 0.
 
-    Their table is one parameter: the gradients of its other rows become 0. Weight decay must be 0, too.
+    The table of positions is one parameter: the gradients of its other rows become 0. Weight decay must be 0, too.
 
     Raises:
         UserError: the model has no such learned positions.
@@ -272,7 +271,7 @@ def freeze_but_positions(model: BaseFairseqModel, first: int) -> None:
     count = 0 if table is None else len(table.weight) - (table.padding_idx + 1)
     allowed = f"above 0 and below the model's {count} learned positions"
     check("task.only_positions_from", first, 0 < first < count, allowed)
-    kept = table.padding_idx + 1 + first
+    start = table.padding_idx + 1 + first
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is table.weight)
-    table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:kept]), gradient[kept:]]))
+    table.weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:start]), gradient[start:]]))

@@ -1,4 +1,4 @@
-"""The loss of masked language modelling without the logits of all masked tokens in memory."""
+"""Loss of masked language modelling without the logits of all masked tokens in memory."""
 
 import math
 from typing import Any
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from ..model.roberta import LinformerRobertaEncoder
 
 
-class MaskedLmLoss(masked_lm.MaskedLmLoss):  # under fairseq's name, which checkpoints have: runs resume with either
-    """fairseq's criterion ``masked_lm``, whose loss our model computes itself (``model/lm_head.py``).
+class MaskedLmLoss(masked_lm.MaskedLmLoss):  # fairseq's name, as runs resume only under the same
+    """Criterion ``masked_lm`` of fairseq with a loss that our model computes itself (``model/lm_head.py``).
 
-    Another model, and a TPU, gets fairseq's. Where nothing is masked the loss is 0 and so are all gradients.
+    Other models, and TPUs, use fairseq's loss. If nothing is masked, the loss and all gradients are 0.
     """
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """The sum of a batch's losses, the number of masked tokens, and what is logged."""
+        """Return the sum of a batch's losses, the number of masked tokens, and the logging output."""
         if self.tpu or not isinstance(getattr(model, "encoder", None), LinformerRobertaEncoder):
             return super().forward(model, sample, reduce)
         target, inputs = sample["target"], dict(sample["net_input"])
@@ -40,7 +40,7 @@ class MaskedLmLoss(masked_lm.MaskedLmLoss):  # under fairseq's name, which check
 
 
 def log_per_token(logging_outputs: list[dict[str, Any]], **bases: float) -> None:
-    """Log sums over masked tokens, divided by their number and a base; 0, of no weight, where none is masked."""
+    """Log sums over masked tokens, divided by their number and a base; 0 with weight 0 if none is masked."""
     size = sum(log["sample_size"] for log in logging_outputs)
     for name, base in bases.items():
         if all(name in log for log in logging_outputs):

@@ -1,4 +1,4 @@
-"""The registered optimizer ``muon``: Muon for the matrices of the layers, Adam for everything else."""
+"""Optimizer ``muon``: Muon for the matrices of the layers, Adam for all other parameters."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,28 +14,28 @@ from ..errors import UserError, check
 from ..model.roberta import EMBEDDINGS, IN_LAYERS
 from .fused_adam import FairseqAdam, FusedAdam
 
-COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic whose slope at 0 is largest (Jordan et al. 2024)
+COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic with the largest slope at 0 (Jordan et al. 2024)
 STEPS = 5
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """The nearest matrices whose singular values are about 1, by Newton and Schulz's iteration.
+    """Return the nearest matrices with singular values of about 1, by Newton-Schulz iteration.
 
-    Each of five steps is x <- a x + (b y + c y^2) x with y = x x^T. A singular value of more than 0.0015 times the
-    norm ends between 0.68 and 1.21, a smaller one, which square matrices have, below. Costs 10 products of r x r with
-    r x c matrices, and 5 of r x r matrices, r <= c.
+    Each of five steps is x <- a x + (b y + c y^2) x with y = x x^T. A singular value above 0.0015 times the norm ends
+    between 0.68 and 1.21; a smaller one, as in square matrices, ends below. The cost is 10 products of r x r with r x c
+    matrices and 5 products of r x r matrices, r <= c.
 
     Args:
         matrices: (..., r, c), one or a stack of them.
 
     Returns:
-        (..., r, c), in bfloat16 on a GPU, as in the source; in float32 on a CPU; in float64 of a matrix in float64.
+        (..., r, c): float64 for a float64 input, otherwise bfloat16 on a GPU, as in the source, and float32 on a CPU.
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks",
     https://kellerjordan.github.io/posts/muon.
     """
     a, b, c = COEFFICIENTS
-    # A CPU without instructions for bfloat16 takes 10 to 45 times as long with it as with float32.
+    # A CPU without bfloat16 instructions needs 10 to 45 times as long for bfloat16 as for float32.
     fast = torch.float32 if matrices.device.type == "cpu" else torch.bfloat16
     x = matrices if matrices.dtype == torch.float64 else matrices.to(fast)
     tall = x.size(-2) > x.size(-1)
@@ -50,7 +50,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def stacked(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Each matrix, ``orthogonalised``, those of one shape together."""
+    """Return the ``orthogonalised`` matrices, computed in one batch per shape."""
     directions = list(matrices)
     for shape in {matrix.shape for matrix in matrices}:
         numbers = [number for number, matrix in enumerate(matrices) if matrix.shape == shape]
@@ -61,36 +61,36 @@ def stacked(matrices: Sequence[Tensor]) -> list[Tensor]:
 
 
 def parted(parameters: Sequence[torch.nn.Parameter], mark: str) -> tuple[list[torch.nn.Parameter], ...]:
-    """Those that the model marks with a ``param_group``, and the others."""
-    marked = [parameter for parameter in parameters if getattr(parameter, "param_group", None) == mark]
-    return marked, [parameter for parameter in parameters if getattr(parameter, "param_group", None) != mark]
+    """Split parameters into those whose ``param_group`` is `mark`, and all others."""
+    with_mark = [parameter for parameter in parameters if getattr(parameter, "param_group", None) == mark]
+    return with_mark, [parameter for parameter in parameters if getattr(parameter, "param_group", None) != mark]
 
 
 class Muon(FusedAdam):
-    """Adam of all groups of parameters but those with a ``momentum``, whose matrices take Muon's step.
+    """Optimizer that uses Muon for parameter groups with a ``momentum``, and Adam for all other groups.
 
     With the momentum M <- mu M + G of a matrix's gradient G (r x c) its step is
 
         W <- W - lr (0.2 sqrt(max(r, c)) orthogonalised(G + mu M) + weight_decay W)
 
-    An orthogonal matrix has entries of 1 / sqrt(max(r, c)) in quadratic mean, so that a step has 0.2 lr, about as Adam:
-    one learning rate and one weight decay serve both. Where G is 0, as of a layer that LayerDrop skips, W only decays.
-    Of the other groups, parameters that the model marks with ``EMBEDDINGS`` have ``embedding_lr_multiplier`` times that
-    learning rate, and the same lr times weight decay.
+    The entries of an orthogonal matrix have the root mean square 1 / sqrt(max(r, c)), those of a step 0.2 lr, about as
+    with Adam: both share a learning rate and weight decay. If G is 0, as in layers that LayerDrop skips, W only decays.
+    Parameters in Adam's groups that the model marks with ``EMBEDDINGS`` have ``embedding_lr_multiplier`` times the
+    learning rate, and an unchanged product of learning rate and weight decay.
 
     Source: Liu et al. 2025, "Muon is scalable for LLM training", arXiv 2502.16982, equation 4.
     """
 
-    supports_flat_params = False  # it must see which parameters are matrices
+    supports_flat_params = False  # the optimizer needs the shapes of parameters
 
     def __init__(self, params: Any, **options: Any) -> None:
         super().__init__(params, **options)
-        # With common.amp the loss scale overflows now and then. Adam's kernel leaves such a step out itself; of this
-        # optimizer, whose matrices have no such kernel, PyTorch's scaler leaves it out as a whole.
+        # With common.amp the loss scale sometimes overflows. Adam's fused kernel skips such a step itself; Muon has no
+        # such kernel, so PyTorch's scaler must skip the whole step.
         self._step_supports_amp_scaling = False
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of the parameters that have a gradient; ``closure`` as in every optimizer of PyTorch."""
+        """Update the parameters that have a gradient; ``closure`` is PyTorch's."""
         loss = super().step(closure)
         for group in self.param_groups:
             if "momentum" in group:
@@ -98,14 +98,14 @@ class Muon(FusedAdam):
         return loss
 
     def _of_this_step(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        """The embeddings apart. The state has one group of all, as in earlier versions, whatever the multiplier."""
+        """Return embeddings and other parameters as two groups; the saved state has one group of both."""
         if "momentum" in group:
             return []
-        (whole,) = super()._of_this_step(group)
+        (updated_group,) = super()._of_this_step(group)
         multiplier = group["embedding_lr_multiplier"]
-        embeddings, others = parted(group["params"], EMBEDDINGS)
+        embeddings, other_parameters = parted(group["params"], EMBEDDINGS)
         scaled = {"lr": group["lr"] * multiplier, "weight_decay": group["weight_decay"] / multiplier}
-        return [{**whole, "params": others}, {**whole, "params": embeddings, **scaled}]
+        return [{**updated_group, "params": other_parameters}, {**updated_group, "params": embeddings, **scaled}]
 
     @torch.no_grad()
     def _step_of_matrices(self, group: dict[str, Any]) -> None:
@@ -114,17 +114,17 @@ class Muon(FusedAdam):
             return
         for matrix in matrices:
             state = self.state[matrix]
-            if not state:  # named as Adam's, which looks into all states that it loads
+            if not state:  # Adam's names, as Adam reads all states that it loads
                 state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(matrix))
             state["step"] += 1
         gradients = [matrix.grad for matrix in matrices]
         momenta = [self.state[matrix]["exp_avg"] for matrix in matrices]
-        # As PyTorch's own optimizers: on a GPU one kernel for many tensors.
+        # As in PyTorch's own optimizers: on a GPU, one kernel for many tensors.
         torch._foreach_mul_(momenta, group["momentum"])
         torch._foreach_add_(momenta, gradients)
         ahead = torch._foreach_add(gradients, momenta, alpha=group["momentum"])
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        # One by one the matrices of base, 2,000 small kernels, would keep a GPU waiting for the host.
+        # Separate calls for the matrices of base, 2,000 small kernels, would make a GPU wait for the host.
         directions = map(orthogonalised, ahead) if ahead[0].is_cpu else stacked(ahead)
         moves = torch.stack(torch._foreach_norm(gradients, math.inf)) > 0  # on the device
         for matrix, direction, moved in zip(matrices, directions, moves, strict=True):
@@ -133,7 +133,7 @@ class Muon(FusedAdam):
 
 @dataclass
 class MuonConfig(FairseqAdamConfig):
-    """The options of fairseq's ``adam``, which learning rate and weight decay share, and those that it lacks."""
+    """Options of ``muon``: those of fairseq's ``adam``, the momentum and the multiplier for embeddings."""
 
     momentum: float = field(default=0.95, metadata={"help": "mu, of the gradients of the layers' matrices"})
     embedding_lr_multiplier: float = field(
@@ -143,23 +143,23 @@ class MuonConfig(FairseqAdamConfig):
 
 @register_optimizer("muon", dataclass=MuonConfig)
 class FairseqMuon(FairseqAdam):
-    """``Muon`` of the matrices that the model marks with ``IN_LAYERS``, Adam of its other parameters.
+    """Optimizer with ``Muon`` for matrices that the model marks with ``IN_LAYERS``, Adam for other parameters.
 
-    A learning rate at which matrices are stable is small for the vectors of tokens: with a large vocabulary these want
+    A learning rate at which matrices are stable is too small for token embeddings: with a large vocabulary they need
     about sqrt(d) times as much (Hayou and Liu 2025, "Optimal embedding learning rate in LLMs", arXiv 2506.15025).
 
     Raises:
-        UserError: none of the parameters is marked, or the multiplier is not positive.
+        UserError: no parameter is marked with ``IN_LAYERS``, or the multiplier is not positive.
     """
 
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         multiplier = self.cfg.embedding_lr_multiplier
         check("optimizer.embedding_lr_multiplier", multiplier, multiplier > 0, "a positive number")
-        matrices, others = parted(parameters, IN_LAYERS)
+        matrices, other_parameters = parted(parameters, IN_LAYERS)
         if not matrices:
             raise UserError("optimizer=muon: no layer has a matrix to train; optimizer=fused_adam needs none")
         groups = [
-            {"params": others, "embedding_lr_multiplier": multiplier},
+            {"params": other_parameters, "embedding_lr_multiplier": multiplier},
             {"params": matrices, "momentum": self.cfg.momentum},
         ]
         return Muon([group for group in groups if group["params"]], **self.optimizer_config)

@@ -1,7 +1,7 @@
-"""The options of a training: completed, and checked before any work.
+"""Options of a training: completion, and checks before the start.
 
-What is checked here would lose work or give wrong numbers in silence. Options that fairseq, Hydra or PyTorch reject at
-the start with an understandable message are left to them.
+These checks reject options that would lose work or silently give wrong numbers. Options that fairseq, Hydra or PyTorch
+reject at the start with an understandable message are not checked again.
 """
 
 import logging
@@ -24,13 +24,13 @@ from ..model.roberta import LinformerRobertaModel
 from .configuration import check_groups, typed_options
 
 DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
-LEGACY_DDP = "legacy_ddp"  # fairseq's own, which reduces gradients after the backward pass
-TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # what torchrun sets, beside WORLD_SIZE
-RESET = ("optimizer", "lr_scheduler", "dataloader", "meters")  # what is of a checkpoint and can be left out
+LEGACY_DDP = "legacy_ddp"  # fairseq's backend, which reduces gradients after the backward pass
+TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK")  # set by torchrun, as is WORLD_SIZE
+RESET = ("optimizer", "lr_scheduler", "dataloader", "meters")  # parts of a checkpoint that can be reset
 OF_NO_SIZE = "linformer_roberta"  # the architecture of configs/model/options.yaml
-WARM_UP = 0.06  # of the updates, as RoBERTa's recipes for GLUE have it (Liu et al. 2019, table 10)
+WARM_UP = 0.06  # share of the updates, as in RoBERTa's recipes for GLUE (Liu et al. 2019, table 10)
 
-# The metrics that validation logs with a criterion, and whether more is better.
+# The metrics that validation logs with a criterion; True if higher is better.
 VALIDATED: dict[str, Mapping[str, bool]] = {
     "masked_lm": {"loss": False, "ppl": False},
     "masked_lm_distillation": {"loss": False, "ppl": False},
@@ -47,8 +47,8 @@ def prepare_options(cfg: DictConfig) -> None:
         cfg: fairseq's whole configuration of a training.
 
     Raises:
-        FileNotFoundError: the checkpoint to start from is not there.
-        UserError: an option cannot work, or that checkpoint cannot be read.
+        FileNotFoundError: the initial checkpoint does not exist.
+        UserError: an option is not allowed, or the initial checkpoint cannot be read.
     """
     check_options(cfg)
     adopt_model_options(cfg)
@@ -56,7 +56,7 @@ def prepare_options(cfg: DictConfig) -> None:
 
 
 def check_options(cfg: DictConfig) -> None:
-    """Raise an error for an option that would lose work, or be ignored in silence."""
+    """Raise an error for an option that would lose work or be silently ignored."""
     check_groups(cfg)
     optimization, common, checkpoint = cfg.optimization, cfg.common, cfg.checkpoint
     for name, interval in (
@@ -66,7 +66,7 @@ def check_options(cfg: DictConfig) -> None:
         check(name, interval, interval >= 1, "at least 1")  # fairseq divides by it after the first epoch
     frequencies = optimization.update_freq
     check("optimization.update_freq", frequencies, len(frequencies) > 0 and min(frequencies) >= 1, "at least 1")
-    for part in RESET:  # else each repetition of an interrupted command would begin again
+    for part in RESET:  # otherwise each repetition of an interrupted command would start again
         reset = checkpoint[f"reset_{part}"]
         allowed = "false without checkpoint.restore_file, a checkpoint of another run"
         check(f"checkpoint.reset_{part}", reset, checkpoint.restore_file != LAST or not reset, allowed)
@@ -78,7 +78,7 @@ def check_options(cfg: DictConfig) -> None:
     check("model.flex_attention", flex, on_gpu or not flex, "false without a GPU")
     allowed = "false without torch_xla; fairseq-train's --bf16 sets it: pass +precision=bf16 to fairseq-hydra-train"
     check("common.tpu", common.tpu, not common.tpu or find_spec("torch_xla") is not None, allowed)
-    # fairseq's fp16 optimizer keeps a float32 copy of the parameters in one tensor, and asks CUDA where to put it.
+    # fairseq's fp16 optimizer keeps a float32 copy of the parameters in one tensor, for which it needs CUDA.
     in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
     works = on_gpu or not (common.fp16 and in_one_tensor)
     check("common.fp16", common.fp16, works, "false (common.fp16=false, or no --fp16) without a GPU")
@@ -87,7 +87,7 @@ def check_options(cfg: DictConfig) -> None:
 
 
 def _check_processes(cfg: DictConfig) -> None:
-    """Raise an error for processes that fairseq does not join: each would train the same model, into one folder."""
+    """Raise an error for processes that fairseq does not join: all would train the same model in one folder."""
     by_torchrun = all(name in os.environ for name in TORCHRUN)
     launcher, name = ("torchrun", "WORLD_SIZE") if by_torchrun else ("slurm", "SLURM_STEP_NUM_TASKS")
     started, size = os.environ.get(name, "1"), cfg.distributed_training.distributed_world_size
@@ -96,40 +96,40 @@ def _check_processes(cfg: DictConfig) -> None:
 
 
 def check_best_metric(cfg: Any, validated: Mapping[str, bool]) -> None:
-    """Raise an error for a metric of the best checkpoint that no validation has, or that is best the other way round.
+    """Raise an error if validation does not log the metric of the best checkpoint, or its direction is wrong.
 
-    fairseq would look it up after the first validation, and keep the worst checkpoint of a metric.
+    fairseq would fail after the first validation, or keep the worst checkpoint.
 
     Args:
         cfg: fairseq's whole configuration of a training.
-        validated: the metrics that validation logs, and whether more of each is better.
+        validated: the metrics that validation logs; True if higher is better.
     """
     if cfg.dataset.disable_validation:
         return
-    name, most = cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric
+    name, maximize = cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric
     check("checkpoint.best_checkpoint_metric", name, name in validated, f"one of {', '.join(validated)}")
     allowed = f"{str(validated[name]).lower()} with checkpoint.best_checkpoint_metric={name}"
-    check("checkpoint.maximize_best_checkpoint_metric", most, most == validated[name], allowed)
+    check("checkpoint.maximize_best_checkpoint_metric", maximize, maximize == validated[name], allowed)
 
 
 def override_defaults(cfg: DictConfig) -> None:
-    """Change those of fairseq's defaults with which several processes, or the optimizer, cannot train, in place.
+    """Override, in place, those defaults of fairseq that do not work with several processes or the optimizer.
 
-    Of two checkpoints to start from, which fairseq rejects, ``restore_file`` counts: a command starts from another run
-    by this one more word.
+    fairseq rejects two initial checkpoints. Here ``restore_file`` has precedence, so that adding this one option to a
+    command makes it start from another run.
     """
     if getattr(cfg.optimizer, "_name", None) == "muon":
-        cfg.common.fp16_no_flatten_grads = True  # in one tensor, fairseq's default in 16 bits, there are no matrices
-    cfg.dataset.data_buffer_size = 0  # its thread that reads ahead could abort the program as it ends
+        cfg.common.fp16_no_flatten_grads = True  # fairseq's default in 16 bits flattens matrices
+    cfg.dataset.data_buffer_size = 0  # its prefetching thread could abort the program at exit
     if cfg.checkpoint.restore_file != LAST:
         cfg.checkpoint.finetune_from_model = None
     options = cfg.distributed_training
     if options.distributed_world_size == 1:
         return
-    # Otherwise rank 0 alone reads a checkpoint and sends it to the others, who reject the configuration in it.
+    # Otherwise only rank 0 reads a checkpoint and sends it to other ranks, which reject the configuration in it.
     cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
     if options.ddp_backend in DDP and not _on_gpu(cfg):
-        options.ddp_backend = LEGACY_DDP  # fairseq passes DistributedDataParallel a GPU's number on any machine
+        options.ddp_backend = LEGACY_DDP  # fairseq always passes a GPU's index to DistributedDataParallel
 
 
 def _on_gpu(cfg: Any) -> bool:
@@ -137,14 +137,14 @@ def _on_gpu(cfg: Any) -> bool:
 
 
 class InitialCheckpoint(NamedTuple):
-    """The checkpoint that a training starts from, and which of fairseq's options names it."""
+    """Initial checkpoint of a training, and the option of fairseq that names it."""
 
     option: str
     path: Path
 
 
 def initial_checkpoint(checkpoint_options: Mapping[str, Any]) -> InitialCheckpoint | None:
-    """Return the checkpoint that a training starts from; None if its weights are new. ``restore_file`` comes first."""
+    """Return the initial checkpoint of a training; None if its weights are new. ``restore_file`` has precedence."""
     for option, default in (("restore_file", LAST), ("finetune_from_model", None)):
         name = checkpoint_options[option]
         if name and name != default:
@@ -153,19 +153,19 @@ def initial_checkpoint(checkpoint_options: Mapping[str, Any]) -> InitialCheckpoi
 
 
 def adopt_model_options(cfg: DictConfig) -> None:
-    """Where a run starts from a pretrained model, set the model options that nobody gave to that model's, in place.
+    """Copy the architecture options of the initial checkpoint to options that the user did not set, in place.
 
-    Those that are typed stay, and so do values of a configuration that are not the default. Options of training, like
-    dropout, are the run's. A run that starts from another one's ``restore_file`` takes them from there, but for one
-    whose configuration names a model and no checkpoint, as in pretraining.
+    Typed options, and values of the configuration that differ from the default, stay; so do options of training, such
+    as dropout. With ``restore_file``, nothing is copied if the configuration names a model and no checkpoint, as in
+    pretraining.
     """
     initial = initial_checkpoint(cfg.checkpoint)
     if initial is None or "projected_length" not in cfg.model:
         return
-    of_no_size = getattr(cfg.model, "_name", None) == OF_NO_SIZE
-    if initial.option == "restore_file" and cfg.checkpoint.finetune_from_model is None and not of_no_size:
+    is_template = getattr(cfg.model, "_name", None) == OF_NO_SIZE
+    if initial.option == "restore_file" and cfg.checkpoint.finetune_from_model is None and not is_template:
         return
-    # An interrupted run has them in its own checkpoint, too. That may be damaged, and is replaced only later.
+    # An interrupted run has the options in its own checkpoint, too. It may be damaged until it is replaced later.
     sources = (initial.path, Path(cfg.checkpoint.save_dir, LAST))
     source = next((path for path in sources if path.is_file()), None)
     if source is None:
@@ -175,7 +175,7 @@ def adopt_model_options(cfg: DictConfig) -> None:
 
 
 def adopt(model: DictConfig, options: Mapping[str, Any], typed: Collection[str] = ()) -> None:
-    """Set the options of a model that are None or have their defaults, and were not typed so, in place."""
+    """Set the options of a model, in place, that are None or have their defaults and were not typed."""
     defaults = LinformerRobertaConfig()
     adopted = {
         name: value
@@ -189,28 +189,28 @@ def adopt(model: DictConfig, options: Mapping[str, Any], typed: Collection[str] 
 
 
 def updates_of(rows: float, batch_size: int) -> int:
-    """Return the updates that process so many rows, at least one."""
+    """Return the number of updates that process `rows` rows, at least one."""
     return max(1, math.ceil(rows / batch_size))
 
 
 def updates_of_epochs(epochs: float, rows: int, batch_size: int) -> int:
-    """Return the updates of so many epochs, at least one; each epoch ends with a batch of what is left."""
+    """Return the number of updates of `epochs` epochs, at least one; the last batch of an epoch may be smaller."""
     return max(1, math.ceil(round(epochs * updates_of(rows, batch_size), 6)))  # 0.1 x 30 is a little above 3
 
 
 def plan_updates(cfg: DictConfig, rows: int | None) -> None:
-    """Give a training that counts epochs alone its updates and warm-up, in place: schedules are by updates.
+    """Set the updates and warm-up of a training whose length is given in epochs, in place: schedules need updates.
 
     Args:
         cfg: fairseq's whole configuration.
-        rows: of the training set; None if they are not known.
+        rows: number of rows of the training set; None if unknown.
 
     Raises:
-        UserError: there is nothing to count them by.
+        UserError: the updates cannot be computed.
     """
     if cfg.optimization.max_update > 0 or "total_num_update" not in cfg.lr_scheduler:
         return
-    if cfg.lr_scheduler.total_num_update > 0:  # as fairseq's recipes for GLUE have it, beside max_epoch
+    if cfg.lr_scheduler.total_num_update > 0:  # as in fairseq's recipes for GLUE, which also set max_epoch
         return
     dataset, epochs, frequencies = cfg.dataset, cfg.optimization.max_epoch, cfg.optimization.update_freq
     one_size = dataset.max_tokens is None and dataset.required_batch_size_multiple == 1 and len(set(frequencies)) == 1

@@ -1,4 +1,4 @@
-"""The run that this process trains: how it starts, resumes, saves, stops and ends."""
+"""Run of a training in this process: start, resumption, saves, stop and end."""
 
 import atexit
 import contextlib
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed.nn.functional  # before there is a process group: its functions would keep that one
+import torch.distributed.nn.functional  # before there is a process group, as its functions would keep a reference to it
 from fairseq import checkpoint_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import get_global_group, get_global_rank, get_global_world_size
@@ -46,8 +46,8 @@ from .options import RESET, InitialCheckpoint, initial_checkpoint
 
 logger = logging.getLogger(__name__)
 
-DIVERGED = "the training diverged"  # how its last line begins then
-FEWEST_LOG_LINES = 20  # of a run, so that a short one shows its progress, too
+DIVERGED = "the training diverged"  # beginning of the last line of such a run
+FEWEST_LOG_LINES = 20  # per run, so that a short run shows its progress, too
 CONFIG_FILE = "config.yaml"  # in a run's folder: the configuration of the training that made its checkpoints
 
 
@@ -57,13 +57,13 @@ class Run:
     Args:
         cfg: the whole configuration.
         vocabulary: the digests of the data's vocabulary.
-        next_command: what to type when it is complete, with {run} for its folder.
+        next_command: the command to suggest when the run is complete, with {run} for its folder.
 
     Raises:
-        FileNotFoundError: the checkpoint to start from is not there.
-        SystemExit: with status 0: the run is already complete.
-        UserError: another process trains in the folder; it holds a run of another fingerprint; the checkpoint to start
-            from has another vocabulary, or is damaged and there is no complete one.
+        FileNotFoundError: the initial checkpoint does not exist.
+        SystemExit: the run is already complete; the status is 0.
+        UserError: another process trains in the folder; the folder contains a run with another fingerprint; the
+            initial checkpoint has another vocabulary; all checkpoints are damaged.
     """
 
     def __init__(self, cfg: DictConfig, vocabulary: dict[str, str], next_command: str) -> None:
@@ -71,19 +71,19 @@ class Run:
         self.folder = Path(cfg.checkpoint.save_dir)
         self.saving = TimedSaving(cfg, cfg.task.save_interval_minutes)
         self.iterator: EpochBatchIterator | None = None  # over the training data
-        self.inherited: dict[str, Any] = {}  # of the checkpoint that it starts from
+        self.inherited: dict[str, Any] = {}  # task state of the initial checkpoint
         self.fingerprint: RunFingerprint | None = None  # of the first rank
         self.updates = 0
-        self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch: a sum, which may be on a GPU
+        self.last_loss, self.last_size = torch.zeros(()), 1  # of the last batch; the sum may be on a GPU
         self.stopped_by: signal.Signals | None = None  # the signal that asked this process to save and stop
         self._next_command = next_command
         self._resumed_from: Progress | None = None
-        self._inherits_best = False  # another run's, from whose checkpoint this one starts
-        self._first_update: tuple[float, int] | None = None  # of this process: when it ended, and its number
-        self._microbatch_index = -1  # of a batch among those that this rank computes for an update
-        self._stops = False  # whether any rank was asked to stop
-        self._compares_initial = True  # whether the checkpoint that it starts from is part of the fingerprint
-        self._has_config = False  # whether config.yaml is written
+        self._inherits_best = False  # True while fairseq has the best value of the initial checkpoint
+        self._first_update: tuple[float, int] | None = None  # of this process: time of its end, and its number
+        self._microbatch_index = -1  # index within an update's gradient accumulation
+        self._stops = False  # True if any rank was asked to stop
+        self._compares_initial = True  # True if the fingerprint includes the initial checkpoint
+        self._has_config = False  # True once config.yaml is written
         self._is_first_rank = get_global_rank() == 0
         if get_global_world_size() > 1 and not torch.cuda.is_available():
             atexit.register(_join_gloo_threads)
@@ -91,7 +91,7 @@ class Run:
             self._take_folder()
         with _synchronized():
             self._read_source(vocabulary)
-        resumed = None if cfg.checkpoint.reset_optimizer else self._resumed_from  # else it counts from 0 again
+        resumed = None if cfg.checkpoint.reset_optimizer else self._resumed_from  # a reset restarts from 0
         if resumed is not None and self._is_complete(resumed):
             self._report(resumed.updates)
             sys.exit(0)
@@ -105,14 +105,14 @@ class Run:
     # Start
 
     def _take_folder(self) -> None:
-        """Lock the folder for as long as this process lives, and mend what a killed run of this training left."""
+        """Lock the folder for the lifetime of this process, and replace a damaged last checkpoint."""
         if not self._is_first_rank:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.folder / LOCK_FILE).open("a", encoding="utf-8")
         lock(self._lock, f"{self.folder}: another process is training there")
         initial = initial_checkpoint(self.cfg.checkpoint)
-        # A run resumes also if the checkpoint that it started from is gone, or from an earlier one of its own.
+        # A run also resumes if its initial checkpoint no longer exists, or is an earlier checkpoint of the run itself.
         is_elsewhere = initial is not None and initial.path.is_file() and not is_in(self.folder, initial.path)
         self._compares_initial = initial is None or is_elsewhere
         digest = digest_file(initial.path) if initial is not None and is_elsewhere else None
@@ -120,39 +120,39 @@ class Run:
         mend_last_checkpoint(self.folder, not self.cfg.checkpoint.no_last_checkpoints, self.check_fingerprint)
 
     def _read_source(self, vocabulary: dict[str, str]) -> None:
-        """Read the checkpoint that fairseq will load, and compare it with this training."""
+        """Read the task state of the checkpoint that fairseq will load, and compare it with this training."""
         options, source = self.cfg.checkpoint, checkpoint_to_load(self.cfg)
         resumes = source is not None and is_in(self.folder, source)
         if not resumes:
             self._check_unused()
         if source is None:
             return
-        progress, most = read_progress(source), self.cfg.optimization.max_update
+        progress, max_update = read_progress(source), self.cfg.optimization.max_update
         if initial_checkpoint(options) == InitialCheckpoint("restore_file", source) and not options.reset_optimizer:
-            has_updates = not 0 < most <= progress.updates  # fairseq would train one more, each time
+            has_updates = not 0 < max_update <= progress.updates  # fairseq would train one more each time
             allowed = f"more than {progress.updates:,}, the updates of {source}"
-            check("optimization.max_update", most, has_updates, allowed)
-        carried: dict[str, Any] = {**progress.task_state}
+            check("optimization.max_update", max_update, has_updates, allowed)
+        task_state: dict[str, Any] = {**progress.task_state}
         other_run = ", or another checkpoint.save_dir for a new run" if resumes else ""
-        check_same_vocabulary(vocabulary, carried["vocabulary"], self.cfg.task.data, str(source), other_run)
-        self.inherited = {name: carried[name] for name in INHERITED if carried[name]}
+        check_same_vocabulary(vocabulary, task_state["vocabulary"], self.cfg.task.data, str(source), other_run)
+        self.inherited = {name: task_state[name] for name in INHERITED if task_state[name]}
         self._inherits_best = not resumes
         if not resumes:
             return
         self.check_fingerprint(source, progress)
         self._resumed_from = progress
-        if options.patience > 0 and math.isfinite(progress.best):  # where fairseq counts
+        if options.patience > 0 and math.isfinite(progress.best):  # fairseq's counters
             should_stop_early.best, should_stop_early.num_runs = progress.best, progress.stalled
 
     def check_fingerprint(self, checkpoint: Path, progress: Progress) -> None:
-        """Compare this training with the one that a checkpoint in its folder is of.
+        """Compare the fingerprint of this training with that of a checkpoint in its folder.
 
         Raises:
-            UserError: they differ in more than what may differ.
+            UserError: the fingerprints differ.
         """
         recorded = progress.task_state["made_of"]
         if recorded is None or self.fingerprint is None:
-            return  # it was written by fairseq alone; or this is not the first rank
+            return  # another fairseq task wrote it, or this is not the first rank
         before = RunFingerprint.of_json(recorded)
         if not self._compares_initial:
             self.fingerprint = replace(self.fingerprint, checkpoint=before.checkpoint)
@@ -163,12 +163,12 @@ class Run:
             )
 
     def _check_unused(self) -> None:
-        """Raise an error for a folder with checkpoints of a run that kept no last one: they would be written over."""
-        kept = max(self.folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime, default=None)
-        if kept is not None:
+        """Raise an error for a folder with checkpoints but no last one, as the run would overwrite them."""
+        file = max(self.folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime, default=None)
+        if file is not None:
             raise UserError(
-                f"checkpoint.save_dir={self.folder}: it holds {kept.name} of another run, but no {LAST} to go on from; "
-                f"train in another folder, or go on with checkpoint.restore_file={shlex.quote(str(kept))}"
+                f"checkpoint.save_dir={self.folder}: it holds {file.name} of another run, but no {LAST} to go on from; "
+                f"train in another folder, or go on with checkpoint.restore_file={shlex.quote(str(file))}"
             )
 
     def _is_complete(self, progress: Progress) -> bool:
@@ -185,9 +185,8 @@ class Run:
     def begin_batch(self, done: int) -> None:
         """Seed dropout for a batch of an update; `done` updates are complete.
 
-        The same microbatch of an update draws the same dropout masks whichever rank computes it, and other ones draw
-        others. fairseq seeds each update, which is the seed of the first microbatch, and gives all ranks the same
-        masks.
+        Dropout masks depend on the microbatch of an update, not on the rank that computes it. fairseq seeds only each
+        update, so that all ranks and microbatches would start with the same seed; the first microbatch keeps it.
 
         Raises:
             SystemExit: the run was asked to stop, and has saved.
@@ -197,12 +196,12 @@ class Run:
         self._microbatch_index = self._microbatch_index + 1 if self.updates == done + 1 else 0
         index = self._microbatch_index * get_global_world_size() + get_global_rank()
         if index > 0:
-            # Not by fairseq's set_torch_seed, which first reads the state of a GPU's generator, and waits for it.
+            # fairseq's set_torch_seed would read the state of a GPU's generator, and wait for it.
             torch.manual_seed(int(np.random.SeedSequence([self.cfg.common.seed, done, index]).generate_state(1)[0]))
-        if self._resumed_from is not None:  # fairseq loads the state of a clock that does not run
+        if self._resumed_from is not None:  # fairseq loads the clock stopped
             metrics.get_meter("default", "wall").start_time = time.perf_counter() - self._resumed_from.seconds
             self._resumed_from = None
-        if self._inherits_best:  # of other data or options: perhaps no checkpoint here would ever be the best
+        if self._inherits_best:  # measured with other data or options
             vars(checkpoint_utils.save_checkpoint).pop("best", None)
             self._inherits_best = False
         self.updates = done + 1
@@ -220,12 +219,12 @@ class Run:
             metrics.log_derived("time_left", lambda meters: self._time_left(), priority=2001)
 
     def requests(self) -> dict[str, float]:
-        """Return what this rank asks for, to be summed over ranks: a save, by the clock of the first, and a stop."""
+        """Return this rank's requests, to be summed over ranks: a save, by the first rank's clock, and a stop."""
         save = self._is_first_rank and self.saving.is_due()
         return {"save_is_due": float(save), "stop_is_due": float(self.stopped_by is not None)}
 
     def why_diverged(self, done: int) -> str:
-        """Return the message for gradients that are not finite after `done` updates."""
+        """Return the message for non-finite gradients after `done` updates."""
         loss = float(self.last_loss) / max(1.0, float(self.last_size)) / math.log(2)
         return (
             f"{DIVERGED}: after update {done:,} the loss is {loss:g} and the gradients are not finite; "
@@ -236,28 +235,28 @@ class Run:
         return max(0, self.cfg.optimization.max_update - self.updates)
 
     def _time_left(self) -> str:
-        """Return hours, minutes and seconds, at the pace of this process so far, without its first update."""
-        begun, first = self._first_update or (0.0, 0)
-        if self.updates <= first:
+        """Return the estimated time left, from the speed of this process so far without its first update."""
+        start_time, first_update = self._first_update or (0.0, 0)
+        if self.updates <= first_update:
             return "unknown"
-        pace = (time.monotonic() - begun) / (self.updates - first)
+        pace = (time.monotonic() - start_time) / (self.updates - first_update)
         return str(timedelta(seconds=round(self._updates_left() * pace)))
 
     # Checkpoints
 
     def task_state(self) -> dict[str, Any]:
-        """Return what this run adds to the ``task_state`` of its checkpoints."""
+        """Return the entries of this run in the ``task_state`` of its checkpoints."""
         made_of = self.fingerprint and {**self.fingerprint.as_json(), "command": typed_command()}
         return ({"made_of": made_of} if made_of else {}) | self.inherited
 
     def begin_saving(self) -> dict[str, Any]:
-        """Return what a checkpoint has beside fairseq's ``extra_state``; the configuration is written after this."""
+        """Return entries for a checkpoint's ``extra_state``, and restore the configuration before it is saved."""
         self.saving.restore()
         stalled = getattr(should_stop_early, "num_runs", 0) if self.cfg.checkpoint.patience > 0 else 0
         return {STALLED: stalled}
 
     def end_saving(self, path: Path) -> None:
-        """Restart the clock after a save, and write config.yaml once, when the folder is surely this training's."""
+        """Restart the clock after a save; after the first, write config.yaml, as the folder is now this training's."""
         self.saving.saved(path)
         if self.fingerprint is not None and not self._has_config:
             write_whole(self.folder / CONFIG_FILE, OmegaConf.to_yaml(self.cfg))
@@ -266,10 +265,10 @@ class Run:
     # End
 
     def _stop_on_signal(self) -> None:
-        """Make SIGUSR1, which Slurm can send before a job's time is over, and Ctrl-C save a checkpoint and stop.
+        """Save a checkpoint and stop on Ctrl-C, or on SIGUSR1, which Slurm can send before a job's time limit.
 
-        A second Ctrl-C ends it at once, but not under torchrun, which passes each on to the ranks that have it already.
-        The processes that load data inherit the handlers, and so live on until the checkpoint is written.
+        A second Ctrl-C ends the run at once, except under torchrun, which sends ranks each Ctrl-C a second time.
+        Data loading processes inherit the handlers, and so stay alive until the checkpoint is written.
         """
         main, by_torchrun = os.getpid(), "TORCHELASTIC_RUN_ID" in os.environ
 
@@ -286,7 +285,7 @@ class Run:
                 signal.signal(number, handle)
 
     def _stop(self, updates: int) -> None:
-        """End the process once the checkpoint is written: a launcher that notices one rank end kills the others."""
+        """Exit when all ranks have saved, as a launcher kills the other ranks when one ends."""
         last = self.folder / LAST
         if self._is_first_rank:
             outcome = f"the same command goes on from {last}" if last.is_file() else "nothing was saved"
@@ -294,7 +293,7 @@ class Run:
             print(f"stopped by {by} after update {updates:,}: {outcome}", flush=True)
         if get_global_world_size() > 1:
             torch.distributed.barrier()
-        sys.exit(128 + (self.stopped_by or signal.SIGUSR1))  # as a shell names the status of a signal
+        sys.exit(128 + (self.stopped_by or signal.SIGUSR1))  # a shell's exit status for a signal
 
     def _report_at_exit(self) -> None:
         last = self.folder / LAST
@@ -302,27 +301,27 @@ class Run:
             self._report(progress.updates)
 
     def _report(self, updates: int) -> None:
-        """Print what the run made, and what to type next."""
+        """Print the updates, the best checkpoint and the next command."""
         if not self._is_first_rank:
             return
         print(f"complete: {updates:,} updates")
         best, metric = self.folder / BEST, self.cfg.checkpoint.best_checkpoint_metric
         if best.is_file():
             value = read_progress(best).best
-            of_text = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
-            score = f"perplexity {get_perplexity(value, 10):.4g}" if of_text else f"{metric} {value:g}"
+            is_masked_lm = metric == "loss" and str(self.cfg.criterion._name).startswith("masked_lm")
+            score = f"perplexity {get_perplexity(value, 10):.4g}" if is_masked_lm else f"{metric} {value:g}"
             print(f"best checkpoint: {best}" + (f", {score}" if math.isfinite(value) else ""))
             print(f"next: {self._next_command.format(run=shlex.quote(str(self.folder)))}")
 
 
 def checkpoint_to_load(cfg: DictConfig) -> Path | None:
-    """Return the checkpoint that fairseq will load; None if it begins with new weights.
+    """Return the checkpoint that fairseq will load; None if the training begins with new weights.
 
-    A run that started from ``restore_file`` resumes from its own last checkpoint, as one from ``finetune_from_model``
-    does: fairseq would start again each time that the command is repeated.
+    A run with ``restore_file`` resumes from its own last checkpoint, as with ``finetune_from_model``; fairseq would
+    start again each time that the command is repeated.
 
     Raises:
-        FileNotFoundError: the user names one that is not there. fairseq would train from scratch.
+        FileNotFoundError: the initial checkpoint does not exist; fairseq would train from scratch.
     """
     options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
     initial = initial_checkpoint(options)
@@ -340,7 +339,7 @@ def checkpoint_to_load(cfg: DictConfig) -> Path | None:
 
 @contextlib.contextmanager
 def _synchronized() -> Iterator[None]:
-    """Let no rank continue before all have done this; if one raises an error, the others end, and it alone is shown."""
+    """Wait for all ranks at the end of the body; if it raises an error on a rank, the others exit silently."""
     raised = None
     try:
         yield
@@ -356,24 +355,24 @@ def _synchronized() -> Iterator[None]:
 
 
 def _join_gloo_threads() -> None:
-    """End the threads of Gloo's process groups while Python is alive.
+    """End the threads of Gloo's process groups before Python exits.
 
-    They release a collective's tensors after it, and need Python for that. Where Python is at its end, they abort the
-    process (github.com/pytorch/pytorch/pull/179291), and the launcher takes a complete run for a failed one. A group
-    joins its threads when nothing refers to it: fairseq does, and what is left of the trainer.
+    These threads need Python to release a collective's tensors. While Python exits, they would abort the process
+    (github.com/pytorch/pytorch/pull/179291), and a complete run would count as failed. A group joins its threads when
+    no reference to it is left: fairseq and the remains of the trainer hold some.
     """
     vars(get_global_group).clear()
     gc.collect()
-    if torch.distributed.is_initialized():  # still, and not left by another run of this process
+    if torch.distributed.is_initialized():  # unless another run of this process has destroyed it
         torch.distributed.destroy_process_group()
 
 
 class TimedSaving:
-    """Make fairseq save when some minutes have passed since its last save; it saves by updates or epochs alone.
+    """Saving of checkpoints by time, as fairseq saves only by updates or epochs.
 
-    fairseq reads its settings again after each update. For one update they are changed so that it saves without
-    validating: which checkpoint is best must not depend on the clock. All ranks must save together, so the clock of the
-    first rank decides, and its decision travels with the values that all ranks sum up after an update.
+    fairseq reads its settings again after each update. They are changed for one update so that it saves without
+    validating: the choice of the best checkpoint must not depend on the clock. All ranks must save together, so the
+    first rank's clock decides, and the decision is summed over ranks with the values of an update.
 
     Args:
         cfg: the whole configuration of the run; ``checkpoint`` and ``dataset`` are changed for one update.
@@ -383,13 +382,13 @@ class TimedSaving:
 
     def __init__(self, cfg: DictConfig, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
-        self._given: tuple[Any, ...] | None = None  # the user's settings, while they are changed
-        self._timed = False  # whether the next save was requested here, and has a copy to remove
-        self._keep = cfg.checkpoint.keep_interval_updates  # the user's number, which is raised for a save
+        self._values: tuple[Any, ...] | None = None  # the user's settings while they are overridden
+        self._removes_copy = False  # True if ``saved`` must remove a copy of the next save
+        self._keep_interval = cfg.checkpoint.keep_interval_updates  # the user's value, which is raised for a save
         self._saved_at = clock()
 
     def is_due(self) -> bool:
-        """Return True if this rank has waited long enough."""
+        """Return True if the longest time between two checkpoints has passed on this rank."""
         return 0 < self._seconds <= self._clock() - self._saved_at
 
     def is_last(self, iterator: EpochBatchIterator | None) -> bool:
@@ -398,10 +397,10 @@ class TimedSaving:
         return iterator is not None and 0 < epochs <= iterator.epoch and iterator.end_of_epoch()
 
     def request(self, updates: int, iterator: EpochBatchIterator | None, stops: bool = False) -> None:
-        """Make fairseq save after `updates`, unless it saves then anyway.
+        """Make fairseq save after `updates`, unless it saves anyway.
 
-        Where it validates without saving, it can wait for the next update, unless the run `stops` after this one, or
-        has no other. After the last epoch fairseq validates if it would anyway.
+        If it validates without saving, the save waits for the next update, unless the run `stops` or ends after this
+        one. After the last epoch fairseq validates if it would do so anyway.
         """
         checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
         if checkpoint.no_save or iterator is None:
@@ -418,24 +417,24 @@ class TimedSaving:
         )
         if saves or (not stops and not last and (ends or at_interval or validated)):
             return
-        self._timed = not ends  # after the last update of an epoch fairseq names no copy by updates
-        self._given = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
+        self._removes_copy = not ends  # at the end of an epoch fairseq writes no copy named after the update
+        self._values = checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation
         checkpoint.save_interval_updates, dataset.validate_after_updates = updates, 0
         dataset.disable_validation = dataset.disable_validation or not last
-        if self._keep > 0 and not checkpoint.no_last_checkpoints:
-            # The copy named after the update is counted among those to keep, before ``saved`` removes it.
-            checkpoint.keep_interval_updates = self._keep + 1
+        if self._keep_interval > 0 and not checkpoint.no_last_checkpoints:
+            # fairseq counts the copy named after the update before ``saved`` removes it.
+            checkpoint.keep_interval_updates = self._keep_interval + 1
 
     def restore(self) -> None:
         """Restore the settings, before they are saved in the checkpoint and before the next update."""
-        if self._given is not None:
+        if self._values is not None:
             checkpoint, dataset = self._cfg.checkpoint, self._cfg.dataset
-            checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._given
-            self._given = None
+            checkpoint.save_interval_updates, dataset.validate_after_updates, dataset.disable_validation = self._values
+            self._values = None
 
     def saved(self, path: Path) -> None:
-        """Restart the clock. Of a timed save's two copies, the one named after the update is removed."""
-        if self._timed and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
+        """Restart the clock, and remove a timed save's copy that is named after the update."""
+        if self._removes_copy and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
             path.unlink()
-        self._cfg.checkpoint.keep_interval_updates = self._keep
-        self._timed, self._saved_at = False, self._clock()
+        self._cfg.checkpoint.keep_interval_updates = self._keep_interval
+        self._removes_copy, self._saved_at = False, self._clock()

@@ -1,4 +1,4 @@
-"""The base of our tasks: fairseq's trainer calls its task at each moment around an update."""
+"""Base class of our tasks, whose methods fairseq's trainer calls around each update."""
 
 import logging
 import sys
@@ -31,27 +31,27 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingTask(FairseqTask):
-    """A task whose runs lock their folder, resume from complete checkpoints, and know when they are complete.
+    """Base class of tasks whose runs lock their folder, resume from complete checkpoints, and detect completion.
 
-    Its checkpoints say which vocabulary they were trained with, which is compared wherever one is read.
+    Its checkpoints contain digests of their vocabulary, which are compared when a checkpoint is read.
     """
 
-    NEXT: str  # the command to type when a run, {run}, is complete
-    to_train: DictConfig | None = None  # the whole configuration, where the task is set up for a training
-    run: Run | None = None  # while it trains
+    NEXT: str  # the command to suggest when a run, {run}, is complete
+    to_train: DictConfig | None = None  # the whole configuration of a training
+    run: Run | None = None  # during a training
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
-        """Return the task. For a training the options are checked and completed; for loading a checkpoint they are not.
+        """Return the task; for a training, check and complete its options first.
 
         Raises:
-            FileNotFoundError: the checkpoint to start from is not there.
-            UserError: an option cannot work, or the checkpoint to start from cannot be read.
+            FileNotFoundError: the initial checkpoint does not exist.
+            UserError: an option is not allowed, or the initial checkpoint cannot be read.
         """
-        whole = whole_config(cfg)
-        # The configuration of a checkpoint may hold objects, which fairseq allows when it reads it.
-        of_checkpoint = kwargs.get("from_checkpoint") or (whole is not None and whole._get_flag("allow_objects"))
-        to_train = None if of_checkpoint else whole
+        config = whole_config(cfg)
+        # fairseq allows objects in the configuration of a checkpoint that it loads.
+        loads_checkpoint = kwargs.get("from_checkpoint") or (config is not None and config._get_flag("allow_objects"))
+        to_train = None if loads_checkpoint else config
         if to_train is not None:
             prepare_options(to_train)
         task = super().setup_task(cfg, **kwargs)
@@ -59,63 +59,63 @@ class TrainingTask(FairseqTask):
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """Return the model. Where the task was set up for a training, that begins here (see ``Run``)."""
+        """Return the model; for a training, begin the ``Run`` first."""
         if self.to_train is not None and not from_checkpoint:
             self.run = Run(self.to_train, self.vocabulary, self.NEXT)
         return super().build_model(cfg, from_checkpoint)
 
     @cached_property
     def vocabulary(self) -> dict[str, str]:
-        """Digests of the dictionary and the subword model of the data.
+        """Digests of the data's dictionary and subword model.
 
         Raises:
-            UserError: of several folders one has others than the first.
+            UserError: one of several folders has another vocabulary than the first.
         """
-        first, *others = map(Path, split_paths(self.cfg.data))
+        first, *other_folders = map(Path, split_paths(self.cfg.data))
         digests = digest_vocabulary(self.source_dictionary, first)
-        for folder in others:
-            if not (file := folder / DICTIONARY_FILE).is_file():  # ours has one in each
+        for folder in other_folders:
+            if not (file := folder / DICTIONARY_FILE).is_file():  # our corpora have one in each folder
                 continue
             if differing_parts(digests, digest_vocabulary(load_dictionary(file), folder)):
                 raise UserError(f"{folder} has another vocabulary than {first}: prepare it again")
         return digests
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what checkpoints carry: fairseq's part, and what this class adds to it (``TaskState``)."""
-        of_run = {} if self.run is None else self.run.task_state()
-        return {**super().state_dict(), "vocabulary": self.vocabulary, **of_run}
+        """Return the task's state for checkpoints: fairseq's entries and those of ``TaskState``."""
+        run_state = {} if self.run is None else self.run.task_state()
+        return {**super().state_dict(), "vocabulary": self.vocabulary, **run_state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a checkpoint's state, without what this class adds to it.
+        """Load a checkpoint's state without the entries of ``TaskState``.
 
         Raises:
-            UserError: the checkpoint was trained with another vocabulary than that of the data.
+            UserError: the checkpoint has another vocabulary than the data.
         """
-        its = read_task_state(state_dict)["vocabulary"]
-        check_same_vocabulary(self.vocabulary, its, self.cfg.data, "the checkpoint")
+        vocabulary = read_task_state(state_dict)["vocabulary"]
+        check_same_vocabulary(self.vocabulary, vocabulary, self.cfg.data, "the checkpoint")
         added = TaskState.__annotations__
         super().load_state_dict({name: value for name, value in (state_dict or {}).items() if name not in added})
 
     def get_batch_iterator(self, dataset: Any, **options: Any) -> EpochBatchIterator:
-        """Return batches; all rows of what is not trained on: fairseq leaves out those beyond a multiple of 8."""
+        """Return batches; outside the training data, of all rows: fairseq drops those beyond a multiple of 8."""
         if self.run is None or dataset is not self.datasets.get(self.run.cfg.dataset.train_subset):
             return super().get_batch_iterator(dataset, **{**options, "required_batch_size_multiple": 1})
         iterator = super().get_batch_iterator(dataset, **options)
         if not isinstance(iterator, ElasticBatchIterator):
 
             def batches_of(limits: Limits) -> Sequence[Any]:
-                anew = {**options, **limits, "disable_iterator_cache": True}
-                return super(TrainingTask, self).get_batch_iterator(dataset, **anew).frozen_batches
+                iterator_options = {**options, **limits, "disable_iterator_cache": True}
+                return super(TrainingTask, self).get_batch_iterator(dataset, **iterator_options).frozen_batches
 
-            given = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
-            iterator = ElasticBatchIterator.of(iterator, given, batches_of, self.run.cfg.optimization.update_freq)
-            if dataset in self.dataset_to_epoch_iter:  # where fairseq keeps it for the next epoch
+            call_limits = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
+            iterator = ElasticBatchIterator.of(iterator, call_limits, batches_of, self.run.cfg.optimization.update_freq)
+            if dataset in self.dataset_to_epoch_iter:  # fairseq's cache for the next epoch
                 self.dataset_to_epoch_iter[dataset] = iterator
         self.run.iterator = iterator
         return iterator
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
-        """Return a batch changed for the update that it is for."""
+        """Return the batch, changed for its update if a task needs that."""
         return sample
 
     def train_step(
@@ -131,8 +131,8 @@ class TrainingTask(FairseqTask):
         """Train on one batch.
 
         Raises:
-            UserError: the training diverged (the trainer repeats the step then, to find out why gradients are not
-                finite), or the batch does not fit in the GPU's memory (the trainer would leave it out, and a run whose
+            UserError: the training diverged (the trainer then repeats the step to find the cause of non-finite
+                gradients), or the batch does not fit in the GPU's memory (the trainer would skip it, and a run whose
                 batches are all too large would never end).
         """
         if self.run is not None and is_not_finite(sys.exc_info()[1]):
@@ -154,10 +154,10 @@ class TrainingTask(FairseqTask):
         return loss, size, logs
 
     def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
-        """Update the parameters. With ``common.amp`` fairseq's divides gradients by the loss scale twice.
+        """Update the parameters; with ``common.amp``, avoid that fairseq divides gradients by the loss scale twice.
 
-        It clips the gradients of the inner optimizer and hands the scaler another object to step with, for which the
-        scaler does not know that they are unscaled.
+        fairseq clips the gradients of the inner optimizer, but passes another object to the scaler's step, which does
+        not know that they are unscaled.
         """
         if isinstance(optimizer, AMPOptimizer):
             optimizer.scaler.step(optimizer.optimizer)
@@ -168,40 +168,40 @@ class TrainingTask(FairseqTask):
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         if self.run is not None and criterion.training:
-            # With one process these are numbers. With several GPUs it waits, as the trainer does for gradient norms.
-            due = [any(logs.get(f"{what}_is_due", 0) > 0 for logs in logging_outputs) for what in ("save", "stop")]
+            # With several GPUs these are tensors: reading them waits, as the trainer does for gradient norms.
+            due = [any(logs.get(f"{event}_is_due", 0) > 0 for logs in logging_outputs) for event in ("save", "stop")]
             self.run.end_update(*due)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has beside fairseq's ``extra_state``; the configuration is written after this."""
+        """Return entries for a checkpoint's ``extra_state``; the trainer saves the configuration after this call."""
         return {} if self.run is None else self.run.begin_saving()
 
     def post_save(self, path: str, num_updates: int) -> None:
-        """Note that fairseq has saved; `path` is the first copy."""
+        """Tell the run that fairseq has saved; `path` is the first copy."""
         if self.run is not None:
             self.run.end_saving(Path(path))
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
-    """Return the configuration of the run or checkpoint that a task's belongs to; None if it stands alone."""
+    """Return the whole configuration of the run or checkpoint that contains a task's; None if there is none."""
     root = cfg._get_root() if isinstance(cfg, DictConfig) else None
     return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
 
 
 def is_not_finite(error: BaseException | None) -> bool:
-    """Return True for gradients that are not finite; fairseq raises the same error where those of ranks differ."""
+    """Return True for non-finite gradients; fairseq raises the same error if the gradients of ranks differ."""
     text = str(error)
     return isinstance(error, FloatingPointError) and ("inconsistent" not in text or "= nan" in text or "inf\n" in text)
 
 
 def save_interval() -> Any:
-    """Return the option ``save_interval_minutes``, for the dataclass of every task."""
+    """Return the dataclass field ``save_interval_minutes`` of every task."""
     text = "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"
     return field(default=15.0, metadata={"help": text})
 
 
 def set_options(cfg: Any, **values: Any) -> None:
-    """Set options of a task, also in the configuration of the whole run, which checkpoints hold."""
+    """Set options of a task, also in the configuration of the whole run, which checkpoints contain."""
     for name, value in values.items():
         setattr(cfg, name, value)
     if (whole := whole_config(cfg)) is not None:
@@ -210,7 +210,7 @@ def set_options(cfg: Any, **values: Any) -> None:
 
 
 def length_of_model(cfg: Any) -> int | None:
-    """Return the longest row that the model of a task's run reads, in tokens; None if it is open."""
+    """Return the maximum length of the run's model in tokens; None if it is not set."""
     whole = whole_config(cfg)
     return getattr(whole and whole.model, "max_positions", None)
 
@@ -223,10 +223,10 @@ def check_file(data: Path, name: str) -> None:
 
 
 def freeze_lm_head(model: RobertaModel) -> None:
-    """Leave the LM head's own parameters out of the training; the embedding that it shares stays in.
+    """Freeze the parameters of the LM head except the shared embedding.
 
-    Without this several processes do not train what one trains: they average a gradient for every parameter, and for
-    one that has none the optimizer would take the average, 0, and decay its weight.
+    Otherwise several processes would train differently from one: they average a gradient of every parameter, so that
+    an unused parameter has the gradient 0 instead of none, and the optimizer decays its weight.
     """
     embedding = model.encoder.sentence_encoder.embed_tokens.weight
     for parameter in model.encoder.lm_head.parameters():

@@ -1,6 +1,6 @@
-"""The registered task ``text_prediction``: ``sentence_prediction`` for texts of any length.
+"""Task ``text_prediction``: ``sentence_prediction`` for texts of any length.
 
-Beside one class per row it has several, and classes per word, and a choice of what is cut of long texts.
+It adds several classes per row, classes per word, and a choice of the truncation of long texts.
 """
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
@@ -33,7 +33,7 @@ from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, sav
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_POSITIONS = 512  # where neither the task nor the model says how long rows are, as in sentence_prediction
+DEFAULT_POSITIONS = 512  # if neither the task nor the model sets a maximum length, as in sentence_prediction
 
 TRUNCATION_CHOICES = ChoiceEnum(list(METHODS))
 KIND_CHOICES = ChoiceEnum(list(KINDS))
@@ -41,9 +41,9 @@ KIND_CHOICES = ChoiceEnum(list(KINDS))
 
 @dataclass
 class TextPredictionConfig(SentencePredictionConfig):
-    """Options of ``text_prediction``: those of ``sentence_prediction``, and how long texts are shortened.
+    """Options of ``text_prediction``: those of ``sentence_prediction``, and the truncation of long texts.
 
-    What the data says itself, its kind and number of classes, may be left out, and is written into checkpoints.
+    The type of label and the number of classes default to those of the data, and are written into checkpoints.
     """
 
     kind: Optional[KIND_CHOICES] = field(  # type: ignore[valid-type]  # noqa: UP045
@@ -67,15 +67,15 @@ class TextPredictionConfig(SentencePredictionConfig):
 
 @register_task("text_prediction", dataclass=TextPredictionConfig)
 class TextPredictionTask(TrainingTask, SentencePredictionTask):
-    """Classification or regression of texts and pairs of any length, or of words, shortened to ``truncate_to`` tokens.
+    """Classification or regression of texts, pairs or words, with texts truncated to ``truncate_to`` tokens.
 
-    Special tokens stay whatever is cut, and no row is left out for its length. Random crops are of what is trained on,
-    new ones each epoch; every other split takes the head, so that validation does not depend on chance.
+    Truncation keeps special tokens, and no row is dropped for its length. Random crops apply to the training split and
+    are new in each epoch; other splits keep the head, so that validation is deterministic.
 
     Attributes:
-        training_split: what is trained on.
-        record: what the data's folder says of itself: its kind, classes and metrics.
-        trained_labels: those of the checkpoint whose state it has taken; None where that says none.
+        training_split: name of the training split.
+        record: record of the data's folder: its type of label, classes and metrics.
+        trained_labels: labels of the loaded checkpoint; None if it has none.
     """
 
     NEXT = "linformer predict {run} --input TEXTS"
@@ -85,7 +85,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
 
     @classmethod
     def setup_task(cls, cfg: TextPredictionConfig, **kwargs: Any) -> "TextPredictionTask":
-        """Return the task with its dictionaries read; an option must work with the data."""
+        """Return the task with its dictionaries, after its options are checked against the data."""
         record = read_record(Path(cfg.data), bool(cfg.regression_target))
         _adopt_record(cfg, record)
         task = super().setup_task(cfg, **kwargs)
@@ -100,7 +100,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """Return the model with the head that the kind of label needs. The LM head is not trained."""
+        """Return the model with a head for the type of label, and a frozen LM head."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.freeze_encoder:
             model.encoder.requires_grad_(False)
@@ -114,46 +114,46 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state with what the outputs mean: the folder may be prepared again, with other classes."""
+        """Return the state with the labels, as the folder may later be prepared again with other classes."""
         labels: Labels = {"classes": list(self.record.classes), "scale": self.record.scale}
         return {**super().state_dict(), "labels": labels}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state. Other labels than the data's are no error here: a training may start from another task."""
+        """Load a state. Its labels may differ from the data's, as a training may start from another task."""
         super().load_state_dict(state_dict)
         self.trained_labels = read_task_state(state_dict)["labels"]
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
-        """Load a split, its rows truncated as the class says, its targets as its kind of label needs them."""
+        """Load a split with truncated rows, and with targets for the type of label."""
         cfg, dictionary = self.cfg, self.source_dictionary
         dataset = super().load_dataset(split, combine, **kwargs)
         if self.record.kind == "multi-label":
             dataset = MultiHotDataset(dataset, cfg.num_classes)
         if self.record.kind == "token-label":
-            check_file(Path(cfg.data), f"label/{split}.idx")  # without it nothing says where words begin
+            check_file(Path(cfg.data), f"label/{split}.idx")  # it has the beginnings of words
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
         length, method = max_length_and_method(cfg, cfg.max_positions)
         method = str(cfg.truncation) if split == self.training_split else method
-        if cut := int((dataset.sizes[0] > length).sum()):
+        if count := int((dataset.sizes[0] > length).sum()):
             logger.info(
-                f"{split}: {cut:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
+                f"{split}: {count:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
             )
         ends = dictionary.bos(), dictionary.eos()
-        rows = TruncatedDataset(dataset, length, method, *ends, seed=cfg.seed, by_length=not cfg.no_shuffle)
-        self.datasets[split] = SharedEpochDataset(DescribedBatches(rows, dictionary.pad(), masked=False))
+        truncated = TruncatedDataset(dataset, length, method, *ends, seed=cfg.seed, by_length=not cfg.no_shuffle)
+        self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
-        """Log also the metrics of our criterion, whose own method of this name is static."""
+        """Log the metrics, also those of our criterion, whose method of this name is static."""
         super().reduce_metrics(logging_outputs, criterion)
         if hasattr(criterion, "log_metrics"):
             criterion.log_metrics(logging_outputs)
 
 
 def read_record(folder: Path, regression: bool) -> Task:
-    """Return the record of a prepared folder, or one with the metrics of its kind for what fairseq-preprocess wrote.
+    """Return the record of a prepared folder; for output of fairseq-preprocess, one with default metrics.
 
-    `regression`: it is one, where the folder does not say.
+    The latter is a regression if `regression` is True.
     """
     check_data_path(folder)
     check_file(folder, f"input0/{DICTIONARY_FILE}")
@@ -173,34 +173,34 @@ def read_record(folder: Path, regression: bool) -> Task:
 
 
 def _rows_of(folder: Path, split: str) -> int | None:
-    """Return the rows of a split; None where the folder does not say."""
+    """Return the number of rows of a split; None if the folder has no record of it."""
     counts = read_summary(folder).splits.get(split) if (folder / SUMMARY_FILE).is_file() else None
     return None if counts is None else counts.examples
 
 
 def class_names(dictionary: Dictionary) -> tuple[str, ...]:
-    """Return the classes, without what tasks add to a dictionary, and what fairseq-preprocess fills it up with."""
+    """Return the classes, without tokens that tasks add to a dictionary, or fairseq-preprocess as padding."""
     names = label_names(dictionary)
     return tuple(name for name in names if name != MASK and not name.startswith("madeupword"))
 
 
 def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
-    """Complete the options that the data decides, also in the configuration of the run, which checkpoints hold."""
-    of_data = {"kind": record.kind, "regression_target": record.kind == "regression"}
-    of_data["num_classes"] = len(record.classes) or 1
-    for name, value in of_data.items():
-        given = getattr(cfg, name)
-        check(name, given, given in (None, -1, value), f"{value}, as {cfg.data} is {record.kind}")
-    set_options(cfg, **of_data)
-    whole = whole_config(cfg)
-    if whole is not None and "regression_target" in (whole.get("criterion") or ()):
-        whole.criterion.regression_target = of_data["regression_target"]
+    """Set the options that the data determines, also in the configuration of the run, which checkpoints contain."""
+    data_options = {"kind": record.kind, "regression_target": record.kind == "regression"}
+    data_options["num_classes"] = len(record.classes) or 1
+    for name, value in data_options.items():
+        configured = getattr(cfg, name)
+        check(name, configured, configured in (None, -1, value), f"{value}, as {cfg.data} is {record.kind}")
+    set_options(cfg, **data_options)
+    run_config = whole_config(cfg)
+    if run_config is not None and "regression_target" in (run_config.get("criterion") or ()):
+        run_config.criterion.regression_target = data_options["regression_target"]
 
 
 def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
     allowed = "none: truncation and truncate_to say how texts are shortened here"
     check("shorten_method", cfg.shorten_method, cfg.shorten_method == "none", allowed)
-    # Any other token would be taken for text, and cut.
+    # Any other token would be treated as text and truncated.
     bos, eos = dictionary.bos(), dictionary.eos()
     check("init_token", cfg.init_token, cfg.init_token in (None, bos), f"{bos}, <s>, or left out")
     check("separator_token", cfg.separator_token, cfg.separator_token in (None, eos), f"{eos}, </s>, or left out")
@@ -210,7 +210,7 @@ def _check_lengths(cfg: TextPredictionConfig, longest: int) -> None:
     ends = 1
     if has_pairs(Path(cfg.data)):
         ends = 2 if cfg.separator_token is None else 3
-    least = (cfg.init_token is not None) + ends + 1  # one token of text beside the special ones
-    check("max_positions", longest, longest >= least, f"at least {least}")
+    minimum = (cfg.init_token is not None) + ends + 1  # one token of text and the special ones
+    check("max_positions", longest, longest >= minimum, f"at least {minimum}")
     length = cfg.truncate_to or longest
-    check("truncate_to", length, least <= length <= longest, f"from {least} to max_positions={longest}")
+    check("truncate_to", length, minimum <= length <= longest, f"from {minimum} to max_positions={longest}")

@@ -1,4 +1,4 @@
-"""Checkpoints that no update has trained yet, which trainings start from: of a model that comes from elsewhere."""
+"""Initial checkpoints of imported and converted models, which no update has trained yet."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,24 +19,24 @@ from .masked_lm import DynamicMaskedLMConfig
 
 
 def masked_lm_dictionary(folder: Path) -> Dictionary:
-    """The dictionary in a folder as tasks of masked language modelling have it, with <mask>.
+    """Return the dictionary in a folder with <mask> added, as tasks of masked language modelling use it.
 
     Raises:
-        OSError: there is none.
-        UserError: it cannot be read.
+        OSError: the file does not exist.
+        UserError: the file cannot be read.
     """
     return with_mask(load_dictionary(folder / DICTIONARY_FILE))
 
 
 def untrained_model(options: Mapping[str, Any], dictionary: Dictionary) -> LinformerRobertaModel:
-    """A new model.
+    """Return a new model.
 
     Args:
-        options: of ``LinformerRobertaConfig``; the longest sequence must be one of them.
+        options: of ``LinformerRobertaConfig``, including ``max_positions``.
         dictionary: with <mask>.
 
     Raises:
-        UserError: an option cannot work.
+        UserError: an option is not allowed.
     """
     config = resolve_config(OmegaConf.create(dict(options)), None)
     return LinformerRobertaModel.of_config(config, dictionary)
@@ -50,15 +50,15 @@ def save_untrained(
     state: Mapping[str, Tensor],
     inherited: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a checkpoint of masked language modelling.
+    """Write a checkpoint of masked language modelling.
 
     Args:
-        folder: to write into; it holds the dictionary and the subword model.
-        data: what the folder will be called.
-        dictionary: the one that it holds.
+        folder: output folder, which contains the dictionary and the subword model.
+        data: final name of the folder.
+        dictionary: dictionary of the folder.
         options: of the model.
-        state: its parameters.
-        inherited: the parts of ``TaskState`` that come from its source.
+        state: parameters of the model.
+        inherited: the entries of ``TaskState`` from the source of the model.
 
     Raises:
         OSError: the file cannot be written, as on a full disk.

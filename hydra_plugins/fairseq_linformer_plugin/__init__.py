@@ -1,16 +1,16 @@
-"""What happens while Hydra composes: the names of runs, and what is said of mistakes in a command line.
+"""Plugin of Hydra: names of runs, a launcher, and messages about mistakes in a command line.
 
-fairseq-hydra-train has not read ``common.user_dir`` and imported ``fairseq_linformer`` by then: only a plugin of
-Hydra's can do anything. Hydra looks for plugins in the namespace package ``hydra_plugins`` alone, which is why this
-folder lies beside the package. Every program that uses Hydra imports it, so it is small: it adds two resolvers and a
-launcher, and does nothing else but in fairseq-hydra-train with a --config-dir.
+While Hydra composes a configuration, fairseq-hydra-train has not read ``common.user_dir`` and imported
+``fairseq_linformer`` yet: only a plugin of Hydra can act. Hydra finds plugins only in the namespace package
+``hydra_plugins``, hence this separate folder. Every program that uses Hydra imports it, so it is small: it adds two
+resolvers and a launcher. Everything else applies only to fairseq-hydra-train with a --config-dir.
 
 ``${folder_name:PATH}`` is the last part of a path: ``${folder_name:${task.data}}`` is SST-2 for data-bin/tasks/SST-2/.
 
-``${run_name:NAME,${hydra:overrides.task}}`` adds to a name what a command line sets otherwise for the training itself:
-tiny_512-softmax for ``model.attention=softmax``.
+``${run_name:NAME,${hydra:overrides.task}}`` adds the choices of a command line to a name: tiny_512-softmax for
+``model.attention=softmax``.
 
-``hydra/launcher=processes`` gives each job of a ``--multirun`` a process of its own.
+``hydra/launcher=processes`` runs each job of a ``--multirun`` in a separate process.
 """
 
 import hashlib
@@ -34,25 +34,25 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
-# What a name tells: choices from groups, and the attention. Other settings of a folder's run are compared, and refused.
-_TELLS = re.compile(r"[a-z_]+$|model\.attention$")
-_OF_MULTIRUN = re.compile(r"[+~]*hydra[./](mode|launcher|sweeper|sweep)\b")  # what a single job has no use for
+# Overrides in a run's name: choices from groups, and the attention. Others are compared when the run resumes.
+_NAME_OVERRIDES = re.compile(r"[a-z_]+$|model\.attention$")
+_OF_MULTIRUN = re.compile(r"[+~]*hydra[./](mode|launcher|sweeper|sweep)\b")  # options that a single job does not need
 _NUMBERS = re.compile(r"(optimization\.(?:lr|update_freq)=)([\d.e+,-]+)")  # fairseq wants a list
-_LONGEST = 120  # characters of a name; file systems allow 255 bytes
+_MAX_NAME_LENGTH = 120  # characters of a name; file systems allow 255 bytes
 
 
 def run_name(name: str, overrides: Sequence[str]) -> str:
-    """A folder's name for a run: `name`, and the values of choices and of ``model.attention``."""
+    """Return the folder name of a run: `name`, the choices from groups, and the value of ``model.attention``."""
     parts = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        if not _TELLS.match(key) or key in ("recipe", "distributed"):  # any number of processes trains the same
+        if not _NAME_OVERRIDES.match(key) or key in ("recipe", "distributed"):  # the same on any number of GPUs
             continue
         parts.append(re.sub(r"[^\w.]+", "_", value).strip("_."))
-    whole = "-".join([name, *filter(None, parts)])
-    if len(whole) <= _LONGEST:
-        return whole
-    return f"{whole[: _LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    full_name = "-".join([name, *filter(None, parts)])
+    if len(full_name) <= _MAX_NAME_LENGTH:
+        return full_name
+    return f"{full_name[: _MAX_NAME_LENGTH - 9]}-{hashlib.sha256(full_name.encode()).hexdigest()[:8]}"
 
 
 OmegaConf.register_new_resolver("folder_name", lambda path: Path(os.path.abspath(path)).name, replace=True)
@@ -60,64 +60,64 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 def complete_command(words: Sequence[str]) -> list[str]:
-    """Return a command line with lists where it has a number for one, and without the warm-up that a schedule lacks."""
+    """Return a command line with numbers of list options in brackets, and without warm-up for schedules without it."""
     words = [_NUMBERS.sub(lambda word: word[1] + re.sub(r"[^,]+", r"[\g<0>]", word[2]), word) for word in words]
-    without = "~lr_scheduler.warmup_updates"
-    return [*words, without] if without not in words and let_recipes_warm_up().intersection(words) else words
+    no_warmup = "~lr_scheduler.warmup_updates"
+    return [*words, no_warmup] if no_warmup not in words and let_recipes_warm_up().intersection(words) else words
 
 
 def let_recipes_warm_up() -> set[str]:
-    """Let recipes set ``warmup_updates`` of each of fairseq's schedules; return the choices of those that lack it."""
-    lacking = set()
+    """Let recipes set ``warmup_updates`` of all schedules of fairseq; return the choices of schedules without it."""
+    choices = set()
     for name, schedule in ConfigStore.instance().repo.get("lr_scheduler", {}).items():
         if schedule.node.get("warmup_updates") is None:
             options = OmegaConf.to_container(schedule.node)
-            schedule.node = OmegaConf.create({**options, "warmup_updates": None})  # of no dataclass, which forbids it
-            lacking.add(f"lr_scheduler={name.removesuffix('.yaml')}")
-    return lacking
+            schedule.node = OmegaConf.create({**options, "warmup_updates": None})  # a dataclass would forbid it
+            choices.add(f"lr_scheduler={name.removesuffix('.yaml')}")
+    return choices
 
 
 class ProcessLauncher(Launcher):
-    """Runs the jobs of a ``--multirun`` one after the other, each as the command line that it stands for.
+    """Launcher that runs the jobs of a ``--multirun`` one after the other, each as a separate command.
 
-    Hydra's own launcher calls fairseq again in the same process, where it keeps the best loss, the open TensorBoard
-    files and the locks of the job before.
+    Hydra's launcher calls fairseq repeatedly in one process, which keeps the best loss, the open TensorBoard files and
+    the locks of the previous job.
     """
 
     def setup(self, *, hydra_context: object, task_function: object, config: DictConfig) -> None:
         args = get_args()
-        of_hydra = [word for word in config.hydra.overrides.hydra if not _OF_MULTIRUN.match(word)]
-        self._command = [*sys.argv[:1], "--config-dir", args.config_dir, "--config-name", args.config_name, *of_hydra]
-        self._added = {"HYDRA_FULL_ERROR"} if sys.excepthook is _report else set()  # with it, a job keeps its traceback
+        overrides = [word for word in config.hydra.overrides.hydra if not _OF_MULTIRUN.match(word)]
+        self._command = [*sys.argv[:1], "--config-dir", args.config_dir, "--config-name", args.config_name, *overrides]
+        self._added = {"HYDRA_FULL_ERROR"} if sys.excepthook is _report else set()  # it makes a job print its traceback
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         _check_store(initial_job_idx + len(job_overrides))
-        failed, common = [], set.intersection(*map(set, job_overrides))
+        failed_jobs, common_overrides = [], set.intersection(*map(set, job_overrides))
         environment = {name: value for name, value in os.environ.items() if name not in self._added}
-        signal.signal(signal.SIGINT, lambda number, frame: None)  # which the job has too: it saves, and is waited for
+        signal.signal(signal.SIGINT, lambda number, frame: None)  # the job receives it, too, and saves
         for number, overrides in enumerate(job_overrides, 1):
-            shown = shlex.join(word for word in overrides if word not in common)
-            print(f"job {number} of {len(job_overrides)}: {shown}", flush=True)
+            job_name = shlex.join(word for word in overrides if word not in common_overrides)
+            print(f"job {number} of {len(job_overrides)}: {job_name}", flush=True)
             command = [sys.executable, *self._command, *overrides]
             status = subprocess.run(command, check=False, env=environment).returncode
             if status in (128 + signal.SIGINT, -signal.SIGINT):
                 sys.exit(128 + signal.SIGINT)
             if status:
-                failed.append(shown)
-        if failed:
-            sys.exit(f"error: {len(failed)} of {len(job_overrides)} jobs failed: {'; '.join(failed)}")
+                failed_jobs.append(job_name)
+        if failed_jobs:
+            sys.exit(f"error: {len(failed_jobs)} of {len(job_overrides)} jobs failed: {'; '.join(failed_jobs)}")
         return [JobReturn(overrides=overrides, status=JobStatus.COMPLETED) for overrides in job_overrides]
 
 
 def _check_store(jobs: int) -> None:
-    """Ends the program where torchrun's store, which outlives a job, would lead the next one's processes astray.
+    """Exit with an error for several jobs under torchrun, whose store outlives a job.
 
-    They would find the addresses of the job before there (github.com/pytorch/pytorch/issues/135712).
+    The next job's processes would read the previous job's addresses (github.com/pytorch/pytorch/issues/135712).
     """
-    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if jobs > 1 and shared and "TORCHELASTIC_RUN_ID" in os.environ:
-        needed = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment, and no static rendezvous (--master-port)"
-        sys.exit(f"error: {jobs} jobs of --multirun under torchrun: it needs {needed}")
+    shares_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if jobs > 1 and shares_store and "TORCHELASTIC_RUN_ID" in os.environ:
+        advice = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment, and no static rendezvous (--master-port)"
+        sys.exit(f"error: {jobs} jobs of --multirun under torchrun: it needs {advice}")
 
 
 ConfigStore.instance().store(
@@ -129,18 +129,18 @@ ConfigStore.instance().store(
 
 
 class FairseqLinformerPlugin(SearchPathPlugin):
-    """Adds no search path: this is the one kind of plugin that Hydra asks before it composes."""
+    """Search path plugin that adds no path: Hydra calls no other type of plugin before it composes."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         let_recipes_warm_up()
         if Path(*sys.argv[:1]).stem != "fairseq-hydra-train":
             return
-        if (words := complete_command(sys.argv[1:])) != sys.argv[1:]:  # Hydra has read its command line by now
+        if (words := complete_command(sys.argv[1:])) != sys.argv[1:]:  # Hydra has already read its command line
             os.execv(sys.executable, [sys.executable, sys.argv[0], *words])
         args = get_args()
-        warnings.filterwarnings("ignore", r"\s*'.*' is validated against ConfigStore schema")  # fairseq's doing
+        warnings.filterwarnings("ignore", r"\s*'.*' is validated against ConfigStore schema")  # caused by fairseq
         if asks_for_cpu(args.overrides):
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU in sight fairseq clips and joins processes there
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # else fairseq clips and joins processes on a GPU
         if args.config_name is not None and args.config_path is None:
             check_config_name(args.config_dir, args.config_name)
         if args.config_dir is None:
@@ -151,22 +151,22 @@ class FairseqLinformerPlugin(SearchPathPlugin):
 
 
 def asks_for_cpu(overrides: list[str]) -> bool:
-    """Whether the last word about it says common.cpu=true."""
-    said = [word.partition("=")[2].lower() for word in overrides if word.lstrip("+").startswith("common.cpu=")]
-    return bool(said) and said[-1] in ("true", "yes", "on", "1")
+    """Return True if the last override of ``common.cpu`` is true."""
+    values = [word.partition("=")[2].lower() for word in overrides if word.lstrip("+").startswith("common.cpu=")]
+    return bool(values) and values[-1] in ("true", "yes", "on", "1")
 
 
 def check_config_name(config_dir: str | None, name: str) -> None:
-    """Ends the program where neither the folder nor fairseq has a configuration of that name.
+    """Exit with an error if neither the folder nor fairseq has a configuration of that name.
 
-    fairseq-hydra-train registers its schema under whatever name it is given: Hydra would go on with that alone.
+    fairseq-hydra-train registers its schema under any name that it gets: Hydra would compose that schema alone.
     """
     file, folder = f"{name.removesuffix('.yaml')}.yaml", Path(config_dir or "")
     if (files("fairseq.config") / file).is_file() or (config_dir and (folder / file).is_file()):
         return
     if config_dir is None or not folder.is_dir():
         sys.exit(f'error: --config-dir is {config_dir}, it must be a folder such as "$(linformer configs)"/pretrain')
-    # Files that begin with a package are parts of others.
+    # Files that begin with a package are parts of other configurations.
     names = sorted(path.stem for path in folder.glob("*.yaml") if not path.read_text().startswith("# @package"))
     sys.exit(f"error: --config-name {name}: {folder} has no {file} ({', '.join(names)})")
 
