@@ -1,4 +1,4 @@
-"""`linformer VERB`: find the verb, parse the words after it, and run it."""
+"""Command line `linformer VERB`: selection, parsing and execution of a verb."""
 
 import importlib
 import sys
@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the verb and the words after it; without a verb, end the program with the overview or an error."""
+    """Return the verb and the words after it; without a verb, exit with the overview or an error."""
     for length in (2, 1):
         if (verb := " ".join(words[:length])) in VERBS:
             return verb, list(words[length:])

@@ -1,4 +1,4 @@
-"""A trained model as the start of another: with Linformer's attention, or for longer texts.
+"""Convert a trained model to another attention, such as Linformer's, or to longer texts.
 
     linformer convert runs/roberta --out converted model.attention=linformer
     linformer convert sentence-transformers/all-MiniLM-L6-v2 --out longer --long 4096
@@ -8,13 +8,13 @@
         checkpoint.finetune_from_model=converted/checkpoint.pt checkpoint.save_dir=runs/converted
 
 The source is a checkpoint or a run's folder, of this package or of fairseq's RoBERTa, or a folder of transformers; a
-name on the Hub of Hugging Face is fetched. What both models have is copied. E and F start at the means of segments or,
-with --fit-on, where they keep each layer's attention output best on sample text. The new model needs some training
-before it is used: the last command above.
+name on the Hub of Hugging Face is downloaded. Parameters that both models have are copied. E and F are initialized to
+means of segments or, with --fit-on, fitted to the output of each attention layer on sample text. The new model needs
+some training before use: the last command above.
 
---long N chooses what reads up to N tokens at a cost that is linear in their number, and with learned positions loses
-nothing on texts that the source could read: configs/pretrain/preset/long.yaml, with as many rows as the source reads
-tokens. Options at the end of the command win over it.
+--long N selects options for texts of up to N tokens at linear cost: configs/pretrain/preset/long.yaml, with as many
+projected keys as the source has positions. With learned positions, texts of the source's length are computed as before.
+Options at the end of the command have priority.
 """
 
 import re
@@ -63,11 +63,11 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
 
 
 def _describe_long(options: Any, same_neighbours: bool) -> str:
-    """Return the choices of --long and what to expect of the model.
+    """Describe the choices of --long and the expected results.
 
     Args:
-        options: of the new model, a ResolvedConfig.
-        same_neighbours: True if positions and neighbours of short texts are those of the source.
+        options: ResolvedConfig of the new model.
+        same_neighbours: True if short texts have the source's positions and local convolution.
     """
     from ..attention.linformer import LinformerOptions
 
@@ -77,7 +77,7 @@ def _describe_long(options: Any, same_neighbours: bool) -> str:
     if options.positions != "learned":
         which = f"with positions={options.positions} the first and the means have none"
         gain = f"{which}: no text is read as before; all gain"
-    elif same_neighbours and options.adaptive_length:  # else rows stand for several tokens
+    elif same_neighbours and options.adaptive_length:  # otherwise projected keys average several tokens
         gain = f"texts of at most {k} tokens are read as before; longer ones gain"
     selected = f", and {segments} of the segments that these stand for" * (segments > 0)
     return (

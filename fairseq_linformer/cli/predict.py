@@ -1,4 +1,4 @@
-"""Labels and probabilities from a fine-tuned model: for your texts, or for GLUE's test sets.
+"""Predict labels and probabilities of your texts, or of GLUE's test sets.
 
     linformer predict runs/SST-2 --input reviews.txt > predictions.tsv
     linformer predict runs/RTE --input pairs.tsv --text sentence1 --second sentence2
@@ -6,14 +6,14 @@
 
 Texts are lines of a .txt file, a column of a .csv or .tsv file with a header, a key of a .jsonl file, or the words of a
 .conll file; - is standard input.
-What is printed has a row for each, in their order, so none may be blank; all are read once before the first is
-predicted. It is a table with tabs, or JSON lines (--to jsonl).
-Several classes are separated by commas. A model of token labels reads words between spaces, or JSON lists of words, and
-prints a word and its label per line, with a blank line after each text. Long texts are shortened as in training; words
-that this cuts have the most frequent label, and are counted.
+The output has one row per text in the same order, as a table with tabs or as JSON lines (--to jsonl). No text may be
+blank; all are checked before the first prediction.
+Several classes are separated by commas. A model of token labels takes words between spaces, or JSON lists of words, and
+prints a word and its label per line, with a blank line after each text. Long texts are truncated as in training;
+truncated words get the most frequent label, and are counted.
 
-A submission holds the files of GLUE's leaderboard, checked and zipped: those of each task of `linformer finetune`'s
-folder, from the run that is best on the dev set; AX from MNLI's.
+A submission contains the files of GLUE's leaderboard, checked and zipped. For each task in the folder of `linformer
+finetune` the run with the best dev score predicts; MNLI's run also predicts AX.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def predict(
 
 
 def _checkpoint(model: Path) -> Path:
-    """Return the checkpoint of a path; `linformer import`, which other verbs propose, makes no fine-tuned model."""
+    """Return the checkpoint of a path; unlike other verbs, do not propose `linformer import`."""
     from ..checkpoint import checkpoint_file
 
     try:
@@ -129,7 +129,7 @@ def _checkpoint(model: Path) -> Path:
 
 @contextlib.contextmanager
 def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """Yield a file that can be read twice: itself, or a temporary copy of a pipe."""
+    """Yield a seekable file: the stream, or a temporary copy of a pipe."""
     if stream.seekable() and stream.tell() == 0:
         yield stream
         return
@@ -180,14 +180,14 @@ def _as_json(predictions: Iterator[Prediction], kind: str, top: int | None) -> I
 
 
 def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str, float]:
-    """Return the `top` classes with the highest probabilities, the highest first; all of them in order for None."""
+    """Return the `top` most probable classes by descending probability; None: all in the order of the task."""
     if top is None:
         return probabilities
     return dict(heapq.nlargest(top, probabilities.items(), key=operator.itemgetter(1)))
 
 
 def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) -> None:
-    """Print a word and its label per line, and a blank line after each row; or a JSON object per row."""
+    """Print a word and its label per line and a blank line after each text, or a JSON object per text."""
     from ..data.prepare.examples import WHITESPACE
 
     in_words = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
@@ -198,7 +198,7 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
         if to == "jsonl":
             print(json.dumps({"words": row.text, "labels": prediction.label}))
         else:
-            in_cells = (WHITESPACE.sub(" ", word) for word in row.text)  # a word of JSON may hold tabs and line breaks
+            in_cells = (WHITESPACE.sub(" ", word) for word in row.text)  # JSON words may have tabs and line breaks
             print(*map("\t".join, zip(in_cells, prediction.label, strict=True)), "", sep="\n")
     if cut:
         print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
@@ -221,13 +221,13 @@ def submit(runs: Path, data: Path, out: Path) -> None:
         elif not (data / task).is_dir():
             missing[name] = f"there is no {data / task}"
         else:
-            check_test_set(data / task, name)  # now, not after an hour of predicting
+            check_test_set(data / task, name)  # before hours of prediction
             found[name] = checkpoints[trained]
     if not found:
         raise UserError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
     with staged_folder(out, "submission.json") as (folder, mark):
         for checkpoint, task in dict.fromkeys((checkpoint, FILES[name][0]) for name, checkpoint in found.items()):
-            Predictor(checkpoint, data / task, "cpu")  # what is not there or does not fit is said now, too
+            Predictor(checkpoint, data / task, "cpu")  # raises errors before hours of prediction
         for name, checkpoint in found.items():
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)

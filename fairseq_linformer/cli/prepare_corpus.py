@@ -1,11 +1,11 @@
-"""Text files into a folder to pretrain on.
+"""Prepare text files for pretraining.
 
 example:
   linformer prepare corpus --train books/ more.txt.xz --valid held_out.txt --out data/books --vocab-size 8000
 
-Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it that
-are not hidden, and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a
-document. The folder appears under its name when it is complete: repeat a command that was interrupted.
+Files are plain text in UTF-8, also as .gz or .xz. A folder means all .txt, .gz and .xz files below it that are not
+hidden; - is standard input. Each line is a training item; a blank line, or the end of a file, ends a document. The
+output folder is created only when it is complete: repeat a command that was interrupted.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The modelling code as two files that need torch and transformers only, for the folders of models.
+"""Generation of the code of exported models: two files that depend only on torch and transformers.
 
-One file contains the layers and all mechanisms, unchanged. transformers runs it with ``trust_remote_code=True``.
+One file contains the layers and all mechanisms. transformers runs it with ``trust_remote_code=True``.
 """
 
 import ast
@@ -14,11 +14,11 @@ CONFIGURATION = PACKAGE / "hf" / "configuration_linformer_roberta.py"
 MODELING = PACKAGE / "hf" / "modeling_linformer_roberta.py"
 NOTICE = "# Generated from the package fairseq_linformer (MIT License): changes belong there.\n"
 
-IN_PART = PACKAGE / "errors.py"  # only its imported names are included; the rest is about command lines
+IN_PART = PACKAGE / "errors.py"  # only imported names are included; the rest is for command lines
 
 
 def write_code(folder: Path) -> None:
-    """Write the file of the configuration and the file of the models into a folder."""
+    """Write the code of the configuration and of the models into a folder."""
     configuration = NOTICE + CONFIGURATION.read_text(encoding="utf-8")
     (folder / CONFIGURATION.name).write_text(configuration, encoding="utf-8")
     (folder / MODELING.name).write_text(_modeling(), encoding="utf-8")
@@ -30,7 +30,7 @@ def _modeling() -> str:
 
 
 class _Bundle:
-    """A file and the files of the package that it imports, in the order of dependence."""
+    """A file and the files of the package that it imports, dependencies first."""
 
     def __init__(self, path: Path) -> None:
         self._sources: list[str] = []
@@ -38,7 +38,7 @@ class _Bundle:
         self._imports_from: dict[str, set[str]] = defaultdict(set)
         self._seen: set[Path] = set()
         self._defined: dict[str, Path] = {}
-        self._needed: set[str] = set()  # of the file IN_PART
+        self._needed: set[str] = set()  # names from IN_PART
         self._add(path)
 
     def text(self) -> str:
@@ -72,7 +72,7 @@ class _Bundle:
             self._imports_from[str(node.module)] |= names
             return
         file = path.parents[node.level - 1].joinpath(*str(node.module).split("."))
-        # The folder is that of the mechanisms, all of which its __init__ imports.
+        # The only folder is attention, whose __init__ imports all mechanisms.
         for imported in sorted(file.glob("[!_]*.py")) if file.is_dir() else [file.with_suffix(".py")]:
             if imported == CONFIGURATION:
                 self._imports.add(ast.unparse(node))
@@ -83,7 +83,7 @@ class _Bundle:
 
 
 def _names(node: ast.stmt) -> set[str]:
-    """Return the names that a statement at the top level defines."""
+    """Return the names that a top-level statement defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return {node.name}
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

@@ -1,4 +1,4 @@
-"""The sizes of an architecture, and the completion of options that a user left open: nothing here imports fairseq."""
+"""Sizes of architectures, and defaults of options that a user does not set. This module does not import fairseq."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields
@@ -59,19 +59,19 @@ class Architecture(AttentionConfig, Protocol):
 
 
 def architecture_defaults(name: str) -> dict[str, int | bool]:
-    """Return the sizes of an architecture, for an unknown one those of the base. The user's values win over them."""
+    """Return the default sizes of an architecture; an unknown one has those of the base architecture."""
     return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}
 
 
 def fill_in(architecture: str, args: Any) -> None:
-    """Give ``args``, a Namespace or a config, the sizes that it leaves open, in place, as fairseq asks for."""
+    """Set the sizes that are None in ``args``, a Namespace or a config, in place, as fairseq requires."""
     for name, size in architecture_defaults(architecture).items():
         if getattr(args, name, None) is None:
             setattr(args, name, size)
 
 
 def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the projection; those left open are as in fairseq's examples/linformer."""
+    """Return the options of the projection; the defaults are those of fairseq's examples/linformer."""
     kind, k = PROJECTIONS[options["projection"]], options["projected_length"]
     return {
         "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
@@ -81,10 +81,10 @@ def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the list of each option that may differ per layer, unless it is left open.
+    """Return the values per layer of each option that may differ per layer and is not None.
 
     Raises:
-        UserError: ``spread_over_layers`` cannot read a value.
+        UserError: ``spread_over_layers`` rejects a value.
     """
     return {
         name: spread_over_layers(name, options[name], options["encoder_layers"], multiple)
@@ -97,8 +97,8 @@ def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of layers after pruning, and the lists of the options that may differ per layer.
 
     Raises:
-        UserError: ``encoder_layers_to_keep`` is no list of layers, leaves out one that the others need, or gives one
-            another kind by its new number.
+        UserError: ``encoder_layers_to_keep`` is no list of layers, omits a layer that the others need, or changes the
+            type of a layer, which depends on its index.
     """
     layers, pruning, lists = options["encoder_layers"], options["encoder_layers_to_keep"], per_layer_lists(options)
     kept = _kept_layers(pruning, layers) if pruning else range(layers)
@@ -114,7 +114,7 @@ def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept_layers(value: str, layers: int) -> list[int]:
-    """Return the layers that pruning keeps, from the first on, as fairseq's ``prune_state_dict`` numbers them."""
+    """Return the layers that pruning keeps, in ascending order, as in fairseq's ``prune_state_dict``."""
     kept = sorted({int(layer) if layer.strip().isdigit() else layers for layer in value.split(",")})
     allowed = f"numbers from 0 to {layers - 1}, each once, separated by commas"
     check("encoder_layers_to_keep", value, len(kept) == len(value.split(",")) and kept[-1] < layers, allowed)
