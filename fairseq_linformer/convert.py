@@ -134,8 +134,8 @@ def convert(
         options = converted_options(old.args, changes)
         longer = options["positions"] == "learned" and options["max_positions"] > old.args.max_positions
         check("--positions", positions, positions == "tile" or longer, "tile, unless learned positions are added")
-        new, started = _build(old, options, dictionary, positions)
-        started.left_out.extend(heads)
+        new, report = _build(old, options, dictionary, positions)
+        report.left_out.extend(heads)
         errors = None
         if fit_on is not None:
             _check_corpus(fit_on, vocabulary, new)
@@ -146,12 +146,12 @@ def convert(
             origin = Origin(source=name or "/".join(checkpoint.absolute().parts[-2:]), sha256=digest_file(checkpoint))
         record: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"], "changes": changes}
         record |= {"positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
-        record |= {"starts_anew": started.new, "left_out": started.left_out, "errors": errors and errors._asdict()}
+        record |= {"starts_anew": report.new, "left_out": report.left_out, "errors": errors and errors._asdict()}
         (folder / CONVERSION_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         inherited = _inherit(state, origin, new, old)
         save_untrained(folder, out.absolute(), dictionary, options, new.state_dict(), inherited)
         Path(mark.name).unlink()
-    return Converted(new, started, errors, remarks, old.args)
+    return Converted(new, report, errors, remarks, old.args)
 
 
 @contextmanager
@@ -171,10 +171,10 @@ def _inherit(
     state: Mapping[str, Any], origin: Origin, new: LinformerRobertaModel, old: LinformerRobertaModel
 ) -> dict[str, Any]:
     """Return the entries of ``TaskState`` that are inherited from the source."""
-    carried: dict[str, Any] = {**read_task_state(state.get("task_state"))}
+    task_state: dict[str, Any] = {**read_task_state(state.get("task_state"))}
     if new.args.max_positions > old.args.max_positions:
-        carried["sentence_modules"] = lengthened(carried["sentence_modules"], new.args.max_positions)
-    return {**{name: carried[name] for name in INHERITED}, "converted_from": [*carried["converted_from"], origin]}
+        task_state["sentence_modules"] = lengthened(task_state["sentence_modules"], new.args.max_positions)
+    return {**{name: task_state[name] for name in INHERITED}, "converted_from": [*task_state["converted_from"], origin]}
 
 
 def _parse(overrides: Sequence[str]) -> dict[str, Any]:
@@ -205,16 +205,16 @@ def long_options(source: ResolvedConfig, longest: int, changes: Mapping[str, Any
     Raises:
         UserError: `longest` is no multiple of the source's length, or the source has no full attention.
     """
-    reads, other = source.max_positions, changes.get("attention", "linformer") != "linformer"
+    source_length, changes_attention = source.max_positions, changes.get("attention", "linformer") != "linformer"
     instead = f"it replaces full attention; model.max_positions={longest} extends the source's attention"
     allowed = f"left out with a source of attention={source.attention}: {instead}"
-    check("--long", longest, other or source.attention == "softmax", allowed)
-    allowed = f"a multiple of {reads}, the tokens that the source reads, from {2 * reads} on"
-    check("--long", longest, longest > reads and longest % reads == 0, allowed)
-    if other:
+    check("--long", longest, changes_attention or source.attention == "softmax", allowed)
+    allowed = f"a multiple of {source_length}, the tokens that the source reads, from {2 * source_length} on"
+    check("--long", longest, longest > source_length and longest % source_length == 0, allowed)
+    if changes_attention:
         return {"max_positions": longest, **changes}
     preset = OmegaConf.to_container(OmegaConf.load(LONG).model)
-    return {**cast(dict[str, Any], preset), "projected_length": reads, "max_positions": longest, **changes}
+    return {**cast(dict[str, Any], preset), "projected_length": source_length, "max_positions": longest, **changes}
 
 
 def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,9 +233,9 @@ def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dic
     elif changes.get("projection", source.projection) != source.projection:
         dropped = KIND_OPTIONS
     options = {name: value for name, value in options.items() if name not in dropped} | dict(changes)
-    longest, least = options["max_positions"], source.max_positions
-    enough = isinstance(longest, int) and longest >= least
-    check("max_positions", longest, enough, f"a whole number from {least} on, the source's")
+    longest, source_length = options["max_positions"], source.max_positions
+    is_allowed = isinstance(longest, int) and longest >= source_length
+    check("max_positions", longest, is_allowed, f"a whole number from {source_length} on, the source's")
     if not get_attention(str(options["attention"])).HAS_WEIGHTS:
         options["attention_dropout"] = 0.0
     return options
@@ -248,9 +248,9 @@ def _build(
         torch.manual_seed(SEED)
         new = untrained_model(options, dictionary)
     shared = _shared_parameters(old, new)
-    lost = {name for name, _ in old.named_parameters()} - shared.keys()
-    started = initialize_from(new, shared, positions)
-    return new, Initialized(started.new, sorted({*started.left_out, *lost}))
+    unused_names = {name for name, _ in old.named_parameters()} - shared.keys()
+    report = initialize_from(new, shared, positions)
+    return new, Initialized(report.new, sorted({*report.left_out, *unused_names}))
 
 
 def _shared_parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -> dict[str, Tensor]:
@@ -260,10 +260,10 @@ def _shared_parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -
 
     def has_same_meaning(name: str) -> bool:
         _, inside, parameter = name.partition(".self_attn.")
-        kind = parameter.partition(".")[0]
-        if not inside or kind in COMMON_PARAMETERS:
+        module = parameter.partition(".")[0]
+        if not inside or module in COMMON_PARAMETERS:
             return True
-        return not (other_projection if kind.endswith("_projection") else other_attention)
+        return not (other_projection if module.endswith("_projection") else other_attention)
 
     state = {name: tensor for name, tensor in old.state_dict().items() if has_same_meaning(name)}
     new.upgrade_state_dict(state)  # may initialize attention from the source's linear maps
@@ -342,11 +342,11 @@ def initialize_from(model: nn.Module, state: Mapping[str, Tensor], extension: st
 
 def _unshared(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
     """Return the second names of parameters that the model shares and whose values differ in the source."""
-    firsts: dict[Tensor, str] = {}
+    first_names: dict[Tensor, str] = {}
     names = []
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        first = firsts.setdefault(parameter, name)
-        if name != first and name in state and not (first in state and torch.equal(state[name], state[first])):
+        original = first_names.setdefault(parameter, name)
+        if name != original and name in state and not (original in state and torch.equal(state[name], state[original])):
             names.append(name)
     return names
 
@@ -373,11 +373,11 @@ def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], new: LinformerRob
     """Reject a model without matrices to fit, and a corpus of another vocabulary than that of these digests."""
     options = new.args
     uses_projection = get_attention(options.attention).USES_PROJECTION
-    kind = f"projection={options.projection}" if uses_projection else f"attention={options.attention}"
+    mechanism = f"projection={options.projection}" if uses_projection else f"attention={options.attention}"
     fitted = bool(fitted_matrices(new))
-    check("--fit-on", corpus, fitted, f"left out with {kind}, which has no E and F and no learned feature map")
-    own = digest_vocabulary(load_dictionary(corpus / DICTIONARY_FILE), corpus)
-    check_same_vocabulary(own, vocabulary, str(corpus), "the source")
+    check("--fit-on", corpus, fitted, f"left out with {mechanism}, which has no E and F and no learned feature map")
+    digests = digest_vocabulary(load_dictionary(corpus / DICTIONARY_FILE), corpus)
+    check_same_vocabulary(digests, vocabulary, str(corpus), "the source")
 
 
 def _fit(old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str, corpus: Path) -> Errors:
@@ -395,11 +395,11 @@ def sample_batches(folder: Path, dictionary: Dictionary, length: int) -> list[Te
         raise FileNotFoundError(f"{folder} holds no train.idx")
     ends = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": "none"}
     blocks = PrependTokenDataset(TokenBlockDataset(text, text.sizes, length - 1, **ends), dictionary.bos())
-    batches, whole = UPDATES + 1, len(blocks) - 1  # the last block may be short
-    check(f"--fit-on: rows of {length} tokens", whole, whole >= batches, f"at least {batches}")
-    rows = min(whole // batches, max(1, BATCH_TOKENS // length))
-    chosen = [blocks[number * whole // (rows * batches)] for number in range(rows * batches)]
-    return list(torch.stack(chosen).long().split(rows))
+    batches, full_blocks = UPDATES + 1, len(blocks) - 1  # the last block may be short
+    check(f"--fit-on: rows of {length} tokens", full_blocks, full_blocks >= batches, f"at least {batches}")
+    rows = min(full_blocks // batches, max(1, BATCH_TOKENS // length))
+    sample = [blocks[number * full_blocks // (rows * batches)] for number in range(rows * batches)]
+    return list(torch.stack(sample).long().split(rows))
 
 
 def fitted_matrices(model: nn.Module) -> list[nn.Parameter]:

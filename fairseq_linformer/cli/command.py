@@ -52,8 +52,8 @@ def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
 
         print("linformer", version("fairseq-linformer"))
         sys.exit(0)
-    named = [word for word in words if word not in ("-h", "--help")]
-    verbs = [verb for verb in VERBS if named in ([], [verb.partition(" ")[0]])]
+    arguments = [word for word in words if word not in ("-h", "--help")]
+    verbs = [verb for verb in VERBS if arguments in ([], [verb.partition(" ")[0]])]
     if not verbs:
         print(f"error: {' '.join(words[:2])}: there is no such verb; linformer --help lists them", file=sys.stderr)
         sys.exit(2)

@@ -46,20 +46,20 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
     if is_of_transformers(source):
         quieten_transformers()
     hub_name = model.as_posix() if source != model else None
-    made, started, errors, remarks, old = convert(source, out, overrides, positions, fit_on, hub_name, long)
+    converted, report, errors, remarks, source_args = convert(source, out, overrides, positions, fit_on, hub_name, long)
     for remark in remarks:
         print(f"note: {remark}")
     if errors is not None:
         print("error of each layer's attention, before and after fitting:")
         for layer, (before, after) in enumerate(zip(*errors, strict=True)):
             print(f"  layer {layer}: {before:.3f} {after:.3f}")
-    for title, names in (("starts anew", started.new), ("left out", started.left_out)):
+    for title, names in (("starts anew", report.new), ("left out", report.left_out)):
         for name in dict.fromkeys(re.sub(r"\blayers\.\d+\.", "layers.*.", name) for name in names):
             print(f"{title}: {name.removeprefix('encoder.').removeprefix('sentence_encoder.')}")
-    options = made.args
+    options = converted.args
     print(f"{out / UNTRAINED}: written: attention={options.attention}, {options.max_positions:,} positions")
     if long is not None and options.attention == "linformer" and options.projection == "mean-pool":
-        print(_describe_long(options, positions == "tile" and options.local_conv >= old.local_conv))
+        print(_describe_long(options, positions == "tile" and options.local_conv >= source_args.local_conv))
 
 
 def _describe_long(options: Any, same_neighbours: bool) -> str:
@@ -71,17 +71,17 @@ def _describe_long(options: Any, same_neighbours: bool) -> str:
     """
     from ..attention.linformer import LinformerOptions
 
-    own = LinformerOptions.read(options)
-    k, neighbours, segments = min(options.projected_length), own.linformer_window[0] // 2, own.linformer_fetch[0]
+    config = LinformerOptions.read(options)
+    k, neighbours, segments = min(options.projected_length), config.linformer_window[0] // 2, config.linformer_fetch[0]
     gain = "texts gain"
     if options.positions != "learned":
-        which = f"with positions={options.positions} the first and the means have none"
-        gain = f"{which}: no text is read as before; all gain"
+        positions_note = f"with positions={options.positions} the first and the means have none"
+        gain = f"{positions_note}: no text is read as before; all gain"
     elif same_neighbours and options.adaptive_length:  # otherwise projected keys average several tokens
         gain = f"texts of at most {k} tokens are read as before; longer ones gain"
     selected = f", and {segments} of the segments that these stand for" * (segments > 0)
     return (
-        f"each token sees the first {own.linformer_sinks}, {neighbours} or more neighbours on either side, and {k} "
+        f"each token sees the first {config.linformer_sinks}, {neighbours} or more neighbours on either side, and {k} "
         f"means of the text{selected}\n{gain} from a short training with the source as the teacher: recipe=encoder, or "
         "criterion=masked_lm_distillation"
     )

@@ -35,12 +35,12 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--tasks", required=True, help="folders in DIR; small letters will do")
     parser.share("--seeds", help="a run of every task for each")
     parser.share("--out", required=False, default=Path("runs/finetune"), help="folder of the runs and the results")
-    several: dict[str, Any] = {"nargs": "+", "action": Distinct, "default": []}
-    several["help"] = "of several, the first seed chooses the best (default: the task's recipe)"
-    add("--learning-rates", metavar="X", type=number(float, above=0), **several)
-    add("--batch-sizes", metavar="N", type=number(int, least=1), **several)
-    length = "times that the rows of train are seen (default: as the task's recipe)"
-    add("--epochs", metavar="N", type=number(float, above=0), help=length)
+    list_arguments: dict[str, Any] = {"nargs": "+", "action": Distinct, "default": []}
+    list_arguments["help"] = "of several, the first seed chooses the best (default: the task's recipe)"
+    add("--learning-rates", metavar="X", type=number(float, above=0), **list_arguments)
+    add("--batch-sizes", metavar="N", type=number(int, least=1), **list_arguments)
+    epochs_help = "times that the rows of train are seen (default: as the task's recipe)"
+    add("--epochs", metavar="N", type=number(float, above=0), help=epochs_help)
     metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
     add("--metric", metavar="METRIC", help=metric)
     grid = "rates 1e-5 2e-5 3e-5 (models narrower than d = 384: 1e-4 5e-4 2e-3), batches of 16 32"

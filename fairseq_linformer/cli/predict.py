@@ -58,13 +58,13 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--out", required=False, help="folder of the submission, to make")
 
 
-def run(**given: Any) -> None:
+def run(**arguments: Any) -> None:
     """Print predictions, or write a submission."""
-    given = {name: value for name, value in given.items() if value is not None}
-    if given.keys() == {"runs", "data", "out"}:
-        submit(**given)
-    elif {"model", "input"} <= given.keys() and not {"runs", "out"} & given.keys():
-        predict(**given)
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if arguments.keys() == {"runs", "data", "out"}:
+        submit(**arguments)
+    elif {"model", "input"} <= arguments.keys() and not {"runs", "out"} & arguments.keys():
+        predict(**arguments)
     else:
         raise UserError("give MODEL and --input, with what goes with them, or --runs, --data and --out")
 
@@ -96,9 +96,9 @@ def predict(
         predictor = Predictor(_checkpoint(model), data)
         if second is not None and not predictor.pairs:
             raise UserError(f"--second {second}: {model} predicts single texts")
-        of = predictor.record.kind
-        if top is not None and of not in ("single-label", "multi-label"):
-            raise UserError(f"--top {top}: {model} predicts {of}, without probabilities of classes")
+        label_type = predictor.record.kind
+        if top is not None and label_type not in ("single-label", "multi-label"):
+            raise UserError(f"--top {top}: {model} predicts {label_type}, without probabilities of classes")
         name = "standard input" if input == "-" else input
         with _to_read_twice(stream) as lines:
             table = {column for row in itertools.islice(parse_rows(lines, format, name), 1) for column in row.columns}
@@ -108,7 +108,7 @@ def predict(
             if predictor.pairs and second is None:
                 raise UserError(f"{model} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl")
             columns = (format, name, text or ("0" if format == "conll" else "text"), second)
-            check_filled(read_rows(lines, *columns), name, words=of == "token-label")
+            check_filled(read_rows(lines, *columns), name, words=label_type == "token-label")
             lines.seek(0)
             _print(predictor, read_rows(lines, *columns), top, to)
 
@@ -120,8 +120,8 @@ def _checkpoint(model: Path) -> Path:
     try:
         file = checkpoint_file(model)
     except UserError as error:
-        said = "predict reads checkpoints, and transformers' pipeline uses this folder"
-        raise UserError(f"{model} is a folder of transformers: {said}") from error
+        hint = "predict reads checkpoints, and transformers' pipeline uses this folder"
+        raise UserError(f"{model} is a folder of transformers: {hint}") from error
     if not file.is_file() and (runs := sorted(str(path.parent) for path in model.glob(f"*/**/{file.name}"))):
         raise UserError(f"{model} holds no checkpoint itself: name one of its runs, {join_truncated(runs)}")
     return file
@@ -140,12 +140,14 @@ def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def _print(predictor: Predictor, rows: Iterator[Example], top: int | None, to: str | None) -> None:
-    of = predictor.record.kind
-    if of == "token-label":
+    label_type = predictor.record.kind
+    if label_type == "token-label":
         _print_words(predictor, rows, to)
         return
     predictions = predictor.texts(rows)
-    for line in _as_json(predictions, of, top) if to == "jsonl" else _as_table(predictions, predictor.record, top):
+    for line in (
+        _as_json(predictions, label_type, top) if to == "jsonl" else _as_table(predictions, predictor.record, top)
+    ):
         print(line)
     if predictor.cut:
         print(f"{predictor.cut:,} texts were longer than {predictor.longest:,} tokens, and were cut", file=sys.stderr)
@@ -170,12 +172,12 @@ def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) ->
         yield "\t".join([label, *cells])
 
 
-def _as_json(predictions: Iterator[Prediction], kind: str, top: int | None) -> Iterator[str]:
+def _as_json(predictions: Iterator[Prediction], label_type: str, top: int | None) -> Iterator[str]:
     for prediction in predictions:
-        if kind == "regression":
+        if label_type == "regression":
             yield json.dumps({"score": float(cast(str, prediction.label))})
         else:
-            named = {"label" if kind == "single-label" else "labels": prediction.label}
+            named = {"label" if label_type == "single-label" else "labels": prediction.label}
             yield json.dumps({**named, "probabilities": most_probable(prediction.probabilities, top)})
 
 
@@ -190,16 +192,16 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
     """Print a word and its label per line and a blank line after each text, or a JSON object per text."""
     from ..data.prepare.examples import WHITESPACE
 
-    in_words = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
-    words, again = itertools.tee(in_words)
+    split_rows = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
+    rows_to_print, rows_to_predict = itertools.tee(split_rows)
     total = cut = 0
-    for row, prediction in zip(words, predictor.texts(again), strict=True):
+    for row, prediction in zip(rows_to_print, predictor.texts(rows_to_predict), strict=True):
         total, cut = total + len(row.text), cut + prediction.cut
         if to == "jsonl":
             print(json.dumps({"words": row.text, "labels": prediction.label}))
         else:
-            in_cells = (WHITESPACE.sub(" ", word) for word in row.text)  # JSON words may have tabs and line breaks
-            print(*map("\t".join, zip(in_cells, prediction.label, strict=True)), "", sep="\n")
+            cells = (WHITESPACE.sub(" ", word) for word in row.text)  # JSON words may have tabs and line breaks
+            print(*map("\t".join, zip(cells, prediction.label, strict=True)), "", sep="\n")
     if cut:
         print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
 
@@ -212,7 +214,7 @@ def submit(runs: Path, data: Path, out: Path) -> None:
     from ..finetune.report import FILES, best_checkpoints, check_test_set, write_submission_file
 
     checkpoints = best_checkpoints(runs)
-    found: dict[str, Path] = {}
+    selected: dict[str, Path] = {}
     missing: dict[str, str] = {}
     for name, (task, _) in FILES.items():
         trained = TASKS[task].trained_as or task
@@ -222,21 +224,21 @@ def submit(runs: Path, data: Path, out: Path) -> None:
             missing[name] = f"there is no {data / task}"
         else:
             check_test_set(data / task, name)  # before hours of prediction
-            found[name] = checkpoints[trained]
-    if not found:
+            selected[name] = checkpoints[trained]
+    if not selected:
         raise UserError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
     with staged_folder(out, "submission.json") as (folder, mark):
-        for checkpoint, task in dict.fromkeys((checkpoint, FILES[name][0]) for name, checkpoint in found.items()):
+        for checkpoint, task in dict.fromkeys((checkpoint, FILES[name][0]) for name, checkpoint in selected.items()):
             Predictor(checkpoint, data / task, "cpu")  # raises errors before hours of prediction
-        for name, checkpoint in found.items():
+        for name, checkpoint in selected.items():
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)
             write_submission_file(folder, name, [cast(str, prediction.label) for prediction in predictions])
         with zipfile.ZipFile(folder / "submission.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
-            for name in found:
+            for name in selected:
                 zipped.write(folder / name, name)
-        json.dump(found, mark, indent=1, default=str)
-    print(f"{out / 'submission.zip'}: {', '.join(found)}")
+        json.dump(selected, mark, indent=1, default=str)
+    print(f"{out / 'submission.zip'}: {', '.join(selected)}")
     if missing:
         print("The leaderboard takes whole submissions alone, and this one lacks:")
         print(*(f"{name}: {reason}" for name, reason in missing.items()), sep="\n")

@@ -43,9 +43,9 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
     for task in done:
         print(f"{task}: already prepared in {out / task}")
     unknown: dict[str, float] = {}
-    left = [task for task in named if task not in done]
-    with glue_folder(source, left) as folder:
-        complete = _complete_tasks(folder, left, all_needed=tasks is not None, some_needed=not done)
+    remaining = [task for task in named if task not in done]
+    with glue_folder(source, remaining) as folder:
+        complete = _complete_tasks(folder, remaining, all_needed=tasks is not None, some_needed=not done)
         for task in complete:
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}

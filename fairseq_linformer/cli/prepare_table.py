@@ -39,8 +39,8 @@ def add_arguments(parser: Parser) -> None:
     add("files", **files, help="tables, all with the same columns")
     parser.share("--text", default="text", help="column of the text; of CoNLL its number")
     parser.share("--second", help="column of the second text, for pairs")
-    several = "column of the label, or several columns of 0 and 1: multi-label"
-    add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=several)
+    label_help = "column of the label, or several columns of 0 and 1: multi-label"
+    add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=label_help)
     add("--kind", choices=KINDS, help="what the labels are (default: as they say)")
     add("--separator", metavar="TEXT", help="what stands between the classes of a multi-label row: ';'")
     add("--group", metavar="COLUMN", help="rows with the same value (a document, an author) stay in one split")
@@ -116,10 +116,10 @@ def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -
     tables: dict[str, list[Any]] = {}
     for split, paths in files.items():
         for path in paths:
-            read = read_table(path, file_format)
-            if split != "train" and not read.keys() & {WHOLE, split}:
-                raise UserError(f"--{split} {path}: no split {split} among {', '.join(read)}: name the folder of one")
-            for name, rows in read.items():
+            splits = read_table(path, file_format)
+            if split != "train" and not splits.keys() & {WHOLE, split}:
+                raise UserError(f"--{split} {path}: no split {split} among {', '.join(splits)}: name the folder of one")
+            for name, rows in splits.items():
                 if name in (WHOLE, split):
                     tables.setdefault(split, []).append(rows)
                 elif split == "train" and name in SPLITS and not files[name]:

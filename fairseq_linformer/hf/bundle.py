@@ -36,7 +36,7 @@ class _Bundle:
         self._sources: list[str] = []
         self._imports: set[str] = set()
         self._imports_from: dict[str, set[str]] = defaultdict(set)
-        self._seen: set[Path] = set()
+        self._added_files: set[Path] = set()
         self._defined: dict[str, Path] = {}
         self._needed: set[str] = set()  # names from IN_PART
         self._add(path)
@@ -49,13 +49,13 @@ class _Bundle:
         return re.sub(r"\n{4,}", "\n\n\n", "\n".join(blocks)) + "\n"
 
     def _add(self, path: Path) -> None:
-        self._seen.add(path)
+        self._added_files.add(path)
         source = path.read_text(encoding="utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:
             for name in _names(node):
-                other = self._defined.setdefault(name, path)
-                assert other == path, f"{other.name} and {path.name} both define {name}: one file can have one of them"
+                owner = self._defined.setdefault(name, path)
+                assert owner == path, f"{owner.name} and {path.name} both define {name}: one file can have one of them"
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self._import(node, path)
                 for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
@@ -78,7 +78,7 @@ class _Bundle:
                 self._imports.add(ast.unparse(node))
             elif imported == IN_PART:
                 self._needed |= names
-            elif imported not in self._seen:
+            elif imported not in self._added_files:
                 self._add(imported)
 
 

@@ -85,11 +85,11 @@ class LinformerRobertaConfig(PretrainedConfig):
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ):
-        own = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
+        options = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         special = ("bos_token_id", "pad_token_id", "eos_token_id", "tie_word_embeddings")
-        for name in own.keys() - set(special):
-            setattr(self, name, own[name])
-        super().__init__(**{name: own[name] for name in special}, **kwargs)
+        for name in options.keys() - set(special):
+            setattr(self, name, options[name])
+        super().__init__(**{name: options[name] for name in special}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all options, also by their names in transformers, for PEFT."""

@@ -208,7 +208,7 @@ def _configuration(exported: Exported) -> PretrainedConfig:
     if exported.is_stock:
         return transformers.RobertaConfig(
             **common,
-            **{theirs: getattr(options, name) for name, theirs in STOCK_OPTIONS.items()},
+            **{stock_name: getattr(options, name) for name, stock_name in STOCK_OPTIONS.items()},
             **STOCK_CONSTANTS,
             classifier_dropout=options.pooler_dropout,
             max_position_embeddings=options.max_positions + FIRST_POSITION,
@@ -219,9 +219,9 @@ def _configuration(exported: Exported) -> PretrainedConfig:
     mechanism = get_attention(options.attention)
     # Also those that are None: from_pretrained accepts only options in the configuration.
     mechanism_options = {option.name for option in fields(mechanism.Options)}
-    known = {*inspect.signature(LinformerRobertaConfig).parameters, *mechanism_options}
-    known -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
-    values: dict[str, Any] = {name: getattr(options, name, None) for name in sorted(known)}
+    option_names = {*inspect.signature(LinformerRobertaConfig).parameters, *mechanism_options}
+    option_names -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
+    values: dict[str, Any] = {name: getattr(options, name, None) for name in sorted(option_names)}
     values = {name: value for name, value in values.items() if value is not None or name in mechanism_options}
     if record is not None:
         common["score_scale"] = record.scale
@@ -282,17 +282,17 @@ def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(4, len(exported.hub.task.source_dictionary), (2, length), generator=generator)
     tokens[1, (length + 1) // 2 :] = pad
-    real = tokens != pad
+    is_token = tokens != pad
     model = model_class.from_pretrained(folder).eval()
-    found = model(tokens, attention_mask=real.long())[0]
+    actual = model(tokens, attention_mask=is_token.long())[0]
     if exported.record is None:
         expected = exported.hub.model(tokens, features_only=exported.kind == FEATURES)[0]
     else:
         expected = exported.hub.model(tokens, classification_head_name=exported.head)[0] * exported.record.scale
     if isinstance(model, models.LinformerRobertaForTokenClassification):
         expected = model.returned(expected, tokens)
-    if found.dim() == 3:
-        found, expected = found[real], expected[real]
-    difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+    if actual.dim() == 3:
+        actual, expected = actual[is_token], expected[is_token]
+    difference = float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
     if not difference <= TOLERANCE:  # also if it is nan
         raise RuntimeError(f"{folder}: outputs differ from fairseq's by {difference:.1e}, {TOLERANCE} is allowed")

@@ -126,7 +126,7 @@ def _fairseq_state(
         if not any(name.startswith("linformer_roberta.") for name in weights):  # saved without a head
             weights = {f"linformer_roberta.{name}": tensor for name, tensor in weights.items()}
         names = fairseq_names(weights, OURS, HEAD_NAME)
-        state = {ours: weights[theirs] for theirs, ours in names.items()}
+        state = {fairseq_name: weights[hf_name] for hf_name, fairseq_name in names.items()}
         remarks = ["left out: qa_outputs"] if "qa_outputs.weight" in weights else []
     else:
         state, remarks = published_state(weights, config)
@@ -137,21 +137,21 @@ def _fairseq_state(
 
 def _complete(state: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict[str, Tensor], bool]:
     """Return all parameters of the model, and True if `state` has no LM head and a new one is drawn."""
-    whole: dict[str, Tensor] = {}
-    first: dict[int, str] = {}
+    parameters: dict[str, Tensor] = {}
+    first_names: dict[int, str] = {}
     drawn = False
     for name, tensor in model.state_dict(keep_vars=True).items():
-        source = first.setdefault(id(tensor), name)  # a shared tensor has one name in `state`
+        source = first_names.setdefault(id(tensor), name)  # a shared tensor has one name in `state`
         if source in state:
-            whole[name] = state[source]
-            found, expected = tuple(whole[name].shape), tuple(tensor.shape)
-            check(f"the shape of {name}", found, found == expected, f"{expected} by config.json")
+            parameters[name] = state[source]
+            shape, expected = tuple(parameters[name].shape), tuple(tensor.shape)
+            check(f"the shape of {name}", shape, shape == expected, f"{expected} by config.json")
         elif name.startswith("encoder.lm_head."):
-            whole[name] = whole.get(source, tensor.detach())
+            parameters[name] = parameters.get(source, tensor.detach())
             drawn = True
         else:
             raise UserError(f"the folder's weights lack {name}, which its config.json asks for")
-    return whole | {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}, drawn
+    return parameters | {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}, drawn
 
 
 def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tuple[Dictionary, list[int] | None]:
@@ -174,8 +174,8 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
     fits = ids == size if order is None else ids <= size <= 2 * len(order)
     check(f"{source}: vocab_size", size, fits, f"{ids}, the ids of its tokenizer as it was in training")
     pad = 1 if order is None else order[1]
-    used = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
-    check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not used, f"{pad}, as in its tokenizer")
+    pads = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
+    check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not pads, f"{pad}, as in its tokenizer")
     return dictionary, order
 
 
@@ -244,8 +244,8 @@ def write_json_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, folde
         UserError: a special token is missing, two are the same, or ids would differ.
     """
     special = [getattr(tokenizer, f"{role}_id") for role in ROLES]
-    found = ", ".join(f"{role}={getattr(tokenizer, role)}" for role in ROLES)
-    check(f"{source}: tokenizer", found, None not in special and len({*special}) == 5, "one with five special tokens")
+    tokens = ", ".join(f"{role}={getattr(tokenizer, role)}" for role in ROLES)
+    check(f"{source}: tokenizer", tokens, None not in special and len({*special}) == 5, "one with five special tokens")
     backend = Tokenizer.from_str(json.dumps(drop_line_normalizer(json.loads(tokenizer.backend_tokenizer.to_str()))))
     backend.no_padding()
     backend.no_truncation()
@@ -263,17 +263,17 @@ def write_json_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, folde
 
 def _renumber(content: dict[str, Any], order: list[int]) -> dict[str, Any]:
     """Return the content of a tokenizer.json with new ids, changed in place; `order` has the old id of each."""
-    numbers = {old: new for new, old in enumerate(order)}
+    new_ids = {old_id: new_id for new_id, old_id in enumerate(order)}
     model, added = content["model"], {token["content"]: token["id"] for token in content["added_tokens"]}
     if model["type"] == "Unigram":  # ids are positions; the lowest score keeps added tokens out of other text
         lowest = min(score for _, score in model["vocab"])
         pieces = {number: [name, lowest] for name, number in added.items()} | dict(enumerate(model["vocab"]))
-        model["vocab"] = [pieces[old] for old in order]
-        model["unk_id"] = None if model["unk_id"] is None else numbers[model["unk_id"]]
+        model["vocab"] = [pieces[old_id] for old_id in order]
+        model["unk_id"] = None if model["unk_id"] is None else new_ids[model["unk_id"]]
     else:
         vocabulary = {**model["vocab"], **added}
-        model["vocab"] = {name: numbers[old] for name, old in vocabulary.items()}
+        model["vocab"] = {name: new_ids[old_id] for name, old_id in vocabulary.items()}
     for token in content["added_tokens"]:
-        token["id"] = numbers[token["id"]]
+        token["id"] = new_ids[token["id"]]
     content["added_tokens"].sort(key=lambda token: token["id"])
     return content | {"post_processor": None}  # contains ids; exports write a new one

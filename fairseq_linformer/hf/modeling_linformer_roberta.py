@@ -46,9 +46,9 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
     """
     options = config.to_dict()
     activations = list(ACTIVATIONS)
-    kinds = {"projection": list(PROJECTIONS), "activation_fn": activations, "pooler_activation_fn": activations}
-    for name, known in kinds.items():
-        check(name, options[name], options[name] in known, f"one of {', '.join(known)}")
+    choices = {"projection": list(PROJECTIONS), "activation_fn": activations, "pooler_activation_fn": activations}
+    for name, allowed_values in choices.items():
+        check(name, options[name], options[name] in allowed_values, f"one of {', '.join(allowed_values)}")
     options |= projection_defaults(options)
     options |= per_layer_lists(options)
     architecture = cast(Architecture, SimpleNamespace(**options))
@@ -61,15 +61,15 @@ def register_once(layers: nn.ModuleList) -> list[SharedName]:
 
     transformers stores every tensor under one name, and ties other names by rules that depend on its version.
     """
-    firsts: dict[nn.Module | None, tuple[int, str]] = {}
+    first_names: dict[nn.Module | None, tuple[int, str]] = {}
     shared: list[SharedName] = []
-    for number, layer in enumerate(layers):
+    for layer_index, layer in enumerate(layers):
         attention = cast(EncoderLayer, layer).self_attn
         for name, module in list(attention._modules.items()):  # named_children omits second names
-            if module in firsts:
+            if module in first_names:
                 delattr(attention, name)
-                shared.append((number, name, *firsts[module]))
-            firsts.setdefault(module, (number, name))
+                shared.append((layer_index, name, *first_names[module]))
+            first_names.setdefault(module, (layer_index, name))
     retie(layers, shared)
     return shared
 
@@ -77,8 +77,8 @@ def register_once(layers: nn.ModuleList) -> list[SharedName]:
 def retie(layers: nn.ModuleList, shared: list[SharedName]) -> None:
     """Set the other names, without registration, to the modules of the first ones."""
     for layer, name, first_layer, first_name in shared:
-        attention, first = (cast(EncoderLayer, layers[number]).self_attn for number in (layer, first_layer))
-        module = getattr(first, first_name)
+        attention, first_attention = (cast(EncoderLayer, layers[number]).self_attn for number in (layer, first_layer))
+        module = getattr(first_attention, first_name)
         if getattr(attention, name, None) is not module:
             attention.__dict__[name] = module  # setattr would register it
 
@@ -176,14 +176,14 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
                 synchronize with a GPU).
         """
         mask = self.padding_mask(input_ids, attention_mask, inputs_embeds)
-        everything = self.returns_states(output_hidden_states, output_attentions, mask, **unused)
-        hidden, states = self.features(input_ids, inputs_embeds, mask, everything)
+        return_states = self.returns_states(output_hidden_states, output_attentions, mask, **unused)
+        hidden, states = self.features(input_ids, inputs_embeds, mask, return_states)
         output = BaseModelOutput(last_hidden_state=hidden, hidden_states=states)
-        return output if self.asked("return_dict", return_dict) else output.to_tuple()
+        return output if self.resolve_flag("return_dict", return_dict) else output.to_tuple()
 
-    def asked(self, name: str, given: bool | None) -> bool:
+    def resolve_flag(self, name: str, argument: bool | None) -> bool:
         """Return the value of an argument; by default that of the configuration."""
-        return bool(getattr(self.config, name) if given is None else given)
+        return bool(getattr(self.config, name) if argument is None else argument)
 
     def returns_states(
         self,
@@ -201,25 +201,25 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             UserError: attention matrices, which most mechanisms do not compute, or masked heads are requested; on the
                 CPU also if positions are not consecutive from 0 or from RoBERTa's first position.
         """
-        attentions = self.asked("output_attentions", output_attentions)
+        attentions = self.resolve_flag("output_attentions", output_attentions)
         check("output_attentions", attentions, not attentions, "false; linformer analyze shows what attention does")
         check("head_mask", "a tensor", head_mask is None, "None: heads cannot be masked")
         if position_ids is not None and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
-            first = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
-            first = first if mask is None else first.expand_as(mask)[~mask]
-            natural = any(bool(first.eq(number).all()) for number in (0, self.padding_idx + 1))
-            check("position_ids", "a tensor", natural, "left out, or 0, 1, 2, … at the tokens of each row")
-        return self.asked("output_hidden_states", output_hidden_states)
+            first_position = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
+            first_position = first_position if mask is None else first_position.expand_as(mask)[~mask]
+            consecutive = any(bool(first_position.eq(number).all()) for number in (0, self.padding_idx + 1))
+            check("position_ids", "a tensor", consecutive, "left out, or 0, 1, 2, … at the tokens of each row")
+        return self.resolve_flag("output_hidden_states", output_hidden_states)
 
     def features(
         self,
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         mask: Tensor | None,
-        everything: bool,
-        wanted: Positions | None = None,
+        return_states: bool,
+        output_positions: Positions | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Return features (B, n, d), or (N, d) of `wanted` positions, and with `everything` also the hidden states.
+        """Return features (B, n, d) or of `output_positions` (N, d), and with `return_states` the hidden states.
 
         The mask is the result of ``padding_mask``.
         """
@@ -228,23 +228,23 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
         if mask is not None and not may_be_padded(mask):
             mask = None
-        if not everything:
-            return self.encode(x, mask, wanted)[0], None
+        if not return_states:
+            return self.encode(x, mask, output_positions)[0], None
         x, states = self.encode(x, mask, keep_states=True)
-        return select_positions(x, wanted), (*states[:-1], x)
+        return select_positions(x, output_positions), (*states[:-1], x)
 
     def padding_mask(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
     ) -> Tensor | None:
         """Validate a batch, and return its padding mask (B, n), True where padded; None without padding."""
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None or (input_ids is not None and inputs_embeds is not None):
+        model_input = input_ids if inputs_embeds is None else inputs_embeds
+        if model_input is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
         embedded = inputs_embeds is not None
-        if given.dim() != 2 + embedded or given.shape[1] == 0:
+        if model_input.dim() != 2 + embedded or model_input.shape[1] == 0:
             name, allowed = ("inputs_embeds", "(B, n, d)") if embedded else ("input_ids", "(B, n)")
-            raise ValueError(f"{name} has the shape {tuple(given.shape)}, it must be {allowed}, n at least 1")
-        shape = given.shape[:2]
+            raise ValueError(f"{name} has the shape {tuple(model_input.shape)}, it must be {allowed}, n at least 1")
+        shape = model_input.shape[:2]
         check_length(shape[1], self.longest)
         if attention_mask is None:
             if input_ids is None:
@@ -276,7 +276,7 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         super().__init__(config)
         self.linformer_roberta = LinformerRobertaModel(config)
         self.reads_mean = self.of_texts and config.classifier_pooling == "mean"
-        self.wanted: Positions | None = FIRST if self.of_texts and not self.reads_mean else None
+        self.output_positions: Positions | None = FIRST if self.of_texts and not self.reads_mean else None
         self.add_head(config)
         self.post_init()
 
@@ -303,8 +303,8 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         """
         base = self.linformer_roberta
         mask = base.padding_mask(input_ids, attention_mask, inputs_embeds)
-        everything = base.returns_states(output_hidden_states, output_attentions, mask, **unused)
-        features, states = base.features(input_ids, inputs_embeds, mask, everything, self.wanted)
+        return_states = base.returns_states(output_hidden_states, output_attentions, mask, **unused)
+        features, states = base.features(input_ids, inputs_embeds, mask, return_states, self.output_positions)
         if self.reads_mean:
             features = mean_over_text(features, mask)
         logits = self.logits(features)
@@ -312,7 +312,7 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         if input_ids is not None:
             logits = self.returned(logits, input_ids)
         output = self.output_class(loss=loss, logits=logits, hidden_states=states)
-        return output if base.asked("return_dict", return_dict) else output.to_tuple()
+        return output if base.resolve_flag("return_dict", return_dict) else output.to_tuple()
 
     def logits(self, features: Tensor) -> Tensor:
         """Compute the logits of features."""
@@ -386,8 +386,8 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
 
     def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         if self.config.problem_type is None:
-            several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-            self.config.problem_type = "regression" if self.config.num_labels == 1 else several
+            classes = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+            self.config.problem_type = "regression" if self.config.num_labels == 1 else classes
         if self.config.problem_type == "regression":
             return mean_of(F.mse_loss, logits, labels.view_as(logits).to(logits.dtype), items)
         if self.config.problem_type == "multi_label_classification":
@@ -411,19 +411,19 @@ class WordLabels(nn.Module):
         super().__init__()
         self.register_buffer("begins", torch.ones(config.vocab_size, dtype=torch.bool))
         names = [config.id2label[number] for number in range(config.num_labels)]
-        others = [{"B": "I", "I": "B"}.get(name[:1], "") + name[1:] if name[1:2] == "-" else name for name in names]
-        self.pairs = [names.index(other) if other in names else own for own, other in enumerate(others)]
+        partners = [{"B": "I", "I": "B"}.get(name[:1], "") + name[1:] if name[1:2] == "-" else name for name in names]
+        self.pairs = [names.index(partner) if partner in names else index for index, partner in enumerate(partners)]
         self.inside = [name.startswith("I-") for name in names]
 
     def forward(self, logits: Tensor, input_ids: Tensor, bos: int) -> Tensor:
         """Return logits (B, n, classes) for logits and token ids (B, n); a word begins also after the id `bos`."""
         begins = self.begins[input_ids] | F.pad(input_ids[:, :-1], (1, 0), value=bos).eq(bos)
-        place, word = torch.arange(input_ids.size(1), device=logits.device).expand_as(input_ids), begins.cumsum(1)
-        firsts = F.pad(torch.zeros_like(place), (1, 0)).scatter(1, word * begins, place)  # words are numbered from 1
-        first = logits.gather(1, firsts.gather(1, word).unsqueeze(-1).expand_as(logits))
-        paired, inside = first[..., self.pairs], torch.tensor(self.inside, device=logits.device)
-        following = torch.where(inside, torch.maximum(first, paired), torch.minimum(first, paired))
-        return torch.where(begins.unsqueeze(-1), logits, following)
+        index, word_ids = torch.arange(input_ids.size(1), device=logits.device).expand_as(input_ids), begins.cumsum(1)
+        starts = F.pad(torch.zeros_like(index), (1, 0)).scatter(1, word_ids * begins, index)  # words count from 1
+        initial = logits.gather(1, starts.gather(1, word_ids).unsqueeze(-1).expand_as(logits))
+        paired, inside = initial[..., self.pairs], torch.tensor(self.inside, device=logits.device)
+        continued = torch.where(inside, torch.maximum(initial, paired), torch.minimum(initial, paired))
+        return torch.where(begins.unsqueeze(-1), logits, continued)
 
     def reset_buffers(self) -> None:
         """Set all tokens to begin a word."""

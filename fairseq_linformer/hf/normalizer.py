@@ -63,12 +63,12 @@ def _rule(spec: Any, processor: SentencePieceProcessor) -> Iterator[normalizers.
     if not spec.precompiled_charsmap:
         return
     check("normalization_rule_name", spec.name, spec.name in _RULES, f"identity or one of {', '.join(_RULES)}")
-    others, joined = _compositions(processor)
-    yield normalizers.Replace(Regex(rf"(?!\A)(?=[{others}])|(?<=[{others}]){_JOINING}"), _BARRIER)
+    non_single, marks = _compositions(processor)
+    yield normalizers.Replace(Regex(rf"(?!\A)(?=[{non_single}])|(?<=[{non_single}]){_JOINING}"), _BARRIER)
     yield normalizers.Replace(Regex(_JOINING), _ISOLATED)
     yield normalizers.Precompiled(spec.precompiled_charsmap)
     yield normalizers.Replace(_ISOLATED, "")
-    yield normalizers.Replace(Regex(f"{_JOINING}(?!{joined})"), _BARRIER)
+    yield normalizers.Replace(Regex(f"{_JOINING}(?!{marks})"), _BARRIER)
     yield normalizers.NFC()
     yield normalizers.Replace(_BARRIER, "")
 
@@ -76,25 +76,25 @@ def _rule(spec: Any, processor: SentencePieceProcessor) -> Iterator[normalizers.
 def _compositions(processor: SentencePieceProcessor) -> tuple[str, str]:
     """Return the characters that the rule replaces by several or by none, and a regular expression for marks that it
     composes with preceding characters."""
-    others = []
-    before: dict[str, set[str]] = defaultdict(set)
+    non_single = []
+    bases: dict[str, set[str]] = defaultdict(set)
     for character in _changeable():
         if len(_normalized(character, processor)) != 1:
-            others.append(character)
+            non_single.append(character)
         parts = unicodedata.normalize("NFD", character)
         if len(parts) > 1 and _normalized(parts, processor) == character:
-            before[parts[-1]].add(parts[:-1])
-    joined = [f"(?<={'|'.join(map(re.escape, sorted(those)))}){mark}" for mark, those in sorted(before.items())]
+            bases[parts[-1]].add(parts[:-1])
+    marks = [f"(?<={'|'.join(map(re.escape, sorted(group)))}){mark}" for mark, group in sorted(bases.items())]
     if _normalized("\u1100\u1161", processor) == "\uac00":
-        joined += [f"(?<=[{_INITIALS}])[{_VOWELS}]", f"(?<=[{_INITIALS}][{_VOWELS}])[{_FINALS}]"]
-    return "".join(others), "|".join(joined)
+        marks += [f"(?<=[{_INITIALS}])[{_VOWELS}]", f"(?<=[{_INITIALS}][{_VOWELS}])[{_FINALS}]"]
+    return "".join(non_single), "|".join(marks)
 
 
 @cache
 def _changeable() -> list[str]:
     """Return the few thousand characters that Unicode decomposes, and control characters."""
     characters = map(chr, range(sys.maxunicode + 1))
-    return [one for one in characters if unicodedata.decomposition(one) or unicodedata.category(one) == "Cc"]
+    return [char for char in characters if unicodedata.decomposition(char) or unicodedata.category(char) == "Cc"]
 
 
 def _normalized(text: str, processor: SentencePieceProcessor) -> str:

@@ -94,8 +94,8 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
 
 def run_session(session: onnxruntime.InferenceSession, batch: Batch) -> Tensor:
     """Return the output of onnxruntime for a batch."""
-    named = zip(INPUTS, batch, strict=True)
-    return torch.from_numpy(session.run(None, {name: tensor.numpy() for name, tensor in named})[0])
+    named_inputs = zip(INPUTS, batch, strict=True)
+    return torch.from_numpy(session.run(None, {name: tensor.numpy() for name, tensor in named_inputs})[0])
 
 
 @torch.inference_mode()
@@ -117,13 +117,13 @@ class _FirstOutput(nn.Module):
 
 def _write(model: PreTrainedModel, path: Path) -> None:
     n = longest_input(model.config)
-    free = dict.fromkeys(AXES, torch.export.Dim.DYNAMIC)
+    dynamic_axes = dict.fromkeys(AXES, torch.export.Dim.DYNAMIC)
     output = "last_hidden_state" if model.base_model is model else "logits"
     with torch.no_grad(), _quiet():
         program = torch.export.export(
             _FirstOutput(model),
             random_batch(model.config, 3, max(2, n - 1), padded=True),  # generic sizes
-            dynamic_shapes=(free, free),
+            dynamic_shapes=(dynamic_axes, dynamic_axes),
             strict=False,
             prefer_deferred_runtime_asserts_over_guards=True,  # the comparison tests other sizes
         )
@@ -155,13 +155,13 @@ def _compare(model: PreTrainedModel, path: Path) -> None:
         for rows in (1, 3):
             for padded in {False, length > 1}:
                 batch = random_batch(model.config, rows, length, padded)
-                wanted, got = run_model(model, batch), run_session(session, batch)
-                if wanted.dim() == 3:  # per token: outputs at padding may differ
-                    wanted, got = (output[batch[1].bool()] for output in (wanted, got))
-                difference, largest = float((got - wanted).abs().max()), float(wanted.abs().max())
+                expected, actual = run_model(model, batch), run_session(session, batch)
+                if expected.dim() == 3:  # per token: outputs at padding may differ
+                    expected, actual = (output[batch[1].bool()] for output in (expected, actual))
+                difference, largest = float((actual - expected).abs().max()), float(expected.abs().max())
                 if not difference <= TOLERANCE * max(1.0, largest):
-                    some = f"{rows} x {length} tokens{' with padding' * padded}"
-                    raise UserError(f"for {some} onnxruntime's results differ from PyTorch's by up to {difference:.1e}")
+                    case = f"{rows} x {length} tokens{' with padding' * padded}"
+                    raise UserError(f"for {case} onnxruntime's results differ from PyTorch's by up to {difference:.1e}")
 
 
 @contextlib.contextmanager
@@ -184,7 +184,7 @@ def _described(config: PretrainedConfig) -> str:
     if not isinstance(config, LinformerRobertaConfig):
         return f"model_type={config.model_type}"
     mechanism = get_attention(config.attention)
-    names = ["attention", *(own.name for own in fields(mechanism.Options) if hasattr(config, own.name))]
+    names = ["attention", *(option.name for option in fields(mechanism.Options) if hasattr(config, option.name))]
     if mechanism.USES_PROJECTION:
         names += ["projection", "sharing", "adaptive_length"]
     return ", ".join(f"{name}={value}" for name in names if (value := getattr(config, name)) not in (None, False))

@@ -30,19 +30,19 @@ OURS = (
 
 def _bert_encoder(prefix: str) -> tuple[tuple[str, str], ...]:
     """Return the names of embeddings and layers in BERT and RoBERTa."""
-    layer, ours = rf"{prefix}\.encoder\.layer\.(\d+)\.", rf"{ENCODER}layers.\1."
+    layer, our_layer = rf"{prefix}\.encoder\.layer\.(\d+)\.", rf"{ENCODER}layers.\1."
     return (
         (rf"{prefix}\.embeddings\.word_embeddings\.(.*)", rf"{ENCODER}embed_tokens.\1"),
         (rf"{prefix}\.embeddings\.position_embeddings\.(.*)", rf"{ENCODER}embed_positions.\1"),
         (rf"{prefix}\.embeddings\.LayerNorm\.(.*)", rf"{ENCODER}layernorm_embedding.\1"),
-        (layer + r"attention\.self\.query\.(.*)", rf"{ours}self_attn.q_proj.\2"),
-        (layer + r"attention\.self\.key\.(.*)", rf"{ours}self_attn.k_proj.\2"),
-        (layer + r"attention\.self\.value\.(.*)", rf"{ours}self_attn.v_proj.\2"),
-        (layer + r"attention\.output\.dense\.(.*)", rf"{ours}self_attn.out_proj.\2"),
-        (layer + r"attention\.output\.LayerNorm\.(.*)", rf"{ours}self_attn_layer_norm.\2"),
-        (layer + r"intermediate\.dense\.(.*)", rf"{ours}fc1.\2"),
-        (layer + r"output\.dense\.(.*)", rf"{ours}fc2.\2"),
-        (layer + r"output\.LayerNorm\.(.*)", rf"{ours}final_layer_norm.\2"),
+        (layer + r"attention\.self\.query\.(.*)", rf"{our_layer}self_attn.q_proj.\2"),
+        (layer + r"attention\.self\.key\.(.*)", rf"{our_layer}self_attn.k_proj.\2"),
+        (layer + r"attention\.self\.value\.(.*)", rf"{our_layer}self_attn.v_proj.\2"),
+        (layer + r"attention\.output\.dense\.(.*)", rf"{our_layer}self_attn.out_proj.\2"),
+        (layer + r"attention\.output\.LayerNorm\.(.*)", rf"{our_layer}self_attn_layer_norm.\2"),
+        (layer + r"intermediate\.dense\.(.*)", rf"{our_layer}fc1.\2"),
+        (layer + r"output\.dense\.(.*)", rf"{our_layer}fc2.\2"),
+        (layer + r"output\.LayerNorm\.(.*)", rf"{our_layer}final_layer_norm.\2"),
     )
 
 
@@ -120,7 +120,7 @@ class Published(NamedTuple):
 
 
 _ROBERTA = Published("roberta.", STOCK, activations=("gelu",), after_padding=True)  # fixed in its LM head
-_DISTILBERT_OPTIONS = {name: theirs for name, theirs in STOCK_OPTIONS.items() if name != "layer_norm_eps"}
+_DISTILBERT_OPTIONS = {name: hf_name for name, hf_name in STOCK_OPTIONS.items() if name != "layer_norm_eps"}
 _DISTILBERT_OPTIONS |= {"encoder_ffn_embed_dim": "hidden_dim", "dropout": "dropout"}
 _DISTILBERT_OPTIONS["attention_dropout"] = "attention_dropout"
 _DISTILBERT_CONSTANTS = {"layer_norm_eps": 1e-12, "pooler_activation_fn": "relu"}
@@ -143,9 +143,9 @@ def fairseq_names(names: Iterable[str], patterns: Sequence[tuple[str, str]], hea
     """
     translated: dict[str, str] = {}
     for name in names:
-        for pattern, ours in patterns:
+        for pattern, fairseq_name in patterns:
             if match := re.fullmatch(pattern, name):
-                translated[name] = match.expand(ours).replace("HEAD.", f"{HEAD}{head}.", 1)
+                translated[name] = match.expand(fairseq_name).replace("HEAD.", f"{HEAD}{head}.", 1)
                 break
     return translated
 
@@ -156,10 +156,10 @@ def check_published(content: Mapping[str, Any], file: str) -> None:
     Raises:
         UserError: an option has a value that is not supported.
     """
-    named = content.get("model_type")
-    check(f"{file}: model_type", named, named in PUBLISHED, f"one of linformer_roberta, {', '.join(PUBLISHED)}")
-    kind, pruned = content.get("position_embedding_type", "absolute"), content.get("pruned_heads")
-    check(f"{file}: position_embedding_type", kind, kind == "absolute", "absolute")
+    family = content.get("model_type")
+    check(f"{file}: model_type", family, family in PUBLISHED, f"one of linformer_roberta, {', '.join(PUBLISHED)}")
+    embedding, pruned = content.get("position_embedding_type", "absolute"), content.get("pruned_heads")
+    check(f"{file}: position_embedding_type", embedding, embedding == "absolute", "absolute")
     check(f"{file}: pruned_heads", pruned, not pruned, "empty")
     for name in ("is_decoder", "add_cross_attention"):
         check(f"{file}: {name}", content.get(name), not content.get(name), "false: only encoders can be imported")
@@ -171,15 +171,15 @@ def published_options(config: PretrainedConfig) -> dict[str, Any]:
     Raises:
         UserError: the activation is not supported.
     """
-    kind = PUBLISHED[config.model_type]
-    activation = getattr(config, kind.activation)
-    check(kind.activation, activation, activation in kind.activations, f"one of {', '.join(kind.activations)}")
+    spec = PUBLISHED[config.model_type]
+    activation = getattr(config, spec.activation)
+    check(spec.activation, activation, activation in spec.activations, f"one of {', '.join(spec.activations)}")
     return {
         "attention": "softmax",
         "max_positions": config.max_position_embeddings - _first_position(config),
         "activation_fn": ACTIVATIONS[activation],
-        **{ours: getattr(config, theirs) for ours, theirs in kind.options.items()},
-        **kind.constants,
+        **{fairseq_name: getattr(config, hf_name) for fairseq_name, hf_name in spec.options.items()},
+        **spec.constants,
     }
 
 
@@ -194,27 +194,27 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
         weights: by names in transformers, which have no prefix if the encoder was saved without a head.
         config: configuration of the model.
     """
-    kind = PUBLISHED[config.model_type]
+    spec = PUBLISHED[config.model_type]
     # Google's first BERT models have TensorFlow's names of gains and biases of norms.
     renamed = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
     for old, new in renamed:
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
-    if not any(name.startswith(kind.prefix) for name in weights):
-        weights = {kind.prefix + name: tensor for name, tensor in weights.items()}
-    names = fairseq_names(weights, kind.names, HEAD_NAME)
+    if not any(name.startswith(spec.prefix) for name in weights):
+        weights = {spec.prefix + name: tensor for name, tensor in weights.items()}
+    names = fairseq_names(weights, spec.names, HEAD_NAME)
     head = {f"{HEAD}{HEAD_NAME}.{part}.weight" for part in ("dense", "out_proj")}
     if not head <= {*names.values()}:  # only a pooler, or a head of another type
-        names = {theirs: ours for theirs, ours in names.items() if not ours.startswith(HEAD)}
-    state = {ours: weights[theirs].float() for theirs, ours in names.items()}
-    positions, first = f"{ENCODER}embed_positions.weight", _first_position(config)
-    types = weights.get(f"{kind.prefix}embeddings.token_type_embeddings.weight")
+        names = {hf_name: fairseq_name for hf_name, fairseq_name in names.items() if not fairseq_name.startswith(HEAD)}
+    state = {fairseq_name: weights[hf_name].float() for hf_name, fairseq_name in names.items()}
+    positions, first_position = f"{ENCODER}embed_positions.weight", _first_position(config)
+    types = weights.get(f"{spec.prefix}embeddings.token_type_embeddings.weight")
     if positions in state:
         if types is not None and bool(types[0].any()):  # zero in our exports
             state[positions] = state[positions] + types[0].float()
-        if first != FIRST_POSITION:
-            state[positions] = F.pad(state[positions][first:], (0, 0, FIRST_POSITION, 0))
-    lost = {name.rpartition(".")[0] for name in weights if name not in names and ".embeddings." not in name}
-    remarks = [f"left out: {', '.join(sorted(lost))}"] if lost else []
+        if first_position != FIRST_POSITION:
+            state[positions] = F.pad(state[positions][first_position:], (0, 0, FIRST_POSITION, 0))
+    omitted = {name.rpartition(".")[0] for name in weights if name not in names and ".embeddings." not in name}
+    remarks = [f"left out: {', '.join(sorted(omitted))}"] if omitted else []
     if head <= state.keys() and types is not None and len(types) > 1 and not torch.equal(types[0], types[1]):
         remarks.append(PAIRS_REMARK)
     return state, remarks

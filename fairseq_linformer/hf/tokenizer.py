@@ -114,10 +114,10 @@ def write_tokenizer(
         _check_equal(tokenizer, exported, SAMPLE, [WHITESPACE.sub(" ", line) for line in SAMPLE])
     last = exported.get_vocab_size() - 1
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
-    first = [bos, "$A", eos] if init_token else ["$A", eos]
-    pair = [*first, *([eos] if separator else []), "$B", eos]
+    one_text = [bos, "$A", eos] if init_token else ["$A", eos]
+    pair = [*one_text, *([eos] if separator else []), "$B", eos]
     special = [(bos, 0), (eos, 2)] if init_token else [(eos, 2)]
-    template = processors.TemplateProcessing(single=first, pair=pair, special_tokens=special)
+    template = processors.TemplateProcessing(single=one_text, pair=pair, special_tokens=special)
     # Offsets exclude the space before a word, which byte-level tokenizers add to its first piece. A lone mark that ends
     # in white space gets an empty span.
     with_space = any(name in repr(exported.pre_tokenizer) for name in ("ByteLevel(", _HAIR_SPACE))
@@ -160,8 +160,8 @@ def drop_line_normalizer(content: dict[str, Any]) -> dict[str, Any]:
     steps = (content["normalizer"] or {}).get("normalizers") or [{}]
     if steps[0].get("pattern") != {"Regex": _line_white_space()}:
         return content
-    following = {"type": "Sequence", "normalizers": steps[1:]} if len(steps) > 2 else next(iter(steps[1:]), None)
-    return content | {"normalizer": following}
+    remaining = {"type": "Sequence", "normalizers": steps[1:]} if len(steps) > 2 else next(iter(steps[1:]), None)
+    return content | {"normalizer": remaining}
 
 
 def _line_white_space() -> str:
@@ -197,8 +197,8 @@ def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
 
 def _symbol_names(dictionary: Dictionary, pieces: Iterable[str]) -> list[str]:
     """Return the names of all ids in order; symbols that are no pieces get a leading space, which matches no text."""
-    known = {*pieces, *SPECIAL, _MASK}
-    names = [symbol if symbol in known else f" {symbol}" for symbol in dictionary.symbols]
+    piece_names = {*pieces, *SPECIAL, _MASK}
+    names = [symbol if symbol in piece_names else f" {symbol}" for symbol in dictionary.symbols]
     return names if _MASK in names else [*names, _MASK]
 
 
@@ -225,17 +225,17 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokeniz
     """Convert a sentencepiece model; also return the texts of its pieces and of other symbols of the dictionary."""
     model, processor = import_protobuf().ModelProto(), SentencePieceProcessor(model_file=str(path))
     model.ParseFromString(path.read_bytes())
-    kind, spec = model.trainer_spec.model_type, model.normalizer_spec
-    check("model_type", kind, kind in (_UNIGRAM, _BPE), f"{_UNIGRAM} (unigram) or {_BPE} (BPE) of sentencepiece")
+    type_id, spec = model.trainer_spec.model_type, model.normalizer_spec
+    check("model_type", type_id, type_id in (_UNIGRAM, _BPE), f"{_UNIGRAM} (unigram) or {_BPE} (BPE) of sentencepiece")
     pieces, symbols = _scores(model), tokenizer.dictionary.symbols[tokenizer.dictionary.nspecial :]
     _check_present(pieces, tokenizer.dictionary)
-    convert = _unigram if kind == _UNIGRAM else _sentencepiece_bpe
+    convert = _unigram if type_id == _UNIGRAM else _sentencepiece_bpe
     exported = tokenizers.Tokenizer(convert(model, _symbol_names(tokenizer.dictionary, pieces)))
     exported.normalizer = build_normalizer(spec, processor)
     # fairseq drops white space that the model keeps, and looks up the parts of the text separately.
     kept_spaces = [space for space in WHITE_SPACE if space in "".join(processor.Encode(f"a{space}a", out_type=str))]
     behaviors = {"removed": "".join(kept_spaces), "isolated": _absent_from_pieces(model)}
-    splits = [pre_tokenizers.Split(Regex(f"[{found}]"), behavior) for behavior, found in behaviors.items() if found]
+    splits = [pre_tokenizers.Split(Regex(f"[{chars}]"), behavior) for behavior, chars in behaviors.items() if chars]
     if steps := _split_words(_word_mark(model)) + splits:
         exported.pre_tokenizer = pre_tokenizers.Sequence(steps)
     decoding = [decoders.Replace(Regex(f"{SPACE}{_HAIR_SPACE}?"), " "), decoders.ByteFallback(), decoders.Fuse()]

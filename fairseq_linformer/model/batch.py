@@ -24,9 +24,9 @@ def mean_over_text(features: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Average features (B, n, d) over unpadded positions: (B, d); the mask is (B, n), None without padding."""
     if padding_mask is None:
         return features.mean(1)
-    real = ~padding_mask.unsqueeze(-1)
-    sums = (features * real).sum(1, dtype=torch.promote_types(features.dtype, torch.float32))
-    return (sums / real.sum(1)).to(features.dtype)
+    is_token = ~padding_mask.unsqueeze(-1)
+    sums = (features * is_token).sum(1, dtype=torch.promote_types(features.dtype, torch.float32))
+    return (sums / is_token.sum(1)).to(features.dtype)
 
 
 def may_be_padded(padding_mask: Tensor) -> bool:
@@ -67,10 +67,10 @@ def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest:
     check_length(tokens.size(1), longest)
     if tokens.device.type != "cpu" or torch.compiler.is_compiling():
         return
-    smallest, largest = (int(end) for end in tokens.aminmax())
+    smallest, largest = (int(extreme) for extreme in tokens.aminmax())
     if smallest < 0 or largest >= vocabulary:
-        unknown = smallest if smallest < 0 else largest
-        raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
+        invalid_id = smallest if smallest < 0 else largest
+        raise UserError(f"token id {invalid_id} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
     row = misplaced_padding(padding_mask)
     if row is not None:
         raise UserError(f"row {row} has padding before a token, or no token: padding must be on the right")

@@ -94,7 +94,7 @@ class LinformerRobertaConfig(RobertaOptions, ExampleFlags, AttentionOptions):
     """
 
 
-OPTIONS: dict[str, Field] = {one.name: one for one in fields(LinformerRobertaConfig) if one.name != "_name"}
+OPTIONS: dict[str, Field] = {opt.name: opt for opt in fields(LinformerRobertaConfig) if opt.name != "_name"}
 _TYPES = OmegaConf.structured(LinformerRobertaConfig)  # built once, because this is slower than resolving options
 
 

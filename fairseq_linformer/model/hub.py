@@ -125,8 +125,8 @@ class FromCheckpoints(RobertaModel):
             _override(cfg, subword_model or {"bpe": str(bpe)}, {**LOADED, "data": str(data), **overrides})
             models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         except OmegaConfBaseException as error:
-            said = str(error).partition("\n")[0]
-            raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{checkpoint}: its configuration is not understood here ({reason})") from error
         hub = HubInterface(cfg, task, models[0])
         if isinstance(hub.bpe, SentencepieceBPE):
             hub.bpe = SentencePieceEncoder(cfg.bpe)
@@ -197,8 +197,8 @@ def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[st
         cfg.bpe = None  # otherwise fairseq keeps the checkpoint's bpe and changes only its options
     overwrite_args_by_name(cfg, subword_model)
     groups = [vars(group) if isinstance(group, Namespace) else group for group in cfg.values()]
-    known = set(OPTIONS).union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
-    unknown = sorted(overrides.keys() - known)
+    option_names = set(OPTIONS).union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
+    unknown = sorted(overrides.keys() - option_names)
     if unknown:
         raise UserError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
     overwrite_args_by_name(cfg, overrides)
@@ -212,7 +212,7 @@ def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
 
     They include ``attention_dropout=0`` for a mechanism without attention weights.
     """
-    values = {name: getattr(config, name) for name, own in OPTIONS.items() if not own.metadata["training_only"]}
+    values = {name: getattr(config, name) for name, option in OPTIONS.items() if not option.metadata["training_only"]}
     options = {name: value for name, value in values.items() if value is not None}
     for name in options.keys() & set(PER_LAYER):
         numbers = options[name]
